@@ -78,3 +78,11 @@ def _draw_the_same_numbers() -> None:
     random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names what failed at once, as a run that hangs or is stopped never comes to its summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        sys.stderr.write(f"\n{report.nodeid}: {report.when} failed\n")
+        if report.longrepr is not None:
+            sys.stderr.write(str(report.longrepr)[-2000:] + "\n")

@@ -4,82 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
+from textwrap import dedent
 from typing import Any
 
 import pytest
-import torch
-from paged_device import Always
+from drafters import Free, Guessing, Knowing, OnDevice, draft, drafting
+from installed import installed
 from spread import FAMILIES, answers, check, make, tight
 from threaded_ranks import ThreadedRanks
-from torch import Tensor
 
 from llmk import LLM, SamplingParams
-from llmk.api import ConfigError, DeviceSpeculator, Speculator
+from llmk.api import ConfigError, Speculator
+from llmk.config import load
 from llmk.engine import launch
-from llmk.engine.scheduling.draft_length import StepCosts
-from llmk.engine.scheduling.drafting import Drafting
+from llmk.planning.boot import boot
+from llmk.tree import StateSpaceSizes
 
-RECURRENT = ("mamba2-biases", "qwen3-next-one-kv-head")
+MIXER = """
+from llmk.api import KernelSpec, Tier, hookimpl
 
-
-class Random9(Speculator):
-    """Drafts tokens at random, of few, so that some are accepted."""
-
-    def __init__(self) -> None:
-        self.random = Random(9)
-
-    def propose(self, request: str, tokens: Sequence[int], most: int) -> list[int]:
-        return [self.random.randrange(3, 380) for _ in range(self.random.randrange(most + 1))]
-
-
-class Knowing(Speculator):
-    """Drafts what a run without drafts came to, but for some tokens."""
-
-    def __init__(self, runs: list[list[int]]) -> None:
-        self.runs = runs
-        self.random = Random(1)
-
-    def propose(self, request: str, tokens: Sequence[int], most: int) -> list[int]:
-        known = list(tokens)
-        found = next((run[len(known) :][:most] for run in self.runs if run[: len(known)] == known), [])
-        return [token if self.random.random() < 0.8 else 3 for token in found]
+@hookimpl
+def llmk_ops():
+    return [
+        KernelSpec(
+            id="quick.mixer", kind="op", op="state_space_mixer", implementation="quick_kernels:mixer", tier=Tier.NATIVE
+        )
+    ]
+"""
 
 
-class OnDevice(DeviceSpeculator):
-    """Drafts on the device what a run without drafts came to, by a hash of a request's first tokens, or nonsense."""
-
-    def __init__(self, runs: list[list[int]]) -> None:
-        width = max(map(len, runs)) + 9
-        self.runs = torch.tensor([run + [-1] * (width - len(run)) for run in runs])
-
-    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
-        column = torch.arange(self.runs.shape[1])
-        own = torch.nn.functional.pad(tokens[slots], (0, self.runs.shape[1]))[:, : self.runs.shape[1]]
-        alike = (self.runs == own[:, None]) | (column >= known[:, None, None])
-        best = alike.all(2).to(torch.int64).argmax(1)
-        places = (known[:, None] + torch.arange(width)).clamp(max=self.runs.shape[1] - 1)
-        found = self.runs[best[:, None], places]
-        return torch.where(places % 5 == 0, 1 << 40, found)
-
-
-class Free(StepCosts):
-    """Steps of any size take as long."""
-
-    def lacks(self, num_tokens: int) -> bool:
-        return False
-
-    def __call__(self, num_tokens: int) -> float:
-        return 1.0
-
-
-def draft(llm: LLM, most: int, speculator: Speculator | None) -> None:
-    """Has ``llm`` draft so many tokens in every step."""
-    scheduler: Any = llm._core and llm._core.scheduler
-    scheduler._drafting = scheduler.live.drafting = Drafting(Always(most), llm.boot.facts.vocab_size, speculator)
-
-
-@pytest.fixture(scope="module", params=[family for family in FAMILIES if family not in RECURRENT])
+@pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """A checkpoint, what is answered without drafts, and the tokens of all sequences of that run."""
     folder = make(tmp_path_factory.mktemp("checkpoint"), request.param)
@@ -100,8 +54,8 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize(("kind", "most"), [("random", 2), ("knowing", 4)])
 def test_answers_are_those_without_drafts(family: tuple[Path, Any, Any], depth: int, kind: str, most: int) -> None:
     folder, expected, runs = family
-    with LLM(str(folder), **tight(folder.name), engine={"steps_in_flight": depth}) as llm:
-        draft(llm, most, Knowing(runs) if kind == "knowing" else Random9())
+    with LLM(str(folder), **drafting(folder), engine={"steps_in_flight": depth}) as llm:
+        draft(llm, most, Knowing(runs) if kind == "knowing" else Guessing())
         check(answers(llm, preempted=kind == "random"), expected)
         stats: Any = llm._core and llm._core.stats
         assert stats.generated_tokens > (1.5 * stats.steps if kind == "knowing" and depth == 1 else 0)
@@ -110,7 +64,7 @@ def test_answers_are_those_without_drafts(family: tuple[Path, Any, Any], depth: 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_answers_are_the_same_if_the_device_drafts(family: tuple[Path, Any, Any], depth: int) -> None:
     folder, expected, runs = family
-    with LLM(str(folder), **tight(folder.name), engine={"steps_in_flight": depth}) as llm:
+    with LLM(str(folder), **drafting(folder), engine={"steps_in_flight": depth}) as llm:
         core: Any = llm._core
         core.runner.batch._speculator = OnDevice(runs)
         core.runner.batch._vocab_size = llm.boot.facts.vocab_size
@@ -126,7 +80,7 @@ def test_every_stage_learns_what_was_accepted(
 ) -> None:
     folder, expected, runs = family
     monkeypatch.setattr(launch, "start_executor", ThreadedRanks.start)
-    with LLM(str(folder), **tight(folder.name), parallel={"pipeline": pipeline}) as llm:
+    with LLM(str(folder), **drafting(folder), parallel={"pipeline": pipeline}) as llm:
         draft(llm, 3, Knowing(runs))
         check(answers(llm, preempted=False), expected)
 
@@ -150,11 +104,32 @@ def test_a_configured_speculator_drafts(name: str, depth: int, tmp_path: Path) -
         assert core.stats.speculator_failures == 0
 
 
-def test_recurrent_layers_refuse_drafts(tmp_path: Path) -> None:
-    folder = make(tmp_path, "mamba2-biases")
-    with pytest.raises(ConfigError, match=r"recurrent state .* can't take back yet") as caught:
-        LLM(str(folder), **tight(folder.name), speculation={"use": "prompt_lookup"})
+def test_recurrent_layers_without_inputs_refuse_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateSpaceSizes, "inputs", lambda sizes, dtype: ())
+    with pytest.raises(ConfigError, match=r"recurrent layers \(state_space_mixer\) can't take back") as caught:
+        LLM(str(make(tmp_path, "mamba2-biases")), speculation={"use": "prompt_lookup"})
     assert "speculation.use" in str(caught.value.hint)
+
+
+def test_a_kernel_that_does_not_know_drafts_is_passed_over(tmp_path: Path) -> None:
+    folder = make(tmp_path, "mamba2-biases")
+    modules = {"quick_kernels": "def mixer(*arguments): ..."}
+    with installed(tmp_path / "site", "quick", dedent(MIXER), **modules):
+        settings = {"model.path": str(folder), "plugins.trust": ["quick"]}
+        plain = boot(load(settings)).plan.choice("op", "state_space_mixer")
+        drafted = boot(load({**settings, "speculation.use": "prompt_lookup"})).plan.choice("op", "state_space_mixer")
+    assert (plain.id, drafted.id) == ("quick.mixer", "reference.state_space_mixer")
+    (reason,) = next(out for out in drafted.rejected if out.id == "quick.mixer").reasons
+    assert (reason.code, reason.wanted) == ("not_understood", "max_drafts = 8")
+
+
+def test_nothing_is_kept_of_drafts_where_nothing_drafts(tmp_path: Path) -> None:
+    folder = make(tmp_path, "mamba2-biases")
+    for options, tensors in ((tight(folder.name), 2), (drafting(folder), 4)):
+        with LLM(str(folder), **options) as llm:
+            runner: Any = llm.core.runner
+            assert {len(cache) for cache in runner.caches} == {tensors}
+            assert (runner.batch.accepted is None) == (tensors == 2)
 
 
 def test_a_speculator_that_fails_is_not_called_again(family: tuple[Path, Any, Any], caplog: Any) -> None:
@@ -167,7 +142,7 @@ def test_a_speculator_that_fails_is_not_called_again(family: tuple[Path, Any, An
             return [1 << 20]
 
     folder, expected, _ = family
-    with LLM(str(folder), **tight(folder.name)) as llm:
+    with LLM(str(folder), **drafting(folder)) as llm:
         wrong = Wrong()
         draft(llm, 3, wrong)
         check(answers(llm), expected)

@@ -121,11 +121,12 @@ def test_recording_leaves_the_batch_as_it_was(engines: tuple[LLM, LLM, Rerun]) -
 
 
 def test_sizes_reach_what_may_run_at_once() -> None:
-    assert decoding_shapes(1) == [(1, 1, 1)]
-    assert decoding_shapes(6) == [(1, 1, 1), (2, 2, 1), (4, 4, 1), (6, 6, 1)]
-    assert decoding_shapes(4096)[-1] == (512, 512, 1)
-    assert verifying_shapes(2, 3) == [(2, 1, 2), (4, 2, 2), (3, 1, 3), (6, 2, 3), (4, 1, 4), (8, 2, 4)]
-    assert verifying_shapes(4096, 8)[-1] == (64 * 9, 64, 9)
+    assert decoding_shapes(1) == [StepShape(1, 1, 1)]
+    assert decoding_shapes(6) == [StepShape(size, size, 1) for size in (1, 2, 4, 6)]
+    assert decoding_shapes(4096)[-1] == StepShape(512, 512, 1)
+    sizes = [(2, 1, 2), (4, 2, 2), (3, 1, 3), (6, 2, 3), (4, 1, 4), (8, 2, 4)]
+    assert verifying_shapes(2, 3) == [StepShape(*size) for size in sizes]
+    assert verifying_shapes(4096, 8)[-1] == StepShape(64 * 9, 64, 9)
 
 
 def test_what_speaks_against_it_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

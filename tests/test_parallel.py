@@ -123,7 +123,7 @@ def test_layers_have_the_shapes_that_were_planned_for(
         assert model.layers[-1].mlp.block.experts.weights["down"].shape[-1] == experts.intermediate_size
     kept = {name: spec for _, name, spec in model.cache_specs()}
     for state in sharded(booted.facts, 2).recurrent:
-        assert kept[state.site] == RecurrentCache.of(state.tensors)
+        assert kept[state.site] == RecurrentCache.of(state.tensors, state.inputs)
 
 
 def test_a_stage_takes_over_a_residual_of_another_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,10 @@ PARAMS = [
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-tied": ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
     "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
+    "granite": (
+        "granite",
+        {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5, "logits_scaling": 2.0},
+    ),
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "mamba2-biases": ("mamba2", {}),
 }

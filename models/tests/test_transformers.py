@@ -40,7 +40,7 @@ def test_conforms(name: str) -> None:
 
 
 def test_serves_unclaimed_architectures(make_checkpoint: Callable[..., Path]) -> None:
-    harness = ModelHarness.of(make_checkpoint("olmo2"))
+    harness = ModelHarness.of(make_checkpoint("arcee"))
     assert harness.boot.plan.model == "models.transformers"
     from transformers import AutoModelForCausalLM
 
@@ -49,7 +49,7 @@ def test_serves_unclaimed_architectures(make_checkpoint: Callable[..., Path]) ->
 
 
 def test_is_as_exact_as_transformers_in_bf16(make_checkpoint: Callable[..., Path]) -> None:
-    checkpoint = make_checkpoint("olmo2", dtype="bfloat16")
+    checkpoint = make_checkpoint("arcee", dtype="bfloat16")
     exact = transformers_logits(checkpoint, PROMPT, torch.float32)
     theirs = relative_error(transformers_logits(checkpoint, PROMPT, torch.bfloat16), exact)
     ours = relative_error(ModelHarness.of(checkpoint, {"model.dtype": "bfloat16"}).step([("a", PROMPT)])[0], exact)
@@ -57,7 +57,7 @@ def test_is_as_exact_as_transformers_in_bf16(make_checkpoint: Callable[..., Path
 
 
 def test_dummy_weights_come_from_the_seed(make_checkpoint: Callable[..., Path]) -> None:
-    checkpoint = make_checkpoint("olmo2")
+    checkpoint = make_checkpoint("arcee")
     logits = [
         ModelHarness.of(checkpoint, {"model.load_format": "dummy", "engine.seed": seed}).step([("a", PROMPT[:4])])[0]
         for seed in (1, 1, 2)
@@ -94,7 +94,7 @@ def test_refuses_attention_that_differs_from_the_config(make_checkpoint: Callabl
         ModelHarness.of(checkpoint, SERVE_SO)
 
 
-@pytest.mark.parametrize("model_type", ["phi3", "llama"])
+@pytest.mark.parametrize("model_type", ["arcee", "phi3", "llama"])
 def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_served(
     model_type: str, make_checkpoint: Callable[..., Path]
 ) -> None:
@@ -124,7 +124,7 @@ def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_serve
 
 
 def test_an_architecture_that_transformers_lacks(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    folder = shutil.copytree(make_checkpoint("olmo2"), tmp_path / "copy")
+    folder = shutil.copytree(make_checkpoint("arcee"), tmp_path / "copy")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(
         json.dumps({**config, "architectures": ["NovelForCausalLM"], "model_type": "novel"})
@@ -136,7 +136,7 @@ def test_an_architecture_that_transformers_lacks(make_checkpoint: Callable[..., 
 def test_missing_tensors_are_named(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    folder = shutil.copytree(make_checkpoint("olmo2"), tmp_path / "copy")
+    folder = shutil.copytree(make_checkpoint("arcee"), tmp_path / "copy")
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -148,5 +148,5 @@ def test_is_refused_where_results_must_not_depend_on_the_batch(make_checkpoint: 
     """Its modules multiply as torch sees fit, by no kernel of the plan."""
     for settings in ({}, SERVE_SO):
         with pytest.raises(SelectionError, match=r"models\.transformers") as caught:
-            ModelHarness.of(make_checkpoint("olmo2"), {**settings, "engine.deterministic": True})
+            ModelHarness.of(make_checkpoint("arcee"), {**settings, "engine.deterministic": True})
         assert [reason.code for reason in caught.value.reasons] == ["not_deterministic"]

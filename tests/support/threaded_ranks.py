@@ -20,6 +20,9 @@ from llmk.planning.cache_groups import cache_groups
 from llmk.planning.memory import CachePlan
 from llmk_testing.ranks import PATIENCE, Meeting, on_all
 
+_PLANS, _MASKS = msgspec.msgpack.Decoder(StepPlan), msgspec.msgpack.Decoder(Masks)
+"""Made here, as msgspec crashes where several threads are the first to resolve a type's annotations."""
+
 
 @dataclass
 class _Pending:
@@ -97,10 +100,10 @@ class ThreadedRanks(Executor):
         tells = rank == self.boot.plan.tensor * (self.boot.plan.pipeline - 1)
         while (data := self._plans[rank].get()) is not None:
             try:
-                plan = msgspec.msgpack.decode(data, type=StepPlan)
+                plan = _PLANS.decode(data)
                 pending = runner.submit(plan)
                 if plan.deferred:
-                    runner.sample(msgspec.msgpack.decode(self._masks[rank].get(timeout=PATIENCE), type=Masks))
+                    runner.sample(_MASKS.decode(self._masks[rank].get(timeout=PATIENCE)))
                 result = pending.result()
             except BaseException as error:
                 self._meeting.abandon()

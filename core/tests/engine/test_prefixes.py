@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from paged_device import make_core
 
+from llmk.engine.cache.block_pool import BlockPool
+from llmk.engine.cache.prefix_cache import PrefixCache
 from llmk.engine.wire.request import EngineRequest
 from llmk.engine.wire.sampling_params import SamplingParams
+from llmk.planning.cache_groups import CacheGroup
 from runs import KINDS, assert_empty, drain, request, tokens_of
 
 
@@ -117,3 +121,18 @@ def test_what_is_too_large_to_pin_is_refused_and_a_pin_is_evicted_before_a_reque
     core.add(request("c", [2] * 10, max_tokens=22))
     assert len(tokens_of(drain(core)["c"])) == 22
     assert core.stats.pinned_blocks == 0
+
+
+def test_adapters_share_no_prefix_with_each_other_nor_with_any_salt() -> None:
+    cache = PrefixCache(BlockPool(4, 1), [CacheGroup(4)])
+    keys = [cache.first_key(salt, adapter) for salt in ("", "a", "a\0\0\0\0\0\0\0\1") for adapter in (0, 1, 2)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_request_reuses_the_prefixes_of_its_adapter() -> None:
+    core = make_core()
+    prompt, hits = list(range(12)), []
+    for number, adapter in enumerate((0, 1, 2, 1, 0)):
+        core.add(replace(request(str(number), prompt, max_tokens=1), adapter=adapter))
+        hits.append(drain(core)[str(number)][0].num_cached_tokens)
+    assert hits == [0, 0, 0, 8, 8]

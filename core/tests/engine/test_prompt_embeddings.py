@@ -145,7 +145,7 @@ def test_log_probabilities_of_a_prompt_need_tokens() -> None:
 
 def cached(cache: BlockCache, prompt: EmbeddedPrompt) -> int | None:
     """Of how many tokens a request with ``prompt`` finds the content; computes the others."""
-    tables = cache.new_tables("", prompt.runs)
+    tables = cache.new_tables(embeddings=prompt.runs)
     found = cache.admit(tables, prompt.token_ids, ahead=LONGEST)
     cache.commit(tables, prompt.token_ids, len(prompt))
     cache.release(tables)

@@ -34,18 +34,16 @@ def reference(
     return Choice(kind, site, op or site, query, (from_reference(where, parts=names),), (), parts)
 
 
-def bound(plus_one: bool = False, parallel: Parallel | None = None, **query: Any) -> Build:
+def bound(parallel: Parallel | None = None, **query: Any) -> Build:
     """A build with the reference kernels of an attention site."""
     asked = AttentionQuery(
         platform=PLATFORM, site="attention", dtype="float32", block_size=4, cache_dtype="float32", **query
     )
-    middle = "plus_one_" if plus_one else ""
-    norm = reference("op", "norm", f"norms:rms_norm{'_plus_one' if plus_one else ''}")
-    norm = Choice("op", "norm", f"rms_norm{'_plus_one' if plus_one else ''}", None, norm.pieces)
+    norm = Choice("op", "norm", "rms_norm", None, reference("op", "norm", "norms:rms_norm").pieces)
     rope = reference("op", "rope", "rope.rotation:rope", op="rope")
-    name = f"qk_norm_{middle}rope_write_kv"
+    name = "qk_norm_rope_write_kv"
     write = reference("op", "write", f"composites:make_{name}", op=name, parts=(norm, rope))
-    name = f"qk_norm_{middle}rope_attention"
+    name = "qk_norm_rope_attention"
     whole = reference("op", "attention.whole", f"composites:make_{name}", op=name, parts=(write,))
     over = [reference("op", site, "norms:rms_norm") for site in ("q_norm", "k_norm")]
     backend = reference("attention", "attention", "attention.paged:ReferenceAttention", query=asked)
@@ -177,10 +175,10 @@ def test_kinds_of_layers_rotate_by_tables_of_their_own(kind: str) -> None:
     window = 5 if kind == "sliding_attention" else None
     theirs = randomized(Gemma3Attention(config, config.layer_types.index(kind)))
     sizes, x = common(config), torch.randn(LENGTH, 48)
-    made = bound(**sizes, plus_one=True, scale=11**-0.5, sliding_window=window)
+    made = bound(**sizes, scale=11**-0.5, sliding_window=window)
     table = cos_sin_cache(config.rope_parameters[kind], 8, LENGTH, 1e4)
     eps = config.rms_norm_eps
-    case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, qk_norm_eps=eps), made)
+    case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, qk_norm_eps=eps, norm_offset=1.0), made)
     case.load(theirs)
     right = expected(theirs, x, rotary(Gemma3RotaryEmbedding(config), kind), window)
     torch.testing.assert_close(case.run(projected(theirs, x)), right, rtol=1e-5, atol=1e-5)
@@ -221,10 +219,11 @@ class Gathered(Parallel):
         return torch.cat(parts, dim=-1)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(("ranks", "offset"), [(1, 0.0), (2, 1.0), (4, 0.0)])
 @torch.no_grad()
-def test_norms_over_all_heads(ranks: int) -> None:
-    """OLMo 2. With more ranks than K/V heads, several ranks have the same ones."""
+def test_norms_over_all_heads(ranks: int, offset: float) -> None:
+    """OLMo 2, and as if it stored weights less an offset. With more ranks than K/V heads, several ranks have the same
+    ones."""
     config = Olmo2Config(
         hidden_size=64,
         num_attention_heads=8,
@@ -235,6 +234,8 @@ def test_norms_over_all_heads(ranks: int) -> None:
     theirs = randomized(Olmo2Attention(config, 0))
     sizes, x = common(config), torch.randn(LENGTH, 64)
     right = expected(theirs, x, rotary(Olmo2RotaryEmbedding(config)))
+    for normed in (theirs.q_norm, theirs.k_norm):
+        normed.weight -= offset
     q, k, v = (project(x).unflatten(1, (-1, 8)) for project in (theirs.q_proj, theirs.k_proj, theirs.v_proj))
     places = [(Parallel(rank, ranks).share(8), Parallel(rank, ranks).share(2)) for rank in range(ranks)]
     found = []
@@ -248,8 +249,8 @@ def test_norms_over_all_heads(ranks: int) -> None:
         own = {"num_heads": heads.stop - heads.start, "num_kv_heads": kv_heads.stop - kv_heads.start, "head_dim": 8}
         made = bound(parallel=parallel, **own, scale=8**-0.5)
         table = cos_sin_cache(config.rope_parameters, 8, LENGTH, 1e4)
-        eps: dict[str, Any] = {"qk_norm_eps": config.rms_norm_eps, "whole_qk_norm": True}
-        case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, **eps), made)
+        norms: dict[str, Any] = {"qk_norm_eps": config.rms_norm_eps, "whole_qk_norm": True, "norm_offset": offset}
+        case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, **norms), made)
         case.load(theirs)
         mine = torch.cat([part.flatten(1) for part in (q[:, heads], k[:, kv_heads], v[:, kv_heads])], dim=1)
         found.append(case.run(mine))

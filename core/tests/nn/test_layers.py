@@ -130,9 +130,7 @@ def test_a_scaled_table_and_a_capped_head() -> None:
 
 
 def test_a_sandwich_norm_also_norms_the_previous_block() -> None:
-    made = build(
-        choice("op", "sandwich_norm_plus_one", piece("sandwich")), choice("op", "rms_norm_plus_one", piece("norm"))
-    )
+    made = build(choice("op", "sandwich_norm", piece("sandwich")), choice("op", "rms_norm", piece("norm")))
     first = SandwichNorm(made, None, "layers.0.input_norm", 3, 0.25)
     later = SandwichNorm(made, "layers.0.post_norm", "layers.1.input_norm", 3, 0.25)
     values = {name: torch.randn(3) for name in ("layers.0.input_norm", "layers.0.post_norm", "layers.1.input_norm")}

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from llmk.nn.blocks.gated_mlp import GatedMLP
 from plans import build, builder, choice, piece
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from llmk import tree
 from llmk.api import CheckpointError, MoEFacts
 from llmk.api.facts import Cut
 from llmk.nn import Embedding, Experts, Layer, Linear, LMHead, StepContext
+from llmk.nn.blocks.mlp import GatedMLP
 from llmk.nn.parallel import Parallel
 from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.moe import fused_moe

@@ -79,7 +79,7 @@ def test_the_cache_spec_matches_the_facts(kind: Any, sizes: Any, tensor: int) ->
     own = replace(sizes, **{name: op.facts[name] // tensor for name in op.divided})
     assert share.tensors == own.state("float32")
     assert (share.units, facts.units) == (own.units, sizes.units)
-    assert layer.cache_spec == RecurrentCache.of(share.tensors)
+    assert layer.cache_spec == RecurrentCache.of(share.tensors, share.inputs)
     assert (facts.site, facts.num_layers, op.site, op.op) == (sizes.site, 3, sizes.site, sizes.site)
     assert layer.cache_spec.page_bytes == sum(4 * torch.Size(tensor.shape).numel() for tensor in share.tensors)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -42,8 +42,9 @@ class Cached:
         self.tables: dict[str, list[int]] = {}
         self.lengths: dict[str, int] = {}
 
-    def step(self, work: Step, padding: int = 0) -> CacheStep:
-        """The next tokens of some requests, then ``padding`` entries of one token each that are not requests."""
+    def step(self, work: Step, padding: int = 0, late: Mapping[str, int] | None = None) -> CacheStep:
+        """The next tokens of some requests, then ``padding`` entries of one token each that are not requests. ``late``:
+        how many accepted drafts their states lack."""
         rows, size = [], self.block_size
         for name, count in work:
             before = self.lengths.get(name, 0)
@@ -51,7 +52,7 @@ class Cached:
             table = self.tables.setdefault(name, [])
             while len(table) * size < before + count:
                 table.append(self.free.pop())
-            needed = max(before - 1, 0) // size
+            needed = max(before - (late or {}).get(name, 0) - 1, 0) // size
             rows.append([1 << 30] * needed + table[needed:])
         counts = [count for _, count in work]
         lengths = [self.lengths[name] for name, _ in work]

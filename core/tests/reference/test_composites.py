@@ -14,13 +14,11 @@ from llmk.reference.attention.paged import AttentionMeta, ReferenceAttention
 from llmk.reference.composites import (
     make_latent_attention,
     make_norm_rope_write_latent,
-    make_qk_norm_plus_one_rope_attention,
-    make_qk_norm_plus_one_rope_write_kv,
     make_qk_norm_rope_attention,
     make_qk_norm_rope_write_kv,
 )
 from llmk.reference.linear import per_head_matmul
-from llmk.reference.norms import rms_norm, rms_norm_plus_one
+from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import cos_sin_cache, rope, rope_interleaved
 
 PLACES = [(2, 2), (2, 3), (0, 0)]
@@ -57,21 +55,18 @@ def prepared(**sizes: Any) -> tuple[ReferenceAttention, AttentionMeta, Tensor]:
 
 
 @pytest.mark.parametrize("normed", [True, False])
-@pytest.mark.parametrize("plus_one", [True, False])
-def test_qk_norm_rope_write_kv(normed: bool, plus_one: bool) -> None:
+@pytest.mark.parametrize("offset", [{}, {"norm_offset": 1.0}], ids=str)
+def test_qk_norm_rope_write_kv(normed: bool, offset: dict[str, float]) -> None:
     backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)
     q, k, v = torch.randn(3, 4, 16), torch.randn(3, 2, 16), torch.randn(3, 2, 16)
     q_weight, k_weight = (torch.randn(16), torch.randn(16)) if normed else (None, None)
     table = cos_sin_cache({}, 16, 8, 1e4)
 
-    make, norm = (
-        (make_qk_norm_plus_one_rope_write_kv, rms_norm_plus_one) if plus_one else (make_qk_norm_rope_write_kv, rms_norm)
-    )
-    op = make({norm.__name__: norm, "rope": rope, "attention.write": backend.write})
-    out = op(q, k, v, q_weight, k_weight, 1e-6, POSITIONS, table, cache, meta)
+    op = make_qk_norm_rope_write_kv({"rms_norm": rms_norm, "rope": rope, "attention.write": backend.write})
+    out = op(q, k, v, q_weight, k_weight, 1e-6, POSITIONS, table, cache, meta, **offset)
 
     if q_weight is not None and k_weight is not None:
-        q, k = norm(q, q_weight, 1e-6), norm(k, k_weight, 1e-6)
+        q, k = rms_norm(q, q_weight, 1e-6, **offset), rms_norm(k, k_weight, 1e-6, **offset)
     expected_q, expected_k = rope(q, k, POSITIONS, table)
     assert torch.equal(out, expected_q)
     for token, (block, offset) in enumerate(PLACES):
@@ -80,23 +75,18 @@ def test_qk_norm_rope_write_kv(normed: bool, plus_one: bool) -> None:
     assert int((cache != 0).any(dim=-1).any(dim=-1).sum()) == 6
 
 
-@pytest.mark.parametrize("plus_one", [True, False])
-def test_qk_norm_rope_attention_is_the_write_and_then_attention(plus_one: bool) -> None:
+@pytest.mark.parametrize("offset", [{}, {"norm_offset": 1.0}], ids=str)
+def test_qk_norm_rope_attention_is_the_write_and_then_attention(offset: dict[str, float]) -> None:
     backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)
     q, k, v, weight = torch.randn(3, 4, 16), torch.randn(3, 2, 16), torch.randn(3, 2, 16), torch.randn(16)
     given = {"attention.write": backend.write, "attention.run": backend.run}
-    parts = {"rms_norm": rms_norm, "rms_norm_plus_one": rms_norm_plus_one, "rope": rope, **given}
-    make, make_write = (
-        (make_qk_norm_plus_one_rope_attention, make_qk_norm_plus_one_rope_write_kv)
-        if plus_one
-        else (make_qk_norm_rope_attention, make_qk_norm_rope_write_kv)
-    )
-    write = make_write(parts)
+    parts = {"rms_norm": rms_norm, "rope": rope, **given}
+    write = make_qk_norm_rope_write_kv(parts)
     arguments = (weight, weight, 1e-6, POSITIONS, cos_sin_cache({}, 16, 8, 1e4))
     filled = cache.clone()
-    expected = backend.run(write(q, k, v, *arguments, filled, meta), filled, meta)
-    name = f"qk_norm_{'plus_one_' if plus_one else ''}rope_write_kv"
-    out = make({name: write, **given})(q, k, v, *arguments, cache, meta)
+    expected = backend.run(write(q, k, v, *arguments, filled, meta, **offset), filled, meta)
+    whole = make_qk_norm_rope_attention({"qk_norm_rope_write_kv": write, **given})
+    out = whole(q, k, v, *arguments, cache, meta, **offset)
     assert torch.equal(out, expected)
     assert torch.equal(cache, filled)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import Mamba2Config, Qwen3NextConfig
 from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer, MambaRMSNormGated
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet, Qwen3NextRMSNormGated
 
+from llmk.api import DraftTails
 from llmk.reference.recurrent.causal_conv import causal_conv
 from llmk.reference.recurrent.delta_rule import gated_delta_rule, gated_delta_rule_by_token
 from llmk.reference.recurrent.gated_norm import gated_rms_norm
@@ -56,9 +58,8 @@ def test_gated_delta_net_equals_transformers() -> None:
     assert error(theirs.out_proj(out), theirs(x)[0].double()) < 2e-6
 
 
-@pytest.mark.parametrize("kind", ["mamba2", "delta"])
-def test_results_are_invariant_to_chunking_and_batch(kind: str) -> None:
-    """With the scan that goes token by token, the whole mixer is batch-invariant."""
+def invariant(kind: str) -> tuple[Callable[..., Tensor], list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """A mixer with random weights, whose scan goes token by token; the shapes of its inputs and of its states."""
     weights: tuple[Any, ...]
     if kind == "mamba2":
         op = make_state_space_mixer({**COMMON, "state_space_scan": state_space_scan_by_token})
@@ -68,16 +69,58 @@ def test_results_are_invariant_to_chunking_and_batch(kind: str) -> None:
         op = make_gated_delta_net({**COMMON, "gated_delta_rule": gated_delta_rule_by_token})
         weights = (torch.randn(96, 4), -torch.rand(6), torch.randn(6), torch.randn(8))
         shapes, states = [(96,), (6, 8), (6,), (6,)], [(3, 96), (6, 8, 12)]
-    inputs = {name: [torch.randn(150, *shape) for shape in shapes] for name in "abc"}
 
     def run(*arguments: Any) -> Tensor:
-        *rows, conv, heads, step = arguments
-        return op(*rows, *weights, EPS, (conv, heads), step)
+        rows, (conv, heads, *tails, step) = arguments[: len(shapes)], arguments[len(shapes) :]
+        return op(*rows, *weights, EPS, (conv, heads, *tails), step)
 
+    return run, shapes, states
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "delta"])
+def test_results_are_invariant_to_chunking_and_batch(kind: str) -> None:
+    """With the scan that goes token by token, the whole mixer is batch-invariant."""
+    run, shapes, states = invariant(kind)
+    inputs = {name: [torch.randn(150, *shape) for shape in shapes] for name in "abc"}
     whole = run_steps(run, [[(name, 150)] for name in inputs], Cached(64, *states), inputs)
     for block_size, steps in zip((1, 7, 64, 1000), CUTS, strict=True):
         found = run_steps(run, steps, Cached(block_size, *states), inputs)
         assert all(torch.equal(out, whole[request][: out.shape[0]]) for request, out in found.items())
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "delta"])
+@pytest.mark.parametrize("block_size", [1, 7, 64])
+def test_drafts_change_no_result(kind: str, block_size: int) -> None:
+    """With any drafts, of which any are accepted, tokens have the outputs that they have without drafts, bit by bit."""
+    run, shapes, states = invariant(kind)
+    inputs = {name: [torch.randn(150, *shape) for shape in shapes] for name in "abc"}
+    whole = run_steps(run, [[(name, 150)] for name in inputs], Cached(64, *states), inputs)
+    rng, cached, most = random.Random(block_size), Cached(block_size, *states), 3
+    widths = ((88,), (6,)) if kind == "mamba2" else ((96,), (6,), (6,))
+    tails = [torch.full((4, most, *width), torch.nan) for width in widths]
+    done, late = dict.fromkeys("abc", 0), dict.fromkeys("abc", 0)
+    while open_requests := [name for name in "abc" if done[name] < 140]:
+        work = {name: (rng.choice((1, 1, 5)), rng.randrange(most + 1)) for name in open_requests if rng.random() < 0.8}
+        if not work:
+            continue
+        accepted = {name: rng.randrange(drafts + 1) for name, (_, drafts) in work.items()}
+        step = cached.step([(name, known + drafts) for name, (known, drafts) in work.items()], late=late)
+        columns = [("abc".index(name), late[name], work[name][1]) for name in work]
+        step.tails = DraftTails(*(torch.tensor(column) for column in zip(*columns, strict=True)))
+        own = []
+        for name, (known, drafts) in work.items():
+            rows = [x[done[name] : done[name] + known + drafts].clone() for x in inputs[name]]
+            for x in rows:
+                x[known + accepted[name] :] += 1  # those are wrong
+            own.append(rows)
+        out = run(*(torch.cat(parts) for parts in zip(*own, strict=True)), *cached.caches, *tails, step)
+        for name, part in zip(work, out.split([sum(counts) for counts in work.values()]), strict=True):
+            known, drafts = work[name]
+            kept = known + accepted[name]
+            assert torch.equal(part[:kept], whole[name][done[name] : done[name] + kept])
+            done[name] += kept
+            late[name] = accepted[name]
+            cached.lengths[name] -= drafts - accepted[name]
 
 
 def mamba2_weights(module: Mamba2Mixer) -> tuple[Any, ...]:

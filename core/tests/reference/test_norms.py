@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from llmk.reference.normed import make_add_rms_norm_linear, make_add_rms_norm_router
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.granite.modeling_granite import GraniteRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from llmk.reference.linear import linear
+from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.norms import (
     make_add_rms_norm,
     make_add_rms_norm_fp32_residual,
-    make_add_rms_norm_plus_one,
     make_rms_norm_add,
-    make_sandwich_norm_plus_one,
+    make_sandwich_norm,
     rms_norm,
-    rms_norm_plus_one,
 )
 
 MULTIPLIER = 0.22
@@ -43,11 +41,11 @@ def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rms_norm_plus_one(dtype: torch.dtype) -> None:
+def test_a_weight_with_an_offset(dtype: torch.dtype) -> None:
     x, weight = torch.randn(5, 96).to(dtype), torch.randn(96).to(dtype)
     theirs = GemmaRMSNorm(96, 1e-6).to(dtype)
     theirs.weight.data = weight
-    assert torch.equal(rms_norm_plus_one(x, weight, 1e-6), theirs(x))
+    assert torch.equal(rms_norm(x, weight, 1e-6, norm_offset=1.0), theirs(x))
 
 
 def test_large_values_do_not_overflow_in_half_precision() -> None:
@@ -67,16 +65,16 @@ def test_add_rms_norm(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_sandwich_norm_plus_one(dtype: torch.dtype) -> None:
-    """As Gemma 2 has it, step by step."""
+def test_sandwich_norm(dtype: torch.dtype) -> None:
+    """As Gemma 2 has it, step by step; and without an offset."""
     x, residual = torch.randn(4, 40).to(dtype), torch.randn(4, 40).to(dtype)
     post, pre = torch.randn(40).to(dtype), torch.randn(40).to(dtype)
     kept = x.clone(), residual.clone()
-    add_norm = make_add_rms_norm_plus_one({"rms_norm_plus_one": rms_norm_plus_one})
-    op = make_sandwich_norm_plus_one({"rms_norm_plus_one": rms_norm_plus_one, "add_rms_norm_plus_one": add_norm})
-    normed, total = op(x, residual, post, pre, 1e-6)
-    assert torch.equal(total, residual + rms_norm_plus_one(x, post, 1e-6))
-    assert torch.equal(normed, rms_norm_plus_one(total, pre, 1e-6))
+    op = make_sandwich_norm({"rms_norm": rms_norm, "add_rms_norm": make_add_rms_norm({"rms_norm": rms_norm})})
+    for offset in ({}, {"norm_offset": 1.0}):
+        normed, total = op(x, residual, post, pre, 1e-6, **offset)
+        assert torch.equal(total, residual + rms_norm(x, post, 1e-6, **offset))
+        assert torch.equal(normed, rms_norm(total, pre, 1e-6, **offset))
     assert torch.equal(x, kept[0])
     assert torch.equal(residual, kept[1])
 

@@ -168,8 +168,8 @@ def test_norms_on_both_sides_are_one_op_with_the_sum() -> None:
         )
 
     program = lower(replace(model(sandwich("0"), sandwich("1")), norm=norm("end", offset=1.0)))
-    names = {name for name in sites(program, "ops") if "norm" in name}
-    assert names == {"rms_norm_plus_one", "sandwich_norm_plus_one"}
+    norms = {name: dict(site.facts) for name, site in sites(program, "ops").items() if "norm" in name}
+    assert norms == {op: {"size": HIDDEN, "norm_offset": 1.0} for op in ("rms_norm", "sandwich_norm")}
     joints = [part.joint for part in program.layers[1]]  # type: ignore[union-attr]
     assert [joint.post.at for joint in joints if joint.post] == ["0.1", "1.0"]
     assert program.end.post is not None
@@ -178,6 +178,10 @@ def test_norms_on_both_sides_are_one_op_with_the_sum() -> None:
 def test_layers_that_differ_in_names_alone_are_alike() -> None:
     assert nameless(layer("0")) == nameless(layer("1"))
     assert nameless(layer("0")) != nameless(layer("1", window=8))
+    facts = MoEFacts(site="moe", num_experts=5, top_k=2, hidden_size=HIDDEN, intermediate_size=7, selection_bias=True)
+    assert nameless(MoE.of("0.mlp", facts)) == nameless(MoE.of("1.mlp", facts))
+    tied, own = (Head(at="lm_head", vocab_size=9, size=HIDDEN, tied=tied) for tied in (True, False))
+    assert nameless(tied) != nameless(own)
 
 
 def test_trees_need_no_torch() -> None:
@@ -207,6 +211,13 @@ def test_variants_of_attention_are_facts_where_they_are_not_neutral() -> None:
     assert (facts.value_dim, facts.sinks) == (5, True)
     shapes = weight_map(program)
     assert (shapes["attn.q_norm.weight"], shapes["attn.k_norm.weight"], shapes["attn.sinks"]) == ((24,), (12,), (4,))
+
+
+@pytest.mark.parametrize("own", [{}, {"qk_norm": 1e-6}, {"qk_norm": 1e-6, "whole_qk_norm": True}], ids=str)
+def test_an_offset_is_a_fact_of_the_op_with_the_norms(own: dict[str, Any]) -> None:
+    ops = sites(blocks(SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE, norm_offset=1.0, **own)), "ops")
+    found = {name for name, site in ops.items() if site.facts.get("norm_offset") == 1.0}
+    assert found == ({"q_norm", "k_norm"} if "whole_qk_norm" in own else {"attention.whole"} if own else set())
 
 
 @pytest.mark.parametrize("per_head", [True, False])
@@ -279,3 +290,8 @@ def test_latent_attention_has_positions_of_one_axis() -> None:
     program = lower(model((Residual(norm=norm("0.pre"), block=attention),)))
     with pytest.raises(PluginError, match="several axes"):
         sites(program, "ops")
+
+
+def test_norms_on_both_sides_of_the_sum_are_of_one_kind() -> None:
+    with pytest.raises(PluginError, match=r"Norm at 'post' and Norm at 'end', between two blocks, differ in eps"):
+        blocks(GatedMLP.of("mlp", HIDDEN, INNER), post=norm("post", offset=1.0))

@@ -14,7 +14,7 @@ from llmk_models.parts import Family, Parts
 FAMILY = Family(bias_flags=("attention_bias", "mlp_bias"))
 """These and the following numbers are the defaults of transformers' config class."""
 
-_NORM_EPS = 1e-6
+LATENT_NORM_EPS = 1e-6
 """Epsilon of the norms of latent vectors; the config's value is for the others."""
 _SERVED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
@@ -23,7 +23,7 @@ _SERVED: Mapping[str, tuple[Any, ...]] = {
     "norm_topk_prob": (False,),
 }
 """Values of the config's options that this implementation supports, the default first."""
-_HINT = (
+UNSERVED_HINT = (
     "compare config.json with what the model's authors publish; if it is right, install a wheel that implements it"
     " (`llmk plugins` lists what is installed)"
 )
@@ -33,9 +33,9 @@ def tree(config: Config) -> CausalLM:
     """The tree of a DeepSeek-V2 checkpoint. Every ``moe_layer_freq``-th layer has experts, except the first
     ``first_k_dense_replace`` layers."""
     for key, served in _SERVED.items():
-        config.choice(key, *served, hint=_HINT)
+        config.choice(key, *served, hint=UNSERVED_HINT)
     parts = Parts(config, FAMILY)
-    latent, experts = _latent(config), _experts(config)
+    latent, experts = latent_shape(config), _experts(config)
     rope = parts.rope = Rope.of(config, latent.qk_rope_head_dim)
     first, step = config.count("first_k_dense_replace", 0), config.size("moe_layer_freq", 1)
     shared_size = experts.intermediate_size * (config.nullable(config.count, "n_shared_experts", 2) or 0)
@@ -48,7 +48,7 @@ def tree(config: Config) -> CausalLM:
         return MoE.of(at, experts, shared=mlp)
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:
-        attention = LatentAttention.of(f"{at}.self_attn", latent, rope, _NORM_EPS)
+        attention = LatentAttention.of(f"{at}.self_attn", latent, rope, LATENT_NORM_EPS)
         return parts.pre_normed(at, attention, feed_forward(index, f"{at}.mlp"))
 
     return parts.decoder(layer)
@@ -69,7 +69,8 @@ def _experts(config: Config) -> MoEFacts:
     )
 
 
-def _latent(config: Config) -> LatentShape:
+def latent_shape(config: Config) -> LatentShape:
+    """The sizes of latent attention. Raises CheckpointError."""
     plain, rotated = config.size("qk_nope_head_dim", 128), config.size("qk_rope_head_dim", 64)
     return LatentShape(
         hidden_size=config.size("hidden_size"),

@@ -24,8 +24,27 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_theta": 10000.0,
 }
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1_000_000.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.2, 1.5, 2.0, 2.5, 3.0],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 11.0, 16.0],
+}
+FACTORS = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 2.0,
+}
 GEMMA = {"head_dim": 32, "sliding_window": 24, "num_key_value_heads": 1}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
+ROUTED = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 40,
+}
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
     "q_lora_rank": 28,
@@ -40,6 +59,14 @@ LATENT: dict[str, Any] = {
 }
 GROUPS = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 3.0}
 SHARP = {"mscale": 0.7, "mscale_all_dim": 1.1}
+NO_AUXILIARY_LOSS: dict[str, Any] = {**LATENT, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
+SINKS = {
+    "head_dim": 16,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 48,
+    "sliding_window": 24,
+}
 SCAN = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
 DELTA = {
     **EXPERTS,
@@ -102,6 +129,33 @@ QWEN3_MOE = _examples(
         {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
     ),
 )
+QWEN2_MOE = _examples(
+    qwen2_moe=("qwen2_moe", {**ROUTED, "norm_topk_prob": True}),
+    qwen2_moe_one_dense_layer=(
+        "qwen2_moe",
+        {**ROUTED, "mlp_only_layers": [1], "qkv_bias": False, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
+    ),
+    qwen2_moe_every_other=(
+        "qwen2_moe",
+        {**ROUTED, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2},
+    ),
+)
+GPT_OSS = _examples(
+    gpt_oss=("gpt_oss", {**SINKS, "rope_parameters": YARN | {"truncate": False}}),
+    gpt_oss_no_biases_tied=(
+        "gpt_oss",
+        {
+            **SINKS,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "swiglu_limit": 0.5,
+            "swiglu_alpha": 0.7,
+            "num_experts_per_tok": 1,
+            "num_key_value_heads": 4,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+)
 GEMMA2 = _examples(
     gemma2=("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
     gemma2_low_caps=(
@@ -119,6 +173,67 @@ GEMMA2 = _examples(
         },
     ),
 )
+GEMMA3 = _examples(
+    gemma3=(
+        "gemma3_text",
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default"}},
+        },
+    ),
+    gemma3_untied_biases_capped=(
+        "gemma3_text",
+        {
+            **GEMMA,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "final_logit_softcapping": 3.0,
+            "sliding_window_pattern": 2,
+        },
+    ),
+)
+GRANITE = _examples(
+    granite=("granite", FACTORS),
+    granite_tied_biases=(
+        "granite",
+        {**FACTORS, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
+    ),
+    granite_without_factors=("granite", {"num_key_value_heads": 1}),
+)
+OLMO2 = _examples(
+    olmo2=("olmo2", {}),
+    olmo2_tied_biases=(
+        "olmo2",
+        {"tie_word_embeddings": True, "attention_bias": True, "num_key_value_heads": 1, "rope_parameters": LLAMA3},
+    ),
+    olmo3=(
+        "olmo3",
+        {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}},
+        },
+    ),
+    olmo3_tied_biases=(
+        "olmo3",
+        {"sliding_window": 20, "tie_word_embeddings": True, "attention_bias": True, "num_hidden_layers": 4},
+    ),
+)
+PHI3 = _examples(
+    phi3=("phi3", {"sliding_window": 24, "num_key_value_heads": 4}),
+    phi3_longrope=("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
+    phi3_tied_partly_rotated=(
+        "phi3",
+        {
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.75},
+        },
+    ),
+)
 DEEPSEEK_V2 = _examples(
     deepseek_v2=("deepseek_v2", {**LATENT, **GROUPS, "first_k_dense_replace": 1}),
     deepseek_v2_lite=("deepseek_v2", {**LATENT, "q_lora_rank": None, "n_shared_experts": 1, "v_head_dim": 32}),
@@ -130,6 +245,17 @@ DEEPSEEK_V2 = _examples(
     deepseek_v2_lite_biases_dense=(
         "deepseek_v2",
         {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 3, "attention_bias": True, "rope_parameters": YARN},
+    ),
+)
+DEEPSEEK_V3 = _examples(
+    deepseek_v3=("deepseek_v3", {**NO_AUXILIARY_LOSS, "rope_parameters": YARN | SHARP}),
+    deepseek_v3_one_group=(
+        "deepseek_v3",
+        {**NO_AUXILIARY_LOSS, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2},
+    ),
+    deepseek_v3_biases_tied=(
+        "deepseek_v3",
+        {**NO_AUXILIARY_LOSS, "attention_bias": True, "tie_word_embeddings": True, "norm_topk_prob": False},
     ),
 )
 

@@ -73,6 +73,8 @@ class Parts:
         self.mlp_bias = biases.get("mlp_bias", False)
         self.tied = config.flag("tie_word_embeddings", family.tied)
         self.windows = _windows(config, family, self.num_layers)
+        self.root = ""
+        """What the names of all tensors start with."""
 
     def norm(self, at: str) -> Norm:
         """A norm of hidden states."""
@@ -81,17 +83,18 @@ class Parts:
     def attention(self, at: str, window: int | None = None, rope: Rope | None = None, **more: Any) -> SelfAttention:
         """Attention; ``more`` are arguments of :meth:`llmk.tree.SelfAttention.of`."""
         own: dict[str, Any] = {"bias": self.qkv_bias, "out_bias": self.out_bias, "qk_norm": self.qk_norm}
-        own |= {"norm_offset": self.norm_offset if self.qk_norm else 0.0, "window": window, **more}
+        own |= {"norm_offset": self.norm_offset, "window": window, **more}
         return SelfAttention.of(at, self.hidden_size, self.heads, rope or self.rope, **own)
 
     def mlp(self, at: str, inner_size: int = 0, **more: Any) -> GatedMLP:
         """The MLP; ``more`` are arguments of :meth:`llmk.tree.GatedMLP.of`."""
         return GatedMLP.of(at, self.hidden_size, inner_size or self.inner_size, bias=self.mlp_bias, **more)
 
-    def pre_normed(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
-        """Llama's layer: a norm before each of two blocks."""
+    def pre_normed(self, at: str, mixer: Any, feed_forward: Any, *, scale: float = 1.0) -> tuple[Residual, ...]:
+        """Llama's layer: a norm before each of two blocks, whose output is multiplied by ``scale``."""
         norms = self.norm(f"{at}.input_layernorm"), self.norm(f"{at}.post_attention_layernorm")
-        return Residual(norm=norms[0], block=mixer), Residual(norm=norms[1], block=feed_forward)
+        blocks = mixer, feed_forward
+        return tuple(Residual(norm=norm, block=own, scale=scale) for norm, own in zip(norms, blocks, strict=True))
 
     def sandwich(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
         """Gemma 2's layer: norms before and after each of two blocks."""
@@ -104,20 +107,30 @@ class Parts:
         layer: Callable[[int, str], tuple[Spec, ...]],
         *,
         scale: float | None = None,
+        scale_given: bool = False,
         softcap: float | None = None,
+        logits_scale: float = 1.0,
         ignored: tuple[str, ...] = (),
         **more: Any,
     ) -> CausalLM:
         """The whole model. ``layer`` returns a layer's parts by its index and its name in the checkpoint; ``scale`` is
-        that of the embeddings, ``softcap`` that of the logits; ``more`` are further fields of the tree."""
+        that of the embeddings, with ``scale_given`` of those too that prompts have in place of tokens; ``softcap`` and
+        ``logits_scale`` are those of the logits; ``more`` are further fields of the tree."""
         vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
-        aliases = ("lm_head.weight",) if self.tied else ()
+        aliases, model = (f"{self.root}lm_head.weight",) if self.tied else (), f"{self.root}model"
         default_len, why = default_length(self.config, longest)
         return CausalLM(
-            embed=Embedding(at="model.embed_tokens", vocab_size=vocab, size=hidden, scale=scale, aliases=aliases),
-            layers=tuple(layer(index, f"model.layers.{index}") for index in range(self.num_layers)),
-            norm=self.norm("model.norm"),
-            head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=self.tied, softcap=softcap),
+            embed=Embedding(
+                at=f"{model}.embed_tokens",
+                vocab_size=vocab,
+                size=hidden,
+                scale=scale,
+                scale_given=scale_given,
+                aliases=aliases,
+            ),
+            layers=tuple(layer(index, f"{model}.layers.{index}") for index in range(self.num_layers)),
+            norm=self.norm(f"{model}.norm"),
+            head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=self.tied, scale=logits_scale, softcap=softcap),
             max_model_len=longest,
             default_model_len=default_len,
             default_why=why,

@@ -7,6 +7,7 @@ from pathlib import Path
 from llmk.api import ModelSpec, hookimpl
 
 _DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -23,9 +24,16 @@ def llmk_models() -> list[ModelSpec]:
         _family("dense", _DENSE, "Llama, Mistral, Qwen2 and Qwen3 decoders"),
         _family("mixtral", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
         _family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
+        _family("gemma3", _GEMMA3, "Gemma 3, text alone: windows in most layers, RoPE by kind of layer"),
+        _family("granite", ("GraniteForCausalLM",), "Granite: factors of embeddings, attention, residuals and logits"),
+        _family("olmo2", ("Olmo2ForCausalLM", "Olmo3ForCausalLM"), "OLMo 2 and OLMo 3: norms after the blocks alone"),
+        _family("phi3", ("Phi3ForCausalLM",), "Phi-3 and Phi-4-mini: packed projections, LongRoPE"),
         _family("mamba2", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
         _family("qwen3_moe", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
+        _family("qwen2_moe", ("Qwen2MoeForCausalLM",), "Qwen2-MoE: routed experts and a shared one with a gate"),
+        _family("gpt_oss", ("GptOssForCausalLM",), "GPT-OSS: attention sinks, clamped experts with biases"),
         _family("deepseek_v2", ("DeepseekV2ForCausalLM",), "DeepSeek-V2: latent attention, grouped experts"),
+        _family("deepseek_v3", ("DeepseekV3ForCausalLM",), "DeepSeek-V3: latent attention, sigmoid-scored experts"),
         _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",

@@ -30,7 +30,15 @@ from llmk_quantization.modules import group_finder, named, unconverted, unmatche
 from llmk_testing.checkpoints import write_checkpoint
 from llmk_testing.model import ModelHarness
 
-MODELS = {**DENSE_AND_EXPERTS, "latent": ("deepseek_v2", {**LATENT, "num_hidden_layers": 2})}
+WHOLE_BLOCKS = LATENT | {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
+WHOLE_BLOCKS |= {"q_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 64}
+WHOLE_BLOCKS |= {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "num_hidden_layers": 2}
+"""Sizes with which packed and sharded projections consist of whole blocks of fp8."""
+MODELS = {
+    **DENSE_AND_EXPERTS,
+    "latent": ("deepseek_v2", {**LATENT, "num_hidden_layers": 2}),
+    "published fp8": ("deepseek_v3", WHOLE_BLOCKS),
+}
 Scheme = tuple[Callable[[Tensor], dict[str, Tensor]], Callable[[dict[str, Tensor]], Tensor]]
 """Quantizes a weight to the stored tensors; dequantizes these."""
 
@@ -147,21 +155,33 @@ MIXES = {
         | {"shared_gate_up": "plain", "shared_down": "plain", "moe.router": "plain"},
         "latent",
     ),
+    "fp8, DeepSeek-V3": Mix(
+        FP8_BLOCK,
+        (("", BLOCK),),
+        dict.fromkeys(("latent_down", "latent_q", "latent_up", "out", "gate_up", "down", "moe"), "fp8_block")
+        | {"shared_gate_up": "fp8_block", "shared_down": "fp8_block", "moe.router": "plain", "lm_head": "plain"},
+        "published fp8",
+    ),
 }
 
 
 def write(folder: Path, mix: Mix) -> tuple[Path, Path]:
     """Writes the quantized checkpoint, and the plain one of equal numbers."""
     model_type, sizes = MODELS[mix.model]
-    plain = write_checkpoint(folder / "plain", model_type, **(sizes if mix.model == "latent" else SIZES | sizes))
+    plain = write_checkpoint(
+        folder / "plain", model_type, **(SIZES | sizes if mix.model in DENSE_AND_EXPERTS else sizes)
+    )
     tensors, quantized = load_file(plain / "model.safetensors"), {}
     for name, weight in list(tensors.items()):
         module = name.removesuffix(".weight")
         schemes = (scheme for pattern, scheme in mix.schemes if re.search(pattern, module))
         scheme = next(schemes, None) if re.search("_proj(_with_mqa)?$", module) else None
-        parts = scheme[0](weight) if scheme else {"weight": weight}
+        if scheme is None:
+            quantized[name] = weight
+            continue
+        parts = scheme[0](weight)
         quantized |= {f"{module}.{part}": tensor.contiguous() for part, tensor in parts.items()}
-        tensors[name] = scheme[1](parts).float().contiguous() if scheme else weight
+        tensors[name] = scheme[1](parts).float().contiguous()
     save_file(tensors, plain / "model.safetensors")
     return stored(folder / "quantized", plain, quantized, mix.config), plain
 

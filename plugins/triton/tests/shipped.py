@@ -99,7 +99,7 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     x, weight = torch.zeros(4, size, dtype=dtype), torch.zeros(size, dtype=dtype)
     norms.rms_norm(x, weight, 1e-6)
     norms.add_rms_norm(x, x, weight, 1e-6)
-    norms.sandwich_norm_plus_one(x, x, weight, weight, 1e-6)
+    norms.sandwich_norm(x, x, weight, weight, 1e-6, norm_offset=1.0)
     for activate in (activations.silu_and_mul, activations.gelu_and_mul, activations.gelu_tanh_and_mul):
         activate(torch.zeros(4, 2 * inner, dtype=dtype))
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)

@@ -16,16 +16,10 @@ from llmk_triton.common import activations, norms
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 PLAIN = {"rms_norm": reference_norms.rms_norm}
-PLUS_ONE = {"rms_norm_plus_one": reference_norms.rms_norm_plus_one}
+ADD_NORM = reference_norms.make_add_rms_norm(PLAIN)
 ADDING: dict[str, tuple[Callable[..., Any], int]] = {
-    "add_rms_norm": (reference_norms.make_add_rms_norm(PLAIN), 1),
-    "add_rms_norm_plus_one": (reference_norms.make_add_rms_norm_plus_one(PLUS_ONE), 1),
-    "sandwich_norm_plus_one": (
-        reference_norms.make_sandwich_norm_plus_one(
-            PLUS_ONE | {"add_rms_norm_plus_one": reference_norms.make_add_rms_norm_plus_one(PLUS_ONE)}
-        ),
-        2,
-    ),
+    "add_rms_norm": (ADD_NORM, 1),
+    "sandwich_norm": (reference_norms.make_sandwich_norm(PLAIN | {"add_rms_norm": ADD_NORM}), 2),
 }
 
 
@@ -46,19 +40,20 @@ def same(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("shape", [(1, 1024), (3, 100), (40, 7), (2, 3, 128), (2, 2500), (0, 64)], ids=str)
 def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, weight = random(dtype, *shape), random(dtype, shape[-1], seed=1)
-    same(norms.rms_norm(x, weight, 1e-5), reference_norms.rms_norm(x, weight, 1e-5))
-    same(norms.rms_norm_plus_one(x, weight, 1e-5), reference_norms.rms_norm_plus_one(x, weight, 1e-5))
+    for offset in ({}, {"norm_offset": 1.0}):
+        same(norms.rms_norm(x, weight, 1e-5, **offset), reference_norms.rms_norm(x, weight, 1e-5, **offset))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", ADDING)
-def test_norms_around_a_residual(op: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("offset", [{}, {"norm_offset": 1.0}], ids=str)
+def test_norms_around_a_residual(op: str, dtype: torch.dtype, offset: dict[str, float]) -> None:
     reference, count = ADDING[op]
     x, residual = random(dtype, 5, 100), random(dtype, 5, 100, seed=1)
     weights = [random(dtype, 100, seed=2 + i) for i in range(count)]
     before = x.clone(), residual.clone()
-    normed, total = getattr(norms, op)(x, residual, *weights, 1e-6)
-    expected_normed, expected_total = reference(x, residual, *weights, 1e-6)
+    normed, total = getattr(norms, op)(x, residual, *weights, 1e-6, **offset)
+    expected_normed, expected_total = reference(x, residual, *weights, 1e-6, **offset)
     same(normed, expected_normed)
     same(total, expected_total)
     assert torch.equal(x, before[0])

@@ -9,6 +9,7 @@ import pytest
 from paged import attention_query
 
 from llmk.api import KernelSpec, LinearQuery, MoEQuery, OpQuery, PlatformFacts, Tier, match
+from llmk.api.matching import facts_to_know
 from llmk.kernel.loader import load_object
 from llmk.reference import specs as reference
 from llmk_triton.attention.backend import LAYOUT
@@ -17,6 +18,7 @@ from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
 WITH_FP8 = replace(GPU, features=GPU.features | {"fp8"})
 PLAIN = PlatformFacts(name="some", arch="cpu", device_type="cpu")
+REFERENCES = [spec for spec in reference.llmk_ops() if isinstance(spec, KernelSpec)]
 
 
 def specs() -> list[KernelSpec]:
@@ -102,6 +104,22 @@ def test_ops_say_what_they_can_do() -> None:
     write = by_op["qk_norm_rope_write_kv"]
     assert match(write, query(write.op, attention="triton.attention", cache_layout=LAYOUT))
     assert reasons(write, query(write.op, attention="reference.attention")) == ["attention"]
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "sandwich_norm"])
+def test_norms_take_weights_with_an_offset(op: str) -> None:
+    (spec,) = (spec for spec in llmk_ops() if spec.op == op)
+    offset = OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, facts={"size": 64, "norm_offset": 1.0})
+    assert match(spec, offset, facts_to_know(op, REFERENCES))
+
+
+@pytest.mark.parametrize("op", ["qk_norm_rope_write_kv", "qk_norm_rope_attention"])
+def test_fused_norms_of_queries_and_keys_do_not(op: str) -> None:
+    (spec,) = (spec for spec in llmk_ops() if spec.op == op)
+    given: dict[str, Any] = {"attention": "triton.attention", "cache_layout": LAYOUT, "facts": {"norm_offset": 1.0}}
+    asked = OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **given)
+    (reason,) = match(spec, asked, facts_to_know(op, REFERENCES)).reasons
+    assert (reason.code, reason.wanted) == ("not_understood", "norm_offset = 1.0")
 
 
 def test_gemms_take_plain_and_fp8_weights() -> None:

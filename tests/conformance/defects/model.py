@@ -15,7 +15,7 @@ from llmk.nn import Attention, Linear, builder
 from llmk.nn.builder import Builder
 from llmk.nn.parallel import Parallel
 from llmk.nn.tree_model import TreeModel
-from llmk.tree import CausalLM, Config, Program
+from llmk.tree import CausalLM, Config, Norm, Program
 from llmk_models import dense
 from llmk_models.parts import Parts
 from llmk_testing.model_example import ModelExample
@@ -93,6 +93,13 @@ def _miscounts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Program, "num_parameters", 1)
 
 
+def _misnames(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, spec: Norm) -> tuple[Any, ...]:
+        return tuple(tensor._replace(name=f"{spec.at}.scale") for tensor in good(spec))
+
+    _around(patch, Norm, "tensors", change)
+
+
 def _pads_vocabulary(patch: pytest.MonkeyPatch) -> None:
     def change(good: Any, config: Config) -> CausalLM:
         found: CausalLM = good(config)
@@ -165,6 +172,7 @@ DEFECTS = (
         "unknown tensors",
     ),
     Defect("num_parameters", "reports a wrong number of parameters", _miscounts, "facts are"),
+    Defect("weight_map", "says another name than its modules load", _misnames, "the tree's weight map"),
     Defect("vocab_size", "reports a padded vocabulary", _pads_vocabulary, "facts are"),
     Defect("key_error", "a missing key is a KeyError", _raw_keys, "odd configs"),
     Defect(

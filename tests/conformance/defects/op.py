@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import CacheStep
-from llmk.reference import activations, batch, embedding, norms
+from llmk.reference import activations, adapters, batch, embedding, norms
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
+from llmk.reference.recurrent.mixers import make_state_space_mixer
 from llmk.reference.rope import rotation as rope
 from llmk.reference.sampling import sample as sampling
 
@@ -25,6 +27,10 @@ def norm_in_half(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def norm_without_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return norms.rms_norm(x, torch.ones_like(weight), eps)
+
+
+def norm_without_offset(x: Tensor, weight: Tensor, eps: float, **offset: float) -> Tensor:
+    return norms.rms_norm(x, weight, eps)
 
 
 def norm_by_the_batch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -125,6 +131,29 @@ def mask_without_last_word(logits: Tensor, rows: Tensor, bits: Tensor) -> Tensor
     return logits
 
 
+def adapters_of_the_first_token(y: Tensor, x: Tensor, index: Tensor, *rest: Any) -> Tensor:
+    return adapters.add_adapters(y, x, index[:1].expand_as(index), *rest)
+
+
+def adapter_for_none(y: Tensor, x: Tensor, index: Tensor, a: Tensor, *rest: Any) -> Tensor:
+    """-1 is the last adapter, to Python."""
+    return adapters.add_adapters(y, x, index % a.shape[0], a, *rest)
+
+
+def one_matrix_for_all_parts(y: Tensor, x: Tensor, index: Tensor, a: Tensor, *rest: Any) -> Tensor:
+    return adapters.add_adapters(y, x, index, a[:, :1].expand_as(a), *rest)
+
+
+def adapters_unscaled(
+    y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, scale: Tensor, sizes: tuple[int, ...]
+) -> Tensor:
+    return adapters.add_adapters(y, x, index, a, b, torch.ones_like(scale), sizes)
+
+
+def adapters_on_a_copy(y: Tensor, *rest: Any) -> Tensor:
+    return adapters.add_adapters(y.clone(), *rest)
+
+
 def append_padding(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tensor) -> None:
     """-1 is the last slot, to Python."""
     tokens[slots, computed[slots]] = sampled.to(tokens.dtype)
@@ -153,6 +182,26 @@ def no_snapshots(
     before[last] = cache[last]
     cache.copy_(before)
     return out
+
+
+def drafts_in_the_state(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor, step: CacheStep, **options: Any
+) -> Tensor:
+    """Stores the state after the last token, whether it is a draft or not."""
+    return causal_conv(x, weight, bias, cache, replace(step, tails=None), **options)
+
+
+def make_forgotten_drafts(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Leaves accepted drafts out of the state."""
+    good = make_state_space_mixer(parts)
+
+    def mixer(*arguments: Any) -> Tensor:
+        *rest, step = arguments
+        if step.tails is not None:
+            step = replace(step, tails=replace(step.tails, accepted=torch.zeros_like(step.tails.accepted)))
+        return good(*rest, step)
+
+    return mixer
 
 
 def make_unnormed_queries(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
@@ -197,6 +246,10 @@ _AGREES = "agrees with the reference"
 DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("rms_norm", Defect("half", "float32 is declared, float16 computed", norm_in_half, _AGREES)),
     ("rms_norm", Defect("weight", "the weight is ignored", norm_without_weight, _AGREES)),
+    (
+        "rms_norm",
+        Defect("offset", "what is added to the weight is ignored", norm_without_offset, f"{_AGREES}: size 72, norm_o"),
+    ),
     ("rms_norm", Defect("batch", "a row is normed by all", norm_by_the_batch, "rows don't affect each other")),
     (
         "rms_norm",
@@ -222,11 +275,18 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("apply_bias", Defect("copy", "what is to be changed in place is not", bias_on_a_copy, _AGREES)),
     ("apply_mask", Defect("mask rows", "masks go to other rows", mask_by_order, _AGREES)),
     ("apply_mask", Defect("last word", "tokens of the last word are not masked", mask_without_last_word, _AGREES)),
+    ("add_adapters", Defect("tokens", "all have the first one's", adapters_of_the_first_token, _AGREES)),
+    ("add_adapters", Defect("none", "tokens without adapter get the last one", adapter_for_none, _AGREES)),
+    ("add_adapters", Defect("parts", "q's matrix is used for k and v", one_matrix_for_all_parts, f"{_AGREES}: in")),
+    ("add_adapters", Defect("scale", "the scale is forgotten", adapters_unscaled, _AGREES)),
+    ("add_adapters", Defect("adapters copy", "the layer's result stays", adapters_on_a_copy, _AGREES)),
     ("append_tokens", Defect("padding", "padding writes to the last slot", append_padding, _AGREES)),
     ("accept_drafts", Defect("rejected", "rejected drafts stay computed", accept_without_taking_back, _AGREES)),
     ("build_step", Defect("count", "tokens are not counted as computed", uncounted, _AGREES)),
     ("causal_conv", Defect("state", "new requests inherit a state", state_of_the_last_request, _AGREES)),
     ("causal_conv", Defect("snapshots", "full blocks are not kept", no_snapshots, _AGREES)),
+    ("causal_conv", Defect("drafts", "states take in drafts", drafts_in_the_state, _AGREES)),
+    ("state_space_mixer", Defect("accepted", "accepted drafts are forgotten", make_forgotten_drafts, _AGREES)),
     ("qk_norm_rope_write_kv", Defect("norms", "one weight norms queries and keys", make_unnormed_queries, _AGREES)),
     ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
     ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),

@@ -11,6 +11,7 @@ from llmk.api.attention import AttentionBackend, CacheLayout
 from llmk.api.cache import (
     CacheSpec,
     CacheStep,
+    DraftTails,
     FullAttentionCache,
     LatentCache,
     RecurrentCache,
@@ -140,6 +141,7 @@ __all__ = [
     "DescribeModel",
     "Device",
     "DeviceSpeculator",
+    "DraftTails",
     "EngineDead",
     "Event",
     "FullAttentionCache",

@@ -67,11 +67,35 @@ class RecurrentCache(CacheSpec):
     """
 
     tensors: tuple[StateTensor, ...] = ()
+    inputs: tuple[StateTensor, ...] = ()
+    """What a token adds to the state is computed from: one row of each. Only a layer that names them can be used with
+    drafts (:class:`DraftTails`)."""
 
     @classmethod
-    def of(cls, tensors: tuple[StateTensor, ...]) -> RecurrentCache:
+    def of(cls, tensors: tuple[StateTensor, ...], inputs: tuple[StateTensor, ...] = ()) -> RecurrentCache:
         """The spec of a layer whose state is ``tensors``."""
-        return cls(0, sum(tensor.num_bytes for tensor in tensors), tensors)
+        return cls(0, sum(tensor.num_bytes for tensor in tensors), tensors, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTails:
+    """What recurrent layers must know of drafts in a step, since a state can't be taken back.
+
+    With drafts, a state is that after the last token that was no draft when it was computed. A layer keeps the inputs
+    of a request's drafts in its tail, ``[slots + 1, most, *shape]`` for each of :attr:`RecurrentCache.inputs`. In the
+    next step, it advances over those that were accepted, then over the tokens that are no drafts, and stores the state;
+    it computes the outputs of the drafts, stores no state for these, and puts their inputs in the tail. The last row of
+    a tail is for padding.
+
+    Attributes:
+        slots: int64 ``[requests]``, the rows of the tails; -1: padding.
+        accepted: int64 ``[requests]``, how many of the inputs in each tail, from the first on, the state lacks.
+        num_drafts: int64 ``[requests]``, how many of the request's last tokens in this step are drafts.
+    """
+
+    slots: torch.Tensor
+    accepted: torch.Tensor
+    num_drafts: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -102,6 +126,8 @@ class CacheStep:
             for backends that plan on the host (``KernelSpec.host_lengths``); empty when a step is captured, and where
             only the device knows the lengths, as while drafts in flight may be rejected. All tokens that they count
             have slots.
+        tails: where the step verifies drafts, or states lack accepted ones, for recurrent layers. The initial state is
+            then that before the accepted inputs in the tail.
     """
 
     query_start: torch.Tensor
@@ -115,3 +141,4 @@ class CacheStep:
     block_size: int
     host_query_lens: Sequence[int] = ()
     host_seq_lens: Sequence[int] = ()
+    tails: DraftTails | None = None

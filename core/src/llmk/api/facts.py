@@ -59,6 +59,9 @@ class RecurrentFacts:
     """Number of head groups that tensor parallelism divides between ranks, each group whole; 0: it does not shard."""
     divided: tuple[int, ...] = ()
     """With ``units``: for each of ``tensors``, the dimension that is sharded."""
+    inputs: tuple[StateTensor, ...] = ()
+    """As :attr:`RecurrentCache.inputs <llmk.api.RecurrentCache.inputs>`. With ``units``, the first dimension is
+    sharded. Empty: the model can't be used with drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,8 @@ def sharded_state(site: RecurrentFacts, tensor: int) -> RecurrentFacts:
         shape = list(each.shape)
         shape[dim] = _share(shape[dim], tensor)
         tensors.append(replace(each, shape=tuple(shape)))
-    return replace(site, units=_share(site.units, tensor), tensors=tuple(tensors))
+    inputs = [replace(each, shape=(_share(each.shape[0], tensor), *each.shape[1:])) for each in site.inputs]
+    return replace(site, units=_share(site.units, tensor), tensors=tuple(tensors), inputs=tuple(inputs))
 
 
 def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, pipeline: int) -> list[Problem]:

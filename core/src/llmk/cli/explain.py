@@ -9,6 +9,7 @@ from dataclasses import asdict
 from llmk.api import Plan
 from llmk.config import flags
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES, choose_depth, why_asynchronous
+from llmk.planning.adapters import render_adapters
 from llmk.planning.boot import Boot, advised, boot
 from llmk.planning.choices.grammars import choose_grammar
 from llmk.planning.choices.speculation import render_speculation
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         print(render_shadows(booted))
     if speculation := render_speculation(booted):
         print(speculation)
+    if adapters := render_adapters(booted):
+        print(adapters)
     print(f"grammars: {_grammars(booted)}")
     print(f"memory of a device: {memory or 'unknown'}")
     several = booted.plan.num_ranks > 1

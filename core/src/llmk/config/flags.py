@@ -62,7 +62,8 @@ def _assignment(text: str) -> tuple[str, str]:
     path, separator, value = text.partition("=")
     if not separator or "." not in path:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form PATH=VALUE")
-    return path.strip().replace("-", "_") if not path.startswith("plugin.") else path.strip(), value
+    with_names = path.startswith(("plugin.", "adapters."))
+    return path.strip() if with_names else path.strip().replace("-", "_"), value
 
 
 def _add_flag(group: argparse._ArgumentGroup, leaf: Leaf) -> None:

@@ -327,9 +327,7 @@ class LimitsSection(Section):
     stop_token_ids: Count = Field(default=1024, description="Tokens in stop_token_ids.")
     bad_words: Count = Field(default=1000, description="Words in bad_words.")
     bad_words_characters: Count = Field(default=50_000, description="Characters of all words in bad_words.")
-    bad_words_tokens: Count = Field(
-        default=1 << 16, description="Tokens of all spellings of bad_words, times n, which each step compares."
-    )
+    bad_words_tokens: Count = Field(default=1 << 16, description="Tokens of all spellings of bad_words, times n.")
     allowed_token_ids: Count = Field(default=1 << 18, description="Tokens in allowed_token_ids.")
     logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
     logits_processors: Count = Field(default=64, description="Logits processors that a request names.")
@@ -395,6 +393,7 @@ class Config(Section):
     cache: CacheSection = Field(default_factory=CacheSection)
     server: ServerSection = Field(default_factory=ServerSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
+    adapters: dict[str, str] = Field(default_factory=dict, description="Folders of LoRA adapters of PEFT, by name.")
     plugin: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Sections of plugins, validated by the plugin's own schema."
     )

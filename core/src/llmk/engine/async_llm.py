@@ -60,10 +60,16 @@ class AsyncLLM:
         self.boot = boot
         self.tokenizer = tokenizer
         self.model_name = config.model.served_name or boot.checkpoint.path.name
+        self.adapters = {adapter.name: str(adapter.folder) for adapter in boot.adapters}
+        """Folders of adapters, by name."""
         self.default_params = default_params(boot.checkpoint.generation_config)
         self._client = client
         self._input_processor = InputProcessor(
-            tokenizer, self.info, seed=config.engine.seed, isolate_tenants=config.cache.isolate_tenants
+            tokenizer,
+            self.info,
+            seed=config.engine.seed,
+            isolate_tenants=config.cache.isolate_tenants,
+            adapters=self.adapters,
         )
         self._io = IOProcessors(boot, tokenizer, self.model_name, self.default_params)
         self._io_thread = ThreadPoolExecutor(1, thread_name_prefix="llmk-io")

@@ -52,7 +52,8 @@ class LLM:
         self.default_params = default_params(self.boot.checkpoint.generation_config)
         self._core: EngineCore | None = core
         self._ids = itertools.count()
-        self._input_processor = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed)
+        adapters = [adapter.name for adapter in self.boot.adapters]
+        self._input_processor = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed, adapters=adapters)
         name = config.model.served_name or self.boot.checkpoint.path.name
         self._io = IOProcessors(self.boot, self.tokenizer, name, self.default_params)
 
@@ -61,6 +62,8 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        adapter: str | Sequence[str] = "",
     ) -> list[RequestOutput]:
         """Completes prompts, all at once; returns one output per prompt, in their order.
 
@@ -68,12 +71,19 @@ class LLM:
         float32, float16 or bfloat16, which are not scaled), or a tuple of token ids and embeddings that follow on each
         other.
 
-        ``sampling_params`` are for all prompts or one per prompt; ``None``: the checkpoint's own. Raises
-        :class:`~llmk.api.RequestError` for a prompt or parameter that can't be served.
+        ``sampling_params`` are for all prompts or one per prompt; ``None``: the checkpoint's own. So is ``adapter``,
+        the name of a configured adapter; empty: none. Raises :class:`~llmk.api.RequestError` for a prompt, parameter or
+        adapter that can't be served.
         """
         batch = _as_batch(prompts)
         params = self._params_for(len(batch), sampling_params)
-        jobs = [_Job(self._input_processor, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)]
+        adapters = [adapter] * len(batch) if isinstance(adapter, str) else adapter
+        if len(adapters) != len(batch):
+            raise RequestError(f"there are {len(batch)} prompts and {len(adapters)} adapters")
+        jobs = [
+            _Job(self._input_processor, RequestContext(str(next(self._ids)), adapter=name), prompt, own)
+            for prompt, own, name in zip(batch, params, adapters, strict=True)
+        ]
         self._run(jobs, use_tqdm)
         return [job.output for job in jobs]
 
@@ -83,14 +93,17 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         *,
+        adapter: str | Sequence[str] = "",
         tools: Sequence[Mapping[str, Any]] | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
-        """Answers one conversation, or several at once. ``template_options`` go to the checkpoint's chat template."""
+        """Answers one conversation, or several at once, with an ``adapter`` as in :meth:`generate`.
+        ``template_options`` go to the checkpoint's chat template."""
         several = not messages or not isinstance(messages[0], Mapping)
         conversations = cast("Sequence[Sequence[Message]]", messages if several else [messages])
         prompts = [self.tokenizer.encode_chat(c, tools, **template_options) for c in conversations]
-        outputs = self.generate([prompt.token_ids for prompt in prompts], sampling_params, use_tqdm)
+        token_ids = [prompt.token_ids for prompt in prompts]
+        outputs = self.generate(token_ids, sampling_params, use_tqdm, adapter=adapter)
         for output, prompt in zip(outputs, prompts, strict=True):
             output.prompt = prompt.text
         return outputs
@@ -167,9 +180,11 @@ class LLM:
 class _Job:
     """A prompt that is being completed."""
 
-    def __init__(self, input_processor: InputProcessor, number: int, prompt: Prompt, params: SamplingParams) -> None:
+    def __init__(
+        self, input_processor: InputProcessor, context: RequestContext, prompt: Prompt, params: SamplingParams
+    ) -> None:
         known = prompt if isinstance(prompt, str | list) else from_arrays(prompt, input_processor.info)
-        self.sequences: list[EngineRequest] = input_processor.sequences(known, params, RequestContext(str(number)))
+        self.sequences: list[EngineRequest] = input_processor.sequences(known, params, context)
         self.output = RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=self.sequences[0].prompt_token_ids,

@@ -29,6 +29,7 @@ class Attention(Layer):
         cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers of a
             kind. ``None``: queries and keys are not rotated (the op's facts have ``no_rope``).
         qk_norm_eps: epsilon of the Q and K norms; ``None``: the model has none.
+        norm_offset: of the Q and K norms, as in :func:`llmk.reference.norms.rms_norm`.
         whole_qk_norm: whether the Q and K norms are over all heads together, not over each head by itself (OLMo 2,
             arXiv:2501.00656). They are then ops of their own, at ``norm_sites``.
         value_dim: elements of a head's value; ``None``: ``head_dim``.
@@ -49,6 +50,7 @@ class Attention(Layer):
         head_dim: int,
         cos_sin: Tensor | None,
         qk_norm_eps: float | None = None,
+        norm_offset: float = 0.0,
         whole_qk_norm: bool = False,
         value_dim: int | None = None,
         sinks: bool = False,
@@ -80,11 +82,13 @@ class Attention(Layer):
         names = ("q_norm", "k_norm") if qk_norm_eps is not None else ()
         if whole_qk_norm and qk_norm_eps is not None:
             self._whole_norms = [
-                HeadsNorm(build, f"{prefix}.{name}", heads, head_dim, qk_norm_eps, site=norm_site)
+                HeadsNorm(build, f"{prefix}.{name}", heads, head_dim, qk_norm_eps, site=norm_site, offset=norm_offset)
                 for name, heads, norm_site in zip(names, (num_heads, num_kv_heads), norm_sites, strict=True)
             ]
             names = ()
         self._norms = [Parameter(build, [f"{prefix}.{name}.weight"], [head_dim], dummy_std=None) for name in names]
+        if self._norms and norm_offset:
+            self._options["norm_offset"] = norm_offset
         kept = [[build.parallel.share(num_heads)]]
         self._sinks = [
             Parameter(build, [f"{prefix}.sinks"], [num_heads], dtype=torch.float32, kept_rows=kept)

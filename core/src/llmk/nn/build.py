@@ -100,6 +100,8 @@ class Build:
         cache_scales: names of the K scales and of the V scales of all quantization methods (:class:`Quantization`).
         layers: every layer built so far that owns parameters.
         here: whether the layers that are built now belong to this process's pipeline stage.
+        adapter_index: int64 ``[tokens]``, the adapter of each token of the step that runs, -1 for none; ``None`` where
+            no token has one. Set before each step, as kernels are switched.
         shadows: state that the plan's shadow kernels share; ``None`` if the plan has no shadow.
     """
 
@@ -128,6 +130,7 @@ class Build:
             tuple(dict.fromkeys(name for method in self.methods.values() for name in method.cache_scales[i]))
             for i in range(2)
         )
+        self.adapter_index: Tensor | None = None
         self._variants = {(v.kind, v.site, member): v.variant for v in plan.variants for member in v.members}
         self.layers: list[Layer] = []
         self.here = True

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from llmk import tree
 from llmk.api import CacheSpec
+from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.attention import Attention, cache_spec
 from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
@@ -88,7 +89,9 @@ class Builder:
     def linear(self, spec: tree.Linear) -> Linear:
         """A linear layer; one that several blocks use is built once."""
         if id(spec) not in self._linears:
-            self._linears[id(spec)] = Linear(
+            room = spec.adapters
+            kind = Linear if room is None else partial(AdaptedLinear, room=room, adapters_site=self.op(spec))
+            self._linears[id(spec)] = kind(
                 self.build,
                 spec.at,
                 spec.size,
@@ -121,6 +124,7 @@ class Builder:
             cos_sin=None if spec.rope is None else self.cos_sin(spec.rope),
             qk_norm_eps=spec.qk_norm,
             whole_qk_norm=spec.whole_qk_norm,
+            norm_offset=spec.norm_offset,
             value_dim=spec.value_dim,
             sinks=spec.sinks,
             site=self.site(spec),
@@ -136,7 +140,7 @@ class Builder:
 
     def norm(self, spec: tree.Norm) -> RMSNorm:
         """A norm that is not part of a residual stream."""
-        return RMSNorm(self.build, spec.at, spec.size, spec.eps, site=self.op(spec))
+        return RMSNorm(self.build, spec.at, spec.size, spec.eps, site=self.op(spec), offset=spec.offset)
 
     def attention_cache(self, spec: tree.Attend | tree.LatentAttend) -> int:
         """The position of an attention layer's cache in ``StepContext.caches``."""

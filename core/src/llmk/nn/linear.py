@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -65,7 +65,8 @@ class Linear(Layer):
         kernel = build.linear(site, module=self._prefixes[0])
         self.site = kernel.site
         self._build = build
-        self._run = build.parallel.all_reduced(kernel.run) if parallel == "row" and not partial else kernel.run
+        run = self._completed(kernel.run)
+        self._run = build.parallel.all_reduced(run) if parallel == "row" and not partial else run
         self._prepare = kernel.prepare
         self._quantization = None if kernel.weight_format == "plain" else build.quantization(kernel.weight_format)
         self._prefix = prefix
@@ -82,6 +83,10 @@ class Linear(Layer):
         if bias:
             self._named["bias"] = self._parameter("bias", ())
         super().__init__(build, list(self._named.values()))
+
+    def _completed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """What computes this rank's result, by the kernel ``run``."""
+        return run
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """If the kernel's weight format is not plain, replaces the parameters by those that the checkpoint stores for

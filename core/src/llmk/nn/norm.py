@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -14,13 +15,25 @@ if TYPE_CHECKING:
     from llmk.nn.build import Build
 
 
+_NEUTRAL = {"norm_offset": 0.0, "residual_multiplier": 1.0}
+
+
+def with_options(kernel: Callable[..., Any], **options: float) -> Callable[..., Any]:
+    """``kernel`` with those of the keyword arguments that are not neutral, which the facts of its site have, too."""
+    given = {name: value for name, value in options.items() if value != _NEUTRAL[name]}
+    return partial(kernel, **given) if given else kernel
+
+
 class RMSNorm(Layer):
-    """``x / rms(x) * weight`` over the last dimension, by the op at ``site``."""
+    """``x / rms(x) * (offset + weight)`` over the last dimension, by the op at ``site``. If ``offset`` is not 0, the
+    op's facts have it as ``norm_offset``."""
 
     weight: Tensor
 
-    def __init__(self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm") -> None:
-        self._norm: Callable[..., Tensor] = build.kernel("op", site)
+    def __init__(
+        self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm", offset: float = 0.0
+    ) -> None:
+        self._norm: Callable[..., Tensor] = with_options(build.kernel("op", site), norm_offset=offset)
         self._eps = eps
         self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
         super().__init__(build, [self._weight])
@@ -35,10 +48,13 @@ class RMSNorm(Layer):
 
 class HeadsNorm(Layer):
     """A root-mean-square norm over all heads together, by the op at ``site`` over ``num_heads * head_dim`` elements.
-    Tensor-parallel ranks, each of which has some of the heads, gather all of them."""
+    Tensor-parallel ranks, each of which has some of the heads, gather all of them. ``offset`` as in
+    :class:`RMSNorm`."""
 
-    def __init__(self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str) -> None:
-        self._norm: Callable[..., Tensor] = build.kernel("op", site)
+    def __init__(
+        self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str, offset: float = 0.0
+    ) -> None:
+        self._norm: Callable[..., Tensor] = with_options(build.kernel("op", site), norm_offset=offset)
         self._eps = eps
         self._parallel = build.parallel
         size, ranks = num_heads * head_dim, build.parallel.tensor_size
@@ -65,8 +81,10 @@ class NormAdd(Layer):
 
     weight: Tensor
 
-    def __init__(self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm_add") -> None:
-        self._norm_add: Callable[..., Tensor] = build.kernel("op", site)
+    def __init__(
+        self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm_add", offset: float = 0.0
+    ) -> None:
+        self._norm_add: Callable[..., Tensor] = with_options(build.kernel("op", site), norm_offset=offset)
         self._eps = eps
         self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
         super().__init__(build, [self._weight])
@@ -84,6 +102,7 @@ class AddRMSNorm(Layer):
 
     Args:
         residual_multiplier: factor of what is added to the residual (Granite). If it is not 1, the op's facts have it.
+        offset: as in :class:`RMSNorm`.
     """
 
     weight: Tensor
@@ -98,10 +117,13 @@ class AddRMSNorm(Layer):
         site: str = "add_rms_norm",
         first_site: str = "rms_norm",
         residual_multiplier: float = 1.0,
+        offset: float = 0.0,
     ) -> None:
-        self.options = {} if residual_multiplier == 1.0 else {"residual_multiplier": residual_multiplier}
-        self._add_norm: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site)
-        self._norm: Callable[..., Tensor] = build.kernel("op", first_site)
+        add_norm, norm = build.kernel("op", site), build.kernel("op", first_site)
+        self._add_norm: Callable[..., tuple[Tensor, Tensor]] = with_options(
+            add_norm, residual_multiplier=residual_multiplier, norm_offset=offset
+        )
+        self._norm: Callable[..., Tensor] = with_options(norm, norm_offset=offset)
         self.eps = eps
         self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
         super().__init__(build, [self._weight])
@@ -116,7 +138,7 @@ class AddRMSNorm(Layer):
         """
         if residual is None:
             return self._norm(x, self.weight, self.eps), x
-        return self._add_norm(x, residual, self.weight, self.eps, **self.options)
+        return self._add_norm(x, residual, self.weight, self.eps)
 
 
 class SandwichNorm(Layer):
@@ -126,6 +148,7 @@ class SandwichNorm(Layer):
     Args:
         post: the checkpoint's name of the norm after the block; ``None`` before the first block.
         pre: the checkpoint's name of the norm before the next block.
+        offset: of both norms, as in :class:`RMSNorm`.
     """
 
     def __init__(
@@ -136,11 +159,13 @@ class SandwichNorm(Layer):
         size: int,
         eps: float,
         *,
-        site: str = "sandwich_norm_plus_one",
-        first_site: str = "rms_norm_plus_one",
+        site: str = "sandwich_norm",
+        first_site: str = "rms_norm",
+        offset: float = 0.0,
     ) -> None:
-        self._sandwich: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site)
-        self._norm: Callable[..., Tensor] = build.kernel("op", first_site)
+        sandwich, norm = build.kernel("op", site), build.kernel("op", first_site)
+        self._sandwich: Callable[..., tuple[Tensor, Tensor]] = with_options(sandwich, norm_offset=offset)
+        self._norm: Callable[..., Tensor] = with_options(norm, norm_offset=offset)
         self._eps = eps
         names = [pre] if post is None else [post, pre]
         super().__init__(build, [Parameter(build, [f"{name}.weight"], [size], dummy_std=None) for name in names])

@@ -106,7 +106,8 @@ class GatedDeltaNet(Layer):
 
 def _cache_spec(build: Build, sizes: RecurrentSizes) -> RecurrentCache:
     state = Recurrent(sizes=sizes, eps=0.0).site(build.plan.dtype)
-    return RecurrentCache.of(sharded_state(state, build.parallel.tensor_size).tensors)
+    share = sharded_state(state, build.parallel.tensor_size)
+    return RecurrentCache.of(share.tensors, share.inputs)
 
 
 def _sharded(

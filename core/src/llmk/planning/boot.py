@@ -27,9 +27,17 @@ from llmk.kernel.discovery import Plugin
 from llmk.kernel.loader import check_present, load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watching
+from llmk.planning.adapters import Adapter, read_adapters
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.checkpoint import read_checkpoint
-from llmk.planning.choices.models import TREE_MODEL, choose_model, describe_model, find_checkpoint, model_program
+from llmk.planning.choices.models import (
+    TREE_MODEL,
+    choose_model,
+    describe_model,
+    find_checkpoint,
+    model_program,
+    model_tree,
+)
 from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.op_references import reference_ops
@@ -53,6 +61,7 @@ class Boot:
     facts: ModelFacts
     platform_facts: PlatformFacts
     plan: Plan
+    adapters: tuple[Adapter, ...] = ()
 
     def load(self, kind: str) -> Any:
         """What makes the plan's ``"platform"``, or its ``"model"`` from an ``llmk.nn.Build`` and the checkpoint. Raises
@@ -60,7 +69,7 @@ class Boot:
         if kind != "model" or self.plan.model_implementation != TREE_MODEL:
             return _load_named(self.registry, self.plan, kind, load_object)
         model = next(model for model in self.registry.of(ModelSpec) if model.spec.id == self.plan.model)
-        return partial(load_object(TREE_MODEL), program=model_program(model, self.checkpoint))
+        return partial(load_object(TREE_MODEL), program=model_program(model, self.checkpoint, self.adapters))
 
 
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
@@ -81,7 +90,12 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
     platform, platform_facts = choose_platform(registry, config, host, on=on)
     checkpoint = read_checkpoint(find_checkpoint(registry, config.model.path))
-    facts = describe_model(choose_model(registry, config, checkpoint), checkpoint)
+    model = choose_model(registry, config, checkpoint)
+    adapters: tuple[Adapter, ...] = ()
+    if config.adapters:
+        served_name = config.model.served_name or checkpoint.path.name
+        adapters = read_adapters(config, model_tree(model, checkpoint), served_name)
+    facts = describe_model(model, checkpoint, adapters)
     settings = _with_length(settings, registry, facts)
     settings = apply_defaults(settings, registry, platform, platform_facts, facts)
     _check(settings, registry, platform_facts, facts)
@@ -92,7 +106,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     chosen = formats.choices if formats else ()
     plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find)
     registry.call("llmk_plan_resolved", object, plan=plan)
-    return Boot(settings, registry, checkpoint, facts, platform_facts, plan)
+    return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters)
 
 
 def verified(boot: Boot) -> Boot:

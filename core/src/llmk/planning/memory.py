@@ -25,6 +25,7 @@ from llmk.api.cache import DTYPE_BYTES
 from llmk.api.query import cached_elements
 from llmk.api.sharding import sharded
 from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
+from llmk.planning.choices.speculation import speculation_of
 
 if TYPE_CHECKING:
     from llmk.config.schema import CacheSection, Config
@@ -60,7 +61,7 @@ class CachePlan:
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The estimated memory use of one device, before anything is loaded. ``cache`` is sized by the memory that the
-    weights and the largest step leave free; if that is not enough, ``problem`` says why."""
+    weights, the largest step and what is kept of drafts leave free; if that is not enough, ``problem`` says why."""
 
     total: int
     weights: int
@@ -104,6 +105,7 @@ def forecast(boot: Boot) -> MemoryPlan | None:
     (groups,) = cache_groups(boot, [specs])
     kept = sites_with_shadows(plan, facts)
     shadow_bytes = sum(spec.page_bytes for site, spec in sited if site in kept) * sharing
+    activations += tail_bytes(specs, *tail_sizes(boot)) * sharing
     room, size = max(0, total - weights - activations), block_bytes(specs, groups) * sharing
     try:
         cache = plan_cache(boot.settings.config, facts.max_model_len, groups, size, room, shadow_bytes)
@@ -129,7 +131,7 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec
         kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
         yield from [(site.site, LatentCache(*size) if query.latent_dim else kind)] * site.num_layers
     for state in facts.recurrent:
-        yield from [(state.site, RecurrentCache.of(state.tensors))] * state.num_layers
+        yield from [(state.site, RecurrentCache.of(state.tensors, state.inputs))] * state.num_layers
 
 
 def weight_bytes(facts: ModelFacts, dtype: str, weight_bits: Mapping[str, float] = MappingProxyType({})) -> int:
@@ -192,6 +194,22 @@ def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
     experts = max((site.top_k * (site.hidden_size + 3 * site.intermediate_size) for site in facts.moe), default=0)
     per_token = (4 * facts.hidden_size + max(widest, experts)) * DTYPE_BYTES[facts.dtype]
     return tokens * per_token + rows * facts.vocab_size * _SAMPLING_BYTES
+
+
+def tail_sizes(boot: Boot) -> tuple[int, int]:
+    """Requests and drafts of each that recurrent layers have tails for; (0, 0) where nothing drafts, or no layer is
+    recurrent."""
+    config = boot.settings.config
+    if speculation_of(boot.plan) is None or not boot.facts.recurrent:
+        return 0, 0
+    return config.scheduler.max_num_seqs, config.speculation.num_drafts
+
+
+def tail_bytes(specs: Sequence[CacheSpec], requests: int, drafts: int) -> int:
+    """Bytes of what recurrent layers keep of so many drafts for each of so many requests
+    (:class:`~llmk.api.DraftTails`)."""
+    states = [spec for spec in specs if isinstance(spec, RecurrentCache)]
+    return (requests + 1) * drafts * sum(tensor.num_bytes for spec in states for tensor in spec.inputs)
 
 
 def plan_cache(

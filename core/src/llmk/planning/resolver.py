@@ -149,7 +149,10 @@ class Resolver:
         chosen = {(query.kind, query.site): self.choose(query) for query in queries}
         named = {op.site for op in facts.ops}
         sizes = {"vocab_size": facts.vocab_size, "hidden_size": facts.hidden_size}
-        ops = [*facts.ops, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
+        drafted = {state.site for state in facts.recurrent} if self.config.speculation.use else ()
+        most = {"max_drafts": self.config.speculation.num_drafts}
+        own = [replace(op, facts={**op.facts, **most}) if op.site in drafted else op for op in facts.ops]
+        ops = [*own, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
         op_queries = [make_query(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
         return [*chosen.values(), *(self.choose(query) for query in op_queries)]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
+from llmk.reference.norms import NormOptions
 
-class WriteOptions(TypedDict, total=False):
+
+class WriteOptions(NormOptions, total=False):
     """What an op that writes to the cache gets by name, where the site has it. ``scales`` are those of
     :meth:`llmk.api.AttentionBackend.write`, if the cache is fp8; ``axes`` those of
     :class:`llmk.reference.rope.rotation.RopeOptions`, if the site's facts have ``rotary_sections``."""
@@ -27,18 +29,8 @@ class AttentionOptions(WriteOptions, total=False):
 
 def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """Builds ``qk_norm_rope_write_kv`` from ``rms_norm``, ``rope`` and the attention backend's ``attention.write``."""
-    return _make_qk_norm_rope_write_kv(parts["rms_norm"], parts["rope"], parts["attention.write"])
+    norm, rotate, write = parts["rms_norm"], parts["rope"], parts["attention.write"]
 
-
-def make_qk_norm_plus_one_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
-    """Builds ``qk_norm_plus_one_rope_write_kv``, which is ``qk_norm_rope_write_kv`` with the norm of the part
-    ``rms_norm_plus_one``."""
-    return _make_qk_norm_rope_write_kv(parts["rms_norm_plus_one"], parts["rope"], parts["attention.write"])
-
-
-def _make_qk_norm_rope_write_kv(
-    norm: Callable[..., Any], rotate: Callable[..., Any], write: Callable[..., Any]
-) -> Callable[..., Tensor]:
     def qk_norm_rope_write_kv(
         q: Tensor,
         k: Tensor,
@@ -67,10 +59,13 @@ def _make_qk_norm_rope_write_kv(
         Returns:
             The new ``q``.
         """
+        offset: NormOptions = {}
+        if "norm_offset" in options:
+            offset["norm_offset"] = options.pop("norm_offset")
         if q_weight is not None:
-            q = norm(q, q_weight, eps)
+            q = norm(q, q_weight, eps, **offset)
         if k_weight is not None:
-            k = norm(k, k_weight, eps)
+            k = norm(k, k_weight, eps, **offset)
         axes = options.pop("axes", None)
         if axes is not None:
             q, k = rotate(q, k, positions, cos_sin, axes=axes)
@@ -85,16 +80,8 @@ def _make_qk_norm_rope_write_kv(
 def make_qk_norm_rope_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """Builds ``qk_norm_rope_attention`` from ``qk_norm_rope_write_kv`` and the attention backend's
     ``attention.run``."""
-    return _make_qk_norm_rope_attention(parts["qk_norm_rope_write_kv"], parts["attention.run"])
+    write, attend = parts["qk_norm_rope_write_kv"], parts["attention.run"]
 
-
-def make_qk_norm_plus_one_rope_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
-    """Builds ``qk_norm_plus_one_rope_attention``, which is ``qk_norm_rope_attention`` with the part
-    ``qk_norm_plus_one_rope_write_kv``."""
-    return _make_qk_norm_rope_attention(parts["qk_norm_plus_one_rope_write_kv"], parts["attention.run"])
-
-
-def _make_qk_norm_rope_attention(write: Callable[..., Any], attend: Callable[..., Any]) -> Callable[..., Tensor]:
     def qk_norm_rope_attention(
         q: Tensor,
         k: Tensor,
@@ -116,6 +103,7 @@ def _make_qk_norm_rope_attention(write: Callable[..., Any], attend: Callable[...
         sinks = options.pop("sinks", None)
         q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, **options)
         options.pop("axes", None)
+        options.pop("norm_offset", None)
         if sinks is not None:
             options["sinks"] = sinks
         out: Tensor = attend(q, cache, meta, **options)

@@ -91,9 +91,7 @@ _NORM_LINEAR = _contract(
 
 _NORMS = (
     _NORM,
-    _like(_NORM, "rms_norm_plus_one", "attention.write"),
     _ADD_NORM,
-    _like(_ADD_NORM, "add_rms_norm_plus_one", "Residual sum, then norm with weight + 1.", parts=("rms_norm_plus_one",)),
     _like(
         _ADD_NORM,
         "rms_norm_add",
@@ -103,10 +101,10 @@ _NORMS = (
     ),
     _like(
         _ADD_NORM,
-        "sandwich_norm_plus_one",
-        "Norm after a block, residual sum, norm before the next; both with weight + 1.",
+        "sandwich_norm",
+        "Norm after a block, residual sum, norm before the next.",
         signature="(x, residual, post_weight, pre_weight, eps) -> normed, total",
-        parts=("rms_norm_plus_one", "add_rms_norm_plus_one"),
+        parts=("rms_norm", "add_rms_norm"),
         examples="rows:SANDWICH_NORM",
     ),
     _like(
@@ -168,6 +166,15 @@ _ROWS = (
         summary="Token embedding, scaled.",
     ),
     _contract(
+        op="add_adapters",
+        signature="(y, x, index, a, b, scale, sizes) -> y",
+        facts=("in_features", "out_features", "num_parts", "num_adapters", "rank"),
+        examples="adapters:ADD_ADAPTERS",
+        mutates_args=("y",),
+        weights=("a", "b"),
+        summary="Adds the results of each token's low-rank adapter, in place.",
+    ),
+    _contract(
         op="per_head_matmul",
         signature="(x, weight) -> out",
         facts=("num_heads", "qk_nope_head_dim", "kv_lora_rank"),
@@ -178,19 +185,7 @@ _ROWS = (
 
 _OVER_ATTENTION = (
     _WRITE_KV,
-    _like(
-        _WRITE_KV,
-        "qk_norm_plus_one_rope_write_kv",
-        "The same with norms with weight + 1.",
-        parts=("rms_norm_plus_one", "rope", "attention.write"),
-    ),
     _ATTENTION,
-    _like(
-        _ATTENTION,
-        "qk_norm_plus_one_rope_attention",
-        "The same with norms with weight + 1.",
-        parts=("qk_norm_plus_one_rope_write_kv", "attention.run"),
-    ),
     _contract(
         op="norm_rope_write_latent",
         signature="(q_rope, latent, weight, eps, positions, cos_sin, cache, meta) -> q_rope",

@@ -18,47 +18,60 @@ class SumOptions(TypedDict, total=False):
     residual_multiplier: float
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+class NormOptions(TypedDict, total=False):
+    """What an op with norms gets by name, where the site's facts have it: ``norm_offset``, as in :func:`rms_norm`."""
+
+    norm_offset: float
+
+
+class AddNormOptions(SumOptions, NormOptions, total=False):
+    """What an op gets by name that adds the residual and norms the sum."""
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
     """Root-mean-square norm over the last dimension (arXiv:1910.07467), in float32; ``weight`` multiplies in ``x``'s
     dtype.
 
     Args:
         x: ``[..., H]``.
         weight: ``[H]``.
+        norm_offset: added to the weight; if it is not 0, ``norm_offset + weight`` multiplies in float32 (Gemma, whose
+            checkpoints store ``weight - 1``).
 
     Returns:
         ``[..., H]`` in ``x``'s dtype. Batch-invariant: a row's result is bit-identical in any batch.
     """
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    if norm_offset:
+        return (normed * (norm_offset + weight.float())).to(x.dtype)
     return weight * normed.to(x.dtype)
-
-
-def rms_norm_plus_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """:func:`rms_norm` whose checkpoint stores ``weight - 1`` (Gemma), multiplied in float32."""
-    wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (normed * (1.0 + weight.float())).to(x.dtype)
 
 
 def make_add_rms_norm(parts: Mapping[str, Callable[..., Tensor]]) -> AddNorm:
     """Builds ``add_rms_norm`` from the part ``rms_norm``."""
-    return _make_add_norm(parts["rms_norm"])
+    norm = parts["rms_norm"]
+
+    def add_rms_norm(
+        x: Tensor, residual: Tensor, weight: Tensor, eps: float, **options: Unpack[AddNormOptions]
+    ) -> tuple[Tensor, Tensor]:
+        """``(normed, sum)`` with ``sum = x + residual``, both ``[..., H]`` in ``x``'s dtype; ``options`` may have a
+        factor of ``x``, and what is added to the weight. Nothing is changed in place."""
+        factor = options.pop("residual_multiplier", None)
+        total = (x if factor is None else x * factor) + residual
+        return norm(total, weight, eps, **options), total
+
+    return add_rms_norm
 
 
-def make_add_rms_norm_plus_one(parts: Mapping[str, Callable[..., Tensor]]) -> AddNorm:
-    """Builds ``add_rms_norm_plus_one``, which is ``add_rms_norm`` with the norm of the part ``rms_norm_plus_one``."""
-    return _make_add_norm(parts["rms_norm_plus_one"])
-
-
-def make_rms_norm_add(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[[Tensor, Tensor, Tensor, float], Tensor]:
+def make_rms_norm_add(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
     """Builds ``rms_norm_add`` from the part ``rms_norm``."""
     norm = parts["rms_norm"]
 
-    def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float, **options: Unpack[NormOptions]) -> Tensor:
         """``residual + norm(x)``, ``[..., H]`` in ``x``'s dtype: the norm after a block whose input is not normed (OLMo
         2, arXiv:2501.00656). Nothing is changed in place."""
-        return residual + norm(x, weight, eps)
+        return residual + norm(x, weight, eps, **options)
 
     return rms_norm_add
 
@@ -79,36 +92,26 @@ def make_add_rms_norm_fp32_residual(
     return add_rms_norm_fp32_residual
 
 
-def make_sandwich_norm_plus_one(
-    parts: Mapping[str, Callable[..., Any]],
-) -> Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Builds ``sandwich_norm_plus_one`` from the parts ``rms_norm_plus_one`` and ``add_rms_norm_plus_one``."""
-    norm, add_norm = parts["rms_norm_plus_one"], parts["add_rms_norm_plus_one"]
+def make_sandwich_norm(parts: Mapping[str, Callable[..., Any]]) -> AddNorm:
+    """Builds ``sandwich_norm`` from the parts ``rms_norm`` and ``add_rms_norm``."""
+    norm, add_norm = parts["rms_norm"], parts["add_rms_norm"]
 
-    def sandwich_norm_plus_one(
-        x: Tensor, residual: Tensor, post_weight: Tensor, pre_weight: Tensor, eps: float
+    def sandwich_norm(
+        x: Tensor,
+        residual: Tensor,
+        post_weight: Tensor,
+        pre_weight: Tensor,
+        eps: float,
+        **options: Unpack[NormOptions],
     ) -> tuple[Tensor, Tensor]:
         """The norms between two blocks if a block's input and output are both normed (Gemma 2, arXiv:2408.00118).
 
         Norms ``x``, the block's output, by ``post_weight``, adds ``residual``, and norms the sum by ``pre_weight`` for
-        the next block: ``(normed, sum)``, both ``[..., H]`` in ``x``'s dtype. Weights are ``[H]``. Nothing is changed
-        in place.
+        the next block: ``(normed, sum)``, both ``[..., H]`` in ``x``'s dtype. Weights are ``[H]``; ``options`` hold for
+        both norms. Nothing is changed in place.
         """
-        normed: tuple[Tensor, Tensor] = add_norm(norm(x, post_weight, eps), residual, pre_weight, eps)
+        after = norm(x, post_weight, eps, **options)
+        normed: tuple[Tensor, Tensor] = add_norm(after, residual, pre_weight, eps, **options)
         return normed
 
-    return sandwich_norm_plus_one
-
-
-def _make_add_norm(norm: Callable[..., Tensor]) -> AddNorm:
-    def add_rms_norm(
-        x: Tensor, residual: Tensor, weight: Tensor, eps: float, **options: Unpack[SumOptions]
-    ) -> tuple[Tensor, Tensor]:
-        """``(normed, sum)`` with ``sum = x + residual``, both ``[..., H]`` in ``x``'s dtype; ``options`` may have a
-        factor of ``x``. Nothing is changed in place."""
-        if options:
-            x = x * options["residual_multiplier"]
-        total = x + residual
-        return norm(total, weight, eps), total
-
-    return add_rms_norm
+    return sandwich_norm

@@ -33,7 +33,6 @@ _GROUP_SCORINGS = ("max", "top2_sum")
 
 _OPS = {
     "rms_norm": "norms:rms_norm",
-    "rms_norm_plus_one": "norms:rms_norm_plus_one",
     "rope": "rope.rotation:rope",
     "rope_interleaved": "rope.rotation:rope_interleaved",
     "activate": "activations:activate",
@@ -57,16 +56,13 @@ _OPS = {
     "accept_drafts": "batch:accept_drafts",
     "add_rms_norm": "norms:make_add_rms_norm",
     "rms_norm_add": "norms:make_rms_norm_add",
-    "add_rms_norm_plus_one": "norms:make_add_rms_norm_plus_one",
-    "sandwich_norm_plus_one": "norms:make_sandwich_norm_plus_one",
+    "sandwich_norm": "norms:make_sandwich_norm",
     "add_rms_norm_fp32_residual": "norms:make_add_rms_norm_fp32_residual",
     "scaled_embedding": "embedding:make_scaled_embedding",
     "qk_norm_rope_write_kv": "composites:make_qk_norm_rope_write_kv",
     "norm_rope_write_latent": "composites:make_norm_rope_write_latent",
     "latent_attention": "composites:make_latent_attention",
-    "qk_norm_plus_one_rope_write_kv": "composites:make_qk_norm_plus_one_rope_write_kv",
     "qk_norm_rope_attention": "composites:make_qk_norm_rope_attention",
-    "qk_norm_plus_one_rope_attention": "composites:make_qk_norm_plus_one_rope_attention",
     "state_space_mixer": "recurrent.mixers:make_state_space_mixer",
     "gated_delta_net": "recurrent.mixers:make_gated_delta_net",
     "gate_up_silu": "activations:make_gate_up_silu",
@@ -79,17 +75,21 @@ _OPS = {
 """Each op's reference; for a composite op, the factory that builds it from its parts."""
 
 _SUM_FACTS = frozenset({"residual_multiplier"})
-_WRITE_FACTS = frozenset({"value_dim", "no_rope", "rotary_sections"})
+_NORM_FACTS = frozenset({"norm_offset"})
+_WRITE_FACTS = frozenset({"value_dim", "no_rope", "rotary_sections"}) | _NORM_FACTS
+_DRAFT_FACTS = frozenset({"max_drafts"})
 _LATER_FACTS = {
     **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FIELDS),
     **dict.fromkeys(("gate_up_silu", "gate_up_gelu", "gate_up_gelu_tanh"), _GATED_FIELDS),
     "add_rms_norm_gate_up_silu": _GATED_FIELDS | _SUM_FACTS,
-    **dict.fromkeys(
-        ("add_rms_norm", "add_rms_norm_plus_one", "add_rms_norm_linear", "add_rms_norm_router"), _SUM_FACTS
-    ),
+    **dict.fromkeys(("rms_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
+    "add_rms_norm": _SUM_FACTS | _NORM_FACTS,
+    **dict.fromkeys(("add_rms_norm_linear", "add_rms_norm_router"), _SUM_FACTS),
     **dict.fromkeys(("rope", "rope_interleaved"), frozenset({"rotary_sections"})),
-    **dict.fromkeys(("qk_norm_rope_write_kv", "qk_norm_plus_one_rope_write_kv"), _WRITE_FACTS),
-    **dict.fromkeys(("qk_norm_rope_attention", "qk_norm_plus_one_rope_attention"), _WRITE_FACTS | {"attention_sinks"}),
+    "qk_norm_rope_write_kv": _WRITE_FACTS,
+    "qk_norm_rope_attention": _WRITE_FACTS | {"attention_sinks"},
+    **dict.fromkeys(("causal_conv", "state_space_scan", "gated_delta_rule"), _DRAFT_FACTS),
+    **dict.fromkeys(("state_space_mixer", "gated_delta_net"), _DRAFT_FACTS),
 }
 """By op, the facts that were added after the first release: kernels that don't know them are refused where a site has
 one."""
@@ -105,6 +105,7 @@ _TWO_VARIANTS = {
     "gelu_and_mul": "activations:gelu_and_mul",
     "gelu_tanh_and_mul": "activations:gelu_tanh_and_mul",
     "per_head_matmul": "linear:per_head_matmul",
+    "add_adapters": "adapters:add_adapters",
 }
 """Each has two kernels: torch's own, and a batch-invariant one."""
 

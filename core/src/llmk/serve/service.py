@@ -68,12 +68,12 @@ class Service:
             self.metrics.listeners.append(partial(spans.end, engine.model_name))
         self.dialect = dialect
 
-    def head(self, id: str) -> dict[str, Any]:
+    def head(self, context: RequestContext) -> dict[str, Any]:
         """The common fields of all responses. Equal fingerprints mean equal plans, so equal seeds give equal
         results."""
         fingerprint = f"fp_{self.engine.info.plan['fingerprint'][:12]}"
-        model = self.engine.model_name
-        return {"id": id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
+        model = context.adapter or self.engine.model_name
+        return {"id": context.id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
 
     async def prepare(self, kind: str, request: Request, id: str = "") -> Any:
         """Has a worker prepare a request. Its content is never parsed in this process.
@@ -93,7 +93,7 @@ class Service:
 
     def check_model(self, name: str | None) -> None:
         """Raises :class:`~llmk.serve.http.errors.UnknownModel` for a model that is not served here."""
-        check_model(name, self.engine.model_name)
+        check_model(name, self.engine.model_name, self.engine.adapters)
 
 
 async def service(request: Request) -> Service:

@@ -4,6 +4,7 @@ A family is one function, ``tree(config) -> CausalLM``. :func:`lower` decides ho
 what planning knows of it; ``llmk.nn.TreeModel`` builds its modules.
 """
 
+from llmk.tree.adapting import adapted
 from llmk.tree.attention import Attend, Gate, Heads, SelfAttention
 from llmk.tree.block import Block, Entry, Residual
 from llmk.tree.causal_lm import Carried, CausalLM, MakeTree, Stream
@@ -11,7 +12,7 @@ from llmk.tree.config import Config
 from llmk.tree.embedding import Embedding, Head
 from llmk.tree.facts import Sites, model_facts
 from llmk.tree.latent import LatentAttend, LatentAttention, LatentShape
-from llmk.tree.linear import Linear, Part
+from llmk.tree.linear import AdapterRoom, Linear, Part
 from llmk.tree.lowering import Joint, Program, Sublayer, lower, weight_map
 from llmk.tree.mlp import MLP, GatedMLP
 from llmk.tree.moe import Experts, MoE
@@ -22,6 +23,7 @@ from llmk.tree.spec import Leaf, Spec, Tensor, nameless
 
 __all__ = [
     "MLP",
+    "AdapterRoom",
     "Attend",
     "Block",
     "Carried",
@@ -58,6 +60,7 @@ __all__ = [
     "Stream",
     "Sublayer",
     "Tensor",
+    "adapted",
     "default_length",
     "lower",
     "model_facts",

@@ -115,13 +115,14 @@ class Attend(Leaf):
         facts |= {"attention_sinks": True} if self.sinks else {}
         facts |= {"value_dim": self.value_dim} if self.value_dim is not None else {}
         facts |= {"rotary_sections": self.rope.sections} if self.rope and self.rope.sections else {}
-        op = "qk_norm_plus_one_rope_attention" if self.norm_offset else "qk_norm_rope_attention"
-        divided = ("num_heads", "num_kv_heads")
+        offset = {"norm_offset": self.norm_offset} if self.norm_offset else {}
+        facts |= offset if facts["qk_norm"] else {}
+        op, divided = "qk_norm_rope_attention", ("num_heads", "num_kv_heads")
         whole = OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=name(self), divided=divided)
         if self.qk_norm is None or not self.whole_qk_norm:
             return (whole,)
         sizes = zip(("q_norm", "k_norm"), self._norm_sizes, strict=True)
-        return (whole, *(OpFacts(site=site, op="rms_norm", facts={"size": size}) for site, size in sizes))
+        return (whole, *(OpFacts(site=site, op="rms_norm", facts={"size": size, **offset}) for site, size in sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,4 +205,6 @@ class SelfAttention(Block):
 
     @property
     def entry(self) -> Entry | None:
-        return Entry("add_rms_norm_linear", self.qkv) if self.gate_proj is None else None
+        if self.gate_proj is not None or self.qkv.adapters is not None:
+            return None
+        return Entry("add_rms_norm_linear", self.qkv)

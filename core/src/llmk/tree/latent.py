@@ -101,8 +101,8 @@ class LatentAttention(Block):
         """With the names of DeepSeek-V2. ``eps`` is the epsilon of the norms of compressed vectors."""
         hidden, heads, rank, bias = shape.hidden_size, shape.num_heads, shape.q_lora_rank, shape.bias
 
-        def by_heads(name: str, role: str, size: int, head_size: int) -> Linear:
-            return Linear.column(f"{at}.{name}", role, size, heads * head_size, heads)
+        def by_heads(name: str, role: str, size: int, head_size: int, *, absorbed: bool = False) -> Linear:
+            return Linear.column(f"{at}.{name}", role, size, heads * head_size, heads, absorbed=absorbed)
 
         kv = "kv_a_proj_with_mqa"
         down: dict[str, Any] = {"role": "latent_down", "size": hidden, "bias": bias}
@@ -116,6 +116,9 @@ class LatentAttention(Block):
             q_norm=Norm(at=f"{at}.q_a_layernorm", size=rank, eps=eps, role="latent_q_norm") if rank else None,
             q=by_heads("q_b_proj" if rank else "q_proj", "latent_q", rank or hidden, shape.qk_head_dim),
             attend=LatentAttend(at=at, shape=shape, rope=rope, eps=eps),
-            up=by_heads("kv_b_proj", "latent_up", shape.kv_lora_rank, shape.qk_nope_head_dim + shape.v_head_dim),
+            up=by_heads(
+                *("kv_b_proj", "latent_up", shape.kv_lora_rank, shape.qk_nope_head_dim + shape.v_head_dim),
+                absorbed=True,
+            ),
             out=Linear.row(f"{at}.o_proj", "out", heads * shape.v_head_dim, hidden, bias=bias),
         )

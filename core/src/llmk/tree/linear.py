@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 
-from llmk.api import LinearFacts
+from llmk.api import LinearFacts, OpFacts
 from llmk.api.facts import Cut
-from llmk.tree.spec import Leaf, Tensor
+from llmk.tree.spec import Leaf, Spec, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,14 @@ class Part:
     rows: int
     units: int
     name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRoom:
+    """Room at a linear layer for ``count`` low-rank adapters (LoRA, arXiv:2106.09685), of ``rank`` at most."""
+
+    count: int
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,10 @@ class Linear(Leaf):
     """Skip the all-reduce of a row-parallel layer; the block that it is a part of does it."""
     aliases: tuple[str, ...] = ()
     """Other names of the whole layer in the checkpoint."""
+    absorbed: bool = False
+    """Whether another op has its weight, so that it is never run by itself."""
+    adapters: AdapterRoom | None = None
+    """Set by :func:`~llmk.tree.adapted`. No op then spans the layer and what is before or after it."""
 
     @classmethod
     def packed(
@@ -95,6 +107,20 @@ class Linear(Leaf):
 
     def quantizable_modules(self) -> tuple[str, ...]:
         return tuple(self.modules) if self.quantizable else ()
+
+    def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
+        """What adds the adapters' results, if there is room for any."""
+        if self.adapters is None:
+            return ()
+        facts = {
+            "in_features": self.size,
+            "out_features": self.rows,
+            "num_parts": len(self.modules),
+            "num_adapters": self.adapters.count,
+            "rank": self.adapters.rank,
+        }
+        divided = {"column": ("out_features",), "row": ("in_features",)}.get(self.cut, ())
+        return (OpFacts(site=f"{self.role}.adapters", op="add_adapters", facts=facts, divided=divided),)
 
     def site(self, dtype: str) -> LinearFacts:
         return _facts(self.role, self.size, self.outputs, self.bias, self.cut, self.quantizable)

@@ -10,7 +10,7 @@ from typing import Any
 from llmk.api import OpFacts, PluginError
 from llmk.tree.block import Block, Entry, Residual
 from llmk.tree.causal_lm import CausalLM
-from llmk.tree.norm import Norm, offset_op
+from llmk.tree.norm import Norm
 from llmk.tree.spec import Spec, Tensor
 
 
@@ -34,18 +34,13 @@ class Joint(Spec):
         return (norm for norm in (self.post, self.norm) if norm is not None)
 
     @property
-    def first_op(self) -> str:
-        """The op, and its site, of the norm where there is no residual yet."""
-        return offset_op("rms_norm", self.norm.offset) if self.norm else ""
-
-    @property
     def sum_op(self) -> str:
-        """The op, and its site, that adds the residual; empty if there is none."""
+        """The op, and its site, that adds the residual and norms the sum; empty if there is none."""
         if self.norm is None or self.first:
             return ""
         if self.post:
-            return offset_op("sandwich_norm", self.norm.offset)
-        return offset_op("add_rms_norm", self.norm.offset) + ("_fp32_residual" if self.residual_dtype else "")
+            return "sandwich_norm"
+        return "add_rms_norm_fp32_residual" if self.residual_dtype else "add_rms_norm"
 
     @property
     def options(self) -> dict[str, float]:
@@ -54,11 +49,11 @@ class Joint(Spec):
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
         if self.norm is None:
-            return () if self.post is None else (_op("rms_norm_add", {"size": self.post.size}),)
-        size: dict[str, Any] = {"size": self.norm.size}
+            return () if self.post is None else (_op("rms_norm_add", self.post.facts),)
+        size: dict[str, Any] = self.norm.facts
         if self.entry is None:
             sums = (_op(self.sum_op, size | self.options),) if self.sum_op else ()
-            return (_op(self.first_op, size), *sums)
+            return (_op("rms_norm", size), *sums)
         op, linear, suffix, inner, options = self.entry
         facts, divided = (size | {"intermediate_size": inner}, ("intermediate_size",)) if inner else (size, ())
         facts |= self.options | dict(options)
@@ -133,11 +128,12 @@ def lower(model: CausalLM, *, fuse: bool = True) -> Program:
             norm, entry = part.norm, part.block.entry
             if not fuse or ends[0] is not None or dtype or norm is None or norm.offset:
                 entry = None  # the ops know one norm, whose weight is stored as it is
-            _check_scale(part)
+            _check_ends(*ends, norm)
             joint = Joint(post=ends[0], scale=ends[1], norm=norm, entry=entry, first=first, residual_dtype=dtype)
             parts.append(Sublayer(joint=joint, block=part.block))
             ends, first = (part.post, part.scale), False
         layers.append(tuple(parts))
+    _check_ends(*ends, model.norm)
     end = Joint(post=ends[0], scale=ends[1], norm=model.norm, residual_dtype=dtype)
     return Program(model=model, layers=tuple(layers), end=end)
 
@@ -157,11 +153,19 @@ def _op(op: str, facts: dict[str, Any]) -> OpFacts:
     return OpFacts(site=op, op=op, facts=facts)
 
 
-def _check_scale(part: Residual) -> None:
-    if part.scale != 1.0 and part.post is not None:
+def _check_ends(post: Norm | None, scale: float, norm: Norm | None) -> None:
+    """Checks the end of a block, and the norm before the next, for what no op can compute."""
+    if post is None:
+        return
+    if scale != 1.0:
         raise PluginError(
-            f"{_shown(part.post)} norms the output of a block that has the scale {part.scale}",
+            f"{_shown(post)} norms the output of a block that has the scale {scale}",
             hint="leave out one of them; no op has both",
+        )
+    if norm is not None and (post.eps, post.offset) != (norm.eps, norm.offset):
+        raise PluginError(
+            f"{_shown(post)} and {_shown(norm)}, between two blocks, differ in eps or offset",
+            hint="make them equal; the op that spans both has one of each",
         )
 
 

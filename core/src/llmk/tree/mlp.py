@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from llmk.api import OpFacts
 from llmk.tree.block import Block, Entry
@@ -54,7 +54,7 @@ class GatedMLP(Block):
 
     @property
     def entry(self) -> Entry | None:
-        if self.activation != "silu":
+        if self.activation != "silu" or self.gate_up.adapters is not None:
             return None
         return Entry("add_rms_norm_gate_up_silu", self.gate_up, "_silu", self.down.size, tuple(self.options.items()))
 
@@ -66,9 +66,12 @@ class GatedMLP(Block):
         return limit | {name: value for name, (value, neutral) in others.items() if value != neutral}
 
     def own_ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
-        op, facts = f"gate_up_{self.activation}", {"intermediate_size": self.down.size, **self.options}
+        facts: dict[str, Any] = {"intermediate_size": self.down.size, **self.options}
         site, divided = f"{self.gate_up.role}_{self.activation}", ("intermediate_size",)
-        return (OpFacts(site=site, op=op, facts=facts, linear=name(self.gate_up), divided=divided),)
+        if self.gate_up.adapters is not None:  # they are added between the two
+            return (OpFacts(site=site, op=f"{self.activation}_and_mul", facts=facts, divided=divided),)
+        op, linear = f"gate_up_{self.activation}", name(self.gate_up)
+        return (OpFacts(site=site, op=op, facts=facts, linear=linear, divided=divided),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,4 +120,4 @@ class MoE(Block):
 
     @property
     def entry(self) -> Entry | None:
-        return Entry("add_rms_norm_router", self.router)
+        return Entry("add_rms_norm_router", self.router) if self.router.adapters is None else None

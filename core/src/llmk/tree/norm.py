@@ -23,12 +23,10 @@ class Norm(Leaf):
     def tensors(self) -> tuple[Tensor, ...]:
         return (Tensor(f"{self.at}.weight", (self.size,)),)
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """The facts of an op that computes it."""
+        return {"size": self.size, "norm_offset": self.offset} if self.offset else {"size": self.size}
+
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
-        if not self.role:
-            return ()
-        return (OpFacts(site=self.role, op=offset_op("rms_norm", self.offset), facts={"size": self.size}),)
-
-
-def offset_op(op: str, offset: float) -> str:
-    """The op ``op`` for norms with ``offset``."""
-    return f"{op}_plus_one" if offset else op
+        return (OpFacts(site=self.role, op="rms_norm", facts=self.facts),) if self.role else ()

@@ -58,6 +58,10 @@ class StateSpaceSizes:
             self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.head_dim, self.state_size)
         )
 
+    def inputs(self, dtype: str) -> tuple[StateTensor, ...]:
+        """What a token adds to the state is computed from: the channels of the convolution, and the step sizes."""
+        return StateTensor("conv", (sum(self.conv_parts),), dtype), StateTensor("dt", (self.num_heads,), dtype)
+
     def tensors(self, at: str) -> tuple[Tensor, ...]:
         """The tensors of the mixer ``at``, apart from its projections."""
         channels, heads = sum(self.conv_parts), self.num_heads
@@ -102,6 +106,12 @@ class DeltaNetSizes:
             self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.value_dim, self.key_dim)
         )
 
+    def inputs(self, dtype: str) -> tuple[StateTensor, ...]:
+        """What a token adds to the state is computed from: the channels of the convolution, and each head's decay and
+        ``beta``."""
+        heads = (StateTensor(name, (self.num_heads,), dtype) for name in ("a", "b"))
+        return StateTensor("conv", (sum(self.conv_parts),), dtype), *heads
+
     def tensors(self, at: str) -> tuple[Tensor, ...]:
         """The tensors of the mixer ``at``, apart from its projections."""
         return (
@@ -136,7 +146,12 @@ class Recurrent(Leaf):
     def site(self, dtype: str) -> RecurrentFacts:
         sizes, channels_and_heads = self.sizes, (1, 0)
         return RecurrentFacts(
-            site=sizes.site, num_layers=1, tensors=sizes.state(dtype), units=sizes.units, divided=channels_and_heads
+            site=sizes.site,
+            num_layers=1,
+            tensors=sizes.state(dtype),
+            units=sizes.units,
+            divided=channels_and_heads,
+            inputs=sizes.inputs(dtype),
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:

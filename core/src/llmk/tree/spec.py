@@ -38,7 +38,7 @@ class Spec:
 
     def parts(self) -> Iterator[Spec]:
         """The specs among its fields, in order."""
-        for name in _field_names(type(self)):
+        for name in field_names(type(self)):
             value = getattr(self, name)
             if isinstance(value, Spec):
                 yield value
@@ -80,7 +80,8 @@ class Leaf(Spec):
         return iter(())
 
 
-def _field_names(kind: type[Spec]) -> tuple[str, ...]:
+def field_names(kind: type[Spec]) -> tuple[str, ...]:
+    """The names of a spec's fields, in order."""
     if kind not in _FIELD_NAMES:
         _FIELD_NAMES[kind] = tuple(field.name for field in fields(kind))
     return _FIELD_NAMES[kind]
@@ -94,6 +95,6 @@ def nameless(spec: Any) -> Any:
     if isinstance(spec, tuple):
         return tuple(map(nameless, spec))
     if isinstance(spec, Spec):
-        names = (name for name in _field_names(type(spec)) if name not in ("at", "aliases", "tied"))
+        names = (name for name in field_names(type(spec)) if name not in ("at", "aliases", "tied", "selection_bias"))
         return type(spec), *(nameless(getattr(spec, name)) for name in names)
     return spec

@@ -52,7 +52,9 @@ def write_checkpoint(
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        kept = model.state_dict().keys()
+        buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in kept)
+        for name, parameter in (*model.named_parameters(), *buffers):
             if name.endswith(".A_log"):
                 # The default decays of recurrent states let most of them fade within a token.
                 parameter.fill_(-1.5)

@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from llmk.api import CacheStep
+from llmk.api import CacheStep, DraftTails
 
 
 def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     """``value`` with every tensor in it changed: in tuples, mappings and steps."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, CacheStep):
+    if isinstance(value, (CacheStep, DraftTails)):
         every = {field.name: getattr(value, field.name) for field in fields(value)}
-        return CacheStep(**{name: mapped(change, one) for name, one in every.items()})
+        return type(value)(**{name: mapped(change, one) for name, one in every.items()})
     if isinstance(value, tuple):
         changed = [mapped(change, one) for one in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmk.api import (
+    FIRST_FIELDS,
     OK,
     AttentionQuery,
     KernelSpec,
@@ -43,12 +44,14 @@ _MOST_EXPERTS = 1024
 
 _NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
 
+_NORMS = ("rms_norm", "add_rms_norm", "sandwich_norm")
+_NORM_FACTS = frozenset({"norm_offset"})
+"""Facts of :data:`_NORMS` that were added after the first release."""
+
 _OPS = (
     ("rms_norm", "common.norms:rms_norm", "Root-mean-square norm, whole rows per program."),
-    ("rms_norm_plus_one", "common.norms:rms_norm_plus_one", "The same with weight + 1."),
     ("add_rms_norm", "common.norms:add_rms_norm", "Residual sum and norm in one launch."),
-    ("add_rms_norm_plus_one", "common.norms:add_rms_norm_plus_one", "The same with weight + 1."),
-    ("sandwich_norm_plus_one", "common.norms:sandwich_norm_plus_one", "Norm, residual sum and norm in one launch."),
+    ("sandwich_norm", "common.norms:sandwich_norm", "Norm, residual sum and norm in one launch."),
     ("silu_and_mul", "common.activations:silu_and_mul", "SwiGLU in one launch."),
     ("gelu_and_mul", "common.activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
     (
@@ -327,6 +330,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             where,
             op=name,
             supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
+            knows=FIRST_FIELDS | (_NORM_FACTS if name in _NORMS else frozenset()),
             deterministic=True,
             summary=summary,
         )

@@ -38,9 +38,11 @@ class PrefixCache:
         self._unit = lcm(*sizes)
         self._pack = Struct(f"<{self.block_size}I").pack
 
-    def first_key(self, salt: str) -> bytes:
+    def first_key(self, salt: str, adapter: int = 0) -> bytes:
         """The key that starts a chain."""
-        return _digest(b"", salt.encode())
+        key = _digest(b"", salt.encode())
+        # 9 bytes: tokens have a multiple of 4, so that no chain of other requests has this key.
+        return _digest(key, b"a" + adapter.to_bytes(8)) if adapter else key
 
     def find(self, tables: BlockTables, token_ids: Sequence[int], left: int = 1) -> Hits:
         """The longest prefix that all groups have, with ``left`` tokens or more behind it."""

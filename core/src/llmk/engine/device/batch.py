@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmk.api import CacheStep, DeviceSpeculator
+from llmk.api import CacheStep, DeviceSpeculator, DraftTails
 from llmk.engine.device.host_rows import HostRows
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
@@ -44,6 +44,8 @@ class LaidOutStep:
     """int64 ``[samples]``: the token rows whose logits are wanted."""
     sampled: SampleRows
     drafts: DraftRows | None = None
+    adapter_index: Tensor | None = None
+    """As ``llmk.nn.Build`` has it."""
 
 
 class Batch:
@@ -53,6 +55,9 @@ class Batch:
         tokens: int32 ``[slots, max_len + 1]``, prompt and output tokens.
         computed: int64 ``[slots]``, how many of them are in the cache.
         block_tables: int32 ``[slots, max_blocks]`` per cache group.
+        adapters: int64 ``[slots]``, the number of each request's adapter, -1 for none; ``None`` where there are none.
+        accepted: int64 ``[slots]``, accepted drafts of each request's last step, which recurrent states lack; ``None``
+            where there are no such states, or no drafts.
     """
 
     def __init__(
@@ -65,14 +70,20 @@ class Batch:
         device: torch.device,
         speculator: DeviceSpeculator | None = None,
         vocab_size: int = 0,
+        adapters: bool = False,
+        tails: bool = False,
     ) -> None:
-        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which."""
+        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``adapters``:
+        requests may have some. ``tails``: recurrent layers have tails (:class:`~llmk.api.DraftTails`)."""
         self.device = device
         self._speculator = speculator
         self._vocab_size = vocab_size
         self.block_sizes = tuple(block_sizes)
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.adapters = torch.full_like(self.computed, -1) if adapters else None
+        self._host_adapters = [0] * num_slots
+        self.accepted = torch.zeros_like(self.computed) if tails else None
         widths = [-(-(max_len + 1) // size) for size in block_sizes]
         self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
@@ -105,7 +116,18 @@ class Batch:
         for group in groups:
             group.host_query_lens, group.host_seq_lens = counts, lengths
         rows = SampleRows(row_slots, index, self.computed, [lengths[i] for i in sampled])
-        return LaidOutStep(tensors, groups, device_rows, rows)
+        adapters = self.adapter_index(device_slots, tensors.rows) if self.has_adapters(plan) else None
+        return LaidOutStep(tensors, groups, device_rows, rows, adapter_index=adapters)
+
+    def has_adapters(self, plan: StepPlan) -> bool:
+        """Whether any request of a step has an adapter."""
+        return self.adapters is not None and any(self._host_adapters[work.slot] for work in plan.work)
+
+    def adapter_index(self, slots: Tensor, rows: Tensor) -> Tensor:
+        """int64 ``[tokens]``: the number of each token's adapter, -1 for none. ``slots`` are those of the step's
+        requests, ``rows`` the request of each token, both -1 for padding."""
+        assert self.adapters is not None
+        return torch.where(rows < 0, -1, self.adapters[slots][rows])
 
     def _lay_out_drafts(
         self, plan: StepPlan, slots: list[int], counts: list[int], ends: list[int], longest: int
@@ -121,7 +143,13 @@ class Batch:
             for group in groups:
                 group.host_query_lens = counts
                 group.host_seq_lens = [work.before + work.num_tokens for work in plan.work]
-        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host))
+        if self.accepted is not None:
+            (num_drafts,) = self._upload([work.num_drafts for work in plan.work])
+            tails = DraftTails(device_slots, self.accepted[device_slots], num_drafts)
+            for group in groups:
+                group.tails = tails
+        adapters = self.adapter_index(device_slots, tensors.rows) if self.has_adapters(plan) else None
+        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host), adapters)
 
     def sample_rows(self, plan: StepPlan, host: HostRows) -> tuple[SampleRows, DraftRows | None]:
         """The rows of a speculative step on the device, and how they belong to requests, if there are any."""
@@ -172,6 +200,8 @@ class Batch:
         ``[requests]``."""
         where = drafts.slots, drafts.starts, drafts.counts
         gained: Tensor = self._accept_drafts(self.tokens, self.computed, *where, sampled, max(drafts.host_counts))
+        if self.accepted is not None:
+            self.accepted[drafts.slots] = gained - 1
         return gained
 
     @property
@@ -214,7 +244,12 @@ class Batch:
         rows, starts, runs, tokens, done = self._upload(slots, [0] * len(new), lengths, values, computed)
         self._update_rows(self.tokens, rows, starts, runs, tokens)
         self.computed[rows] = done
+        if self.adapters is not None:
+            self.adapters[rows] = to_device([request.adapter - 1 for request in new], self.device)
+        if self.accepted is not None:
+            self.accepted[rows] = 0
         for request in new:
+            self._host_adapters[request.slot] = request.adapter
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
 

@@ -28,12 +28,19 @@ _MOST_VERIFYING = 64
 """Requests up to which steps that verify drafts are recorded: with more, devices take longer than issuing does."""
 
 
+Variant = frozenset[str]
+PLAIN, ADAPTERS = Variant(), Variant({"adapters"})
+"""Work that steps pay for only where one of their requests needs it."""
+
+
 class StepShape(NamedTuple):
-    """Room of a recorded step: tokens, requests, and sampled rows per request. What a step has less is padded."""
+    """Room of a recorded step: tokens, requests, and sampled rows per request. What a step has less is padded.
+    ``variant`` is the work that it has besides."""
 
     tokens: int
     requests: int
     samples: int = 1
+    variant: Variant = PLAIN
 
     @property
     def decodes(self) -> bool:
@@ -94,37 +101,36 @@ class StepGraphs:
         self._device = build.device
         self._parallel = build.parallel
         # The largest first: the others find room in what it leaves.
-        made = [self._record(graphs, run, shape) for shape in sorted(shapes, reverse=True)]
-        decoding = {graph.shape.requests: graph for graph in made if graph.shape.decodes}
-        self._decoding = [
-            decoding[min(size for size in decoding if size >= count)]
-            for count in range(1, max(decoding, default=0) + 1)
-        ]
+        largest_first = sorted(shapes, key=lambda shape: (*shape[:3], len(shape.variant)), reverse=True)
+        made = [self._record(graphs, run, shape) for shape in largest_first]
+        self._decoding = {variant: _by_count(made, variant) for variant in {graph.shape.variant for graph in made}}
         self._others = [graph for graph in reversed(made) if not graph.shape.decodes]
 
-    @property
-    def most_decoding(self) -> int:
-        """Requests that a recorded step has room for in which each computes one token."""
-        return len(self._decoding)
+    def most_decoding(self, variant: Variant = PLAIN) -> int:
+        """Requests that a recorded step of a variant has room for in which each computes one token."""
+        return len(self._decoding.get(variant, ()))
 
-    def decode(self, slots: list[int]) -> tuple[Tensor, Recorded]:
+    def decode(self, slots: list[int], variant: Variant = PLAIN) -> tuple[Tensor, Recorded]:
         """Runs a step of one token for each of ``slots``; returns them, int64 on the device, and the result without
         padding."""
         count = len(slots)
-        graph = self._decoding[count - 1]
+        graph = self._decoding[variant][count - 1]
         padding = graph.shape.requests - count
         graph.inputs.copy_(to_device([*slots, *(-1,) * padding, *(1,) * count, *(0,) * padding], self._device))
         recorded = graph.replay()
         self._parallel.num_calls += graph.num_calls
         return graph.inputs[:count], recorded.first(count)
 
-    def find(self, tokens: int, requests: int, samples: int) -> _Graph | None:
-        """The least of the recorded steps that has room for so many tokens, requests, and samples per request, and is
-        not for decoding alone."""
+    def find(self, tokens: int, requests: int, samples: int, variant: Variant = PLAIN) -> _Graph | None:
+        """The least of the recorded steps of a variant that has room for so many tokens, requests, and samples per
+        request, and is not for decoding alone."""
         fitting = (
             graph
             for graph in self._others
-            if graph.shape.tokens >= tokens and graph.shape.requests >= requests and graph.shape.samples >= samples
+            if graph.shape.variant == variant
+            and graph.shape.tokens >= tokens
+            and graph.shape.requests >= requests
+            and graph.shape.samples >= samples
         )
         return next(fitting, None)
 
@@ -152,6 +158,12 @@ class StepGraphs:
 
         replay = graphs.capture(step)
         return _Graph(shape, inputs, num_calls, replay)
+
+
+def _by_count(made: Sequence[_Graph], variant: Variant) -> list[_Graph]:
+    """The recorded steps in which 1, 2, … requests decode."""
+    sizes = {graph.shape.requests: graph for graph in made if graph.shape.decodes and graph.shape.variant == variant}
+    return [sizes[min(size for size in sizes if size >= count)] for count in range(1, max(sizes, default=0) + 1)]
 
 
 def decoding_shapes(most: int) -> list[StepShape]:

@@ -15,8 +15,9 @@ import torch
 
 from llmk.api import CacheSpec, LogitsProcessor, LogitsProcessorSpec, Plan, Platform, PluginError
 from llmk.engine.device.batch import Batch
-from llmk.engine.device.graphs import StepShape, decoding_shapes, verifying_shapes, why_not_recorded
+from llmk.engine.device.graphs import ADAPTERS, StepShape, decoding_shapes, verifying_shapes, why_not_recorded
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
+from llmk.engine.execution.adapters import load_adapters, place_adapters
 from llmk.engine.execution.cache_tensors import CacheTensors
 from llmk.engine.execution.runner import Runner
 from llmk.engine.execution.stage_runner import StageRunner
@@ -31,7 +32,7 @@ from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 from llmk.planning.cache_groups import CacheGroup, cache_groups
 from llmk.planning.choices.speculation import device_speculator, speculation_of
-from llmk.planning.memory import activation_bytes, check_context, check_weights, gib
+from llmk.planning.memory import activation_bytes, check_context, check_weights, gib, tail_bytes, tail_sizes
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registered
@@ -85,10 +86,12 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = boot.load("model")(build, boot.checkpoint)
+    adapters = place_adapters(boot.adapters, build)
     how: dict[str, Any] = {"load_format": config.model.load_format, "seed": config.engine.seed}
     how["methods"] = build.methods.values() if rank == 0 else ()
     start = time.perf_counter()
     read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, **how)
+    load_adapters(adapters, build)
     platform.device.synchronize()
     seconds = time.perf_counter() - start
     logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")
@@ -99,8 +102,8 @@ def build_runner(
     boot: Boot, loaded: LoadedModel, num_blocks: int, groups: Sequence[CacheGroup], trace: NullTrace = NULL_TRACE
 ) -> Runner:
     """Allocates the cache and the batch for a loaded model."""
-    build, model = loaded.build, loaded.model
-    caches = CacheTensors.of(model, build, groups)
+    build, model, tails = loaded.build, loaded.model, tail_sizes(boot)
+    caches = CacheTensors.of(model, build, groups, tails)
     batch = Batch(
         build,
         num_slots=boot.settings.config.scheduler.max_num_seqs,
@@ -109,6 +112,8 @@ def build_runner(
         device=build.device,
         speculator=device_speculator(boot),
         vocab_size=boot.facts.vocab_size,
+        adapters=bool(boot.adapters),
+        tails=all(tails),
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
     options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
@@ -150,6 +155,7 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
             needed = warm_up.run(loaded.platform)
     if needed is None:
         needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
+    needed += tail_bytes(loaded.cache_specs, *tail_sizes(boot))
     loaded.build.parallel.barrier()
     return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
 
@@ -158,6 +164,7 @@ def recordable(boot: Boot, platform: Platform) -> tuple[list[StepShape], str]:
     """Shapes of which steps are to be recorded, and what speaks against it, if anything: steps that decode, and those
     that verify drafts, where nothing speaks against these."""
     config, plan = boot.settings.config, boot.plan
+    variants = [frozenset[str](), *([ADAPTERS] if boot.adapters else [])]
     shapes = decoding_shapes(config.scheduler.max_num_seqs)
     against = why_not_recorded(plan, shapes, config.engine.graphs)
     if not against and platform.graphs is None:
@@ -170,7 +177,7 @@ def recordable(boot: Boot, platform: Platform) -> tuple[list[StepShape], str]:
             logger.info("graphs: none of steps that verify drafts (%s)", refused)
         else:
             shapes += verifying
-    return shapes, against
+    return [shape._replace(variant=variant) for shape in shapes for variant in variants], against
 
 
 def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:

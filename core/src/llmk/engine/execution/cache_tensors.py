@@ -29,12 +29,17 @@ class CacheTensors:
     sites: tuple[str, ...]
     specs: tuple[CacheSpec, ...]
     groups: tuple[CacheGroup, ...]
+    tails: tuple[int, int] = (0, 0)
+    """Requests and drafts of each that recurrent layers have tails for (:class:`~llmk.api.DraftTails`)."""
 
     @classmethod
-    def of(cls, model: Model, build: Build, groups: Sequence[CacheGroup]) -> CacheTensors:
+    def of(
+        cls, model: Model, build: Build, groups: Sequence[CacheGroup], tails: tuple[int, int] = (0, 0)
+    ) -> CacheTensors:
         """The caches of a model whose layers are grouped as ``groups``."""
         specs = model.cache_specs()
-        return cls(build, tuple(site for _, site, _ in specs), tuple(spec for _, _, spec in specs), tuple(groups))
+        sites = tuple(site for _, site, _ in specs)
+        return cls(build, sites, tuple(spec for _, _, spec in specs), tuple(groups), tails)
 
     def layers(self) -> list[CachedLayer]:
         """How each layer gets its part of a step, in the order of the specs."""
@@ -57,7 +62,15 @@ class CacheTensors:
         own = self._in_order([columns[i][layer] for group in self.groups for i, layer in enumerate(group.layers)])
         if self.build.shadows is not None:
             self._allocate_shadows(num_blocks, own)
+        if all(self.tails):
+            pairs = zip(self.specs, own, strict=True)
+            own = [(*cache, *self._tails(spec)) if isinstance(spec, RecurrentCache) else cache for spec, cache in pairs]
         return own
+
+    def _tails(self, spec: RecurrentCache) -> list[Tensor]:
+        """Where one layer keeps what drafts would add to its state."""
+        slots, most = self.tails
+        return [self._zeros((slots + 1, most, *each.shape), getattr(torch, each.dtype)) for each in spec.inputs]
 
     def _allocate_shadows(self, num_blocks: int, caches: Sequence[Any]) -> None:
         """What shadows keep next to each of ``caches``, in blocks of the same numbers."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from llmk.api import AttentionBackend, CacheStep
 from llmk.engine.device.batch import Batch, DraftRows, LaidOutStep
 from llmk.engine.device.given_rows import GivenRows
-from llmk.engine.device.graphs import Recorded, StepGraphs, StepShape
+from llmk.engine.device.graphs import ADAPTERS, PLAIN, Recorded, StepGraphs, StepShape, Variant
 from llmk.engine.device.host_rows import HostRows
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
@@ -133,20 +133,26 @@ class Runner(Executor):
             return PendingResult(plan.step, None)
         self._apply(plan)
         given = self._given.of(plan.work)
-        if replay and given is None and self._graphs is not None:
+        has_tails = plan.speculative and self.batch.accepted is not None  # no recorded step has these, or embeddings
+        if replay and self._graphs is not None and not has_tails and given is None:
             if all(work.num_tokens == 1 and work.sample for work in plan.work):
-                if len(plan.work) <= self._graphs.most_decoding:
+                if len(plan.work) <= self._graphs.most_decoding(self._variant(plan)):
                     return self._replayed_decode(plan)
             elif (pending := self._replayed(plan)) is not None:
                 return pending
         step = self._lay_out(plan)
-        return self._finish(plan, step, self._compute(step.tensors, step.groups, given))
+        return self._finish(plan, step, self._compute(step.tensors, step.groups, step.adapter_index, given))
 
     def _compute(
-        self, tensors: StepTensors, groups: Sequence[CacheStep], given: GivenEmbeddings | None = None
+        self,
+        tensors: StepTensors,
+        groups: Sequence[CacheStep],
+        adapter_index: Tensor | None,
+        given: GivenEmbeddings | None = None,
     ) -> Tensor:
         """The step's final hidden states."""
         self.build.select(tensors.token_ids.shape[0])
+        self.build.adapter_index = adapter_index
         meta = [self._prepare(layer, groups[layer.group]) for layer in self._prepares]
         context = StepContext(tensors.positions, self.caches, [meta[i] for i in self._layers], given)
         return self._forward(tensors.token_ids, context)
@@ -155,7 +161,8 @@ class Runner(Executor):
         """A step of fixed shape, as it is recorded (:data:`llmk.engine.device.graphs.Run`)."""
         longest = 1 if shape.decodes else shape.tokens
         tensors, groups = self.batch.place(slots, counts, shape.tokens, longest, self.batch.max_len)
-        hidden = self._compute(tensors, groups)
+        adapters = self.batch.adapter_index(slots, tensors.rows) if "adapters" in shape.variant else None
+        hidden = self._compute(tensors, groups, adapters)
         if shape.decodes:
             logits = self.model.logits(hidden)
         else:
@@ -168,10 +175,13 @@ class Runner(Executor):
             self.batch.append(slots, token_ids)
         return Recorded(hidden, logits, token_ids, finite.pack(token_ids, finite.chosen(logits, token_ids)))
 
+    def _variant(self, plan: StepPlan) -> Variant:
+        return ADAPTERS if self.batch.has_adapters(plan) else PLAIN
+
     def _replayed_decode(self, plan: StepPlan) -> PendingResult:
         """A recorded step in which each request computes one token."""
         slots = [work.slot for work in plan.work]
-        index, recorded = self._decode(slots)
+        index, recorded = self._decode(slots, self._variant(plan))
         scored = self.scorer(recorded.hidden, plan.work)
         pending = PendingResult(plan.step, None, scored, items=range(len(slots)))
         if self.sampler.all_plain_greedy(slots) and not plan.deferred:
@@ -194,7 +204,7 @@ class Runner(Executor):
         width = max(samples)
         if width < 1 or (width > 1 and not all(samples)):
             return None
-        graph = self._graphs.find(plan.num_tokens, len(plan.work), width)
+        graph = self._graphs.find(plan.num_tokens, len(plan.work), width, self._variant(plan))
         if graph is None:
             return None
         self.batch.draft(plan)

@@ -164,6 +164,7 @@ class WarmUp:
             params=part.params,
             eos_token_ids=(),
             seed=0,
+            adapter=int(self.runner.batch.adapters is not None),
         )
 
 

@@ -61,7 +61,7 @@ class Drafting:
     drafted from then on; ``failures`` counts it.
 
     With ``host_lengths``, attention is planned on the host: a sequence waits until it is known how many of its drafts
-    were accepted.
+    were accepted. With ``tails``, the model has recurrent states, which take in accepted drafts with the next step.
     """
 
     def __init__(
@@ -73,11 +73,13 @@ class Drafting:
         id: str = "",
         wheel: str = "",
         host_lengths: bool = False,
+        tails: bool = False,
     ) -> None:
         self.length = length
         self.on_host = speculator is not None
         self.failures = 0
         self._host_lengths = host_lengths
+        self._tails = tails
         self._vocab_size = vocab_size
         self._speculator = speculator
         self._id, self._wheel = id, wheel
@@ -96,9 +98,9 @@ class Drafting:
         choice, plan = speculation_of(boot.plan), boot.plan
         if choice is None:
             return None
-        if boot.facts.recurrent:
-            sites = ", ".join(facts.site for facts in boot.facts.recurrent)
-            what = f"{choice.id} drafts tokens, which layers with recurrent state ({sites}) can't take back yet"
+        if lacking := [facts.site for facts in boot.facts.recurrent if not facts.inputs]:
+            sites = ", ".join(lacking)
+            what = f"{choice.id} drafts tokens, which recurrent layers ({sites}) can't take back: they name no inputs"
             raise ConfigError(what, hint="leave speculation.use empty for this model")
         if choice.kind == DEVICE and plan.pipeline > 1:
             what = f"{choice.id} drafts on the device, where each of {plan.pipeline} stages knows its own tokens alone"
@@ -110,7 +112,8 @@ class Drafting:
         length, (piece,) = DraftLength(boot.settings.config.speculation.num_drafts), choice.pieces
         wheel = f"{piece.distribution} {piece.version}"
         made = host_speculator(boot) if choice.kind == HOST else None
-        return cls(length, boot.facts.vocab_size, made, id=piece.id, wheel=wheel, host_lengths=host_lengths)
+        how = {"host_lengths": host_lengths, "tails": bool(boot.facts.recurrent)}
+        return cls(length, boot.facts.vocab_size, made, id=piece.id, wheel=wheel, **how)
 
     def issue(self, step: IssuedStep, ready: list[Sequence], room: int, cache: BlockCache, num_running: int) -> None:
         """Issues one token for each of ``ready``, and at most ``room`` drafts in all.
@@ -131,6 +134,7 @@ class Drafting:
                 count = min(count, sequence.tables.capacity - end)
             room -= count
             step.issue(sequence, 1 + count, count, drafts[:count])
+            sequence.num_late = count if self._tails else 0
 
     def settle(self, sequence: Sequence, num_drafts: int, accepted: int, is_running: bool) -> None:
         """Corrects a sequence's bounds, now that the first ``accepted`` of ``num_drafts`` drafts were. ``is_running``:
@@ -139,6 +143,8 @@ class Drafting:
         sequence.num_uncertain -= num_drafts
         if is_running:
             sequence.num_computed -= num_drafts - accepted
+            if self._tails and sequence.num_pending == 1:  # no step was issued since
+                sequence.num_late = accepted
         own = self._of(sequence)
         self.length.observe(num_drafts, accepted, own.acceptance)
         self._learn(own, accepted)

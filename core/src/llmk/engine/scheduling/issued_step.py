@@ -44,6 +44,8 @@ class IssuedStep:
             work.num_drafts, work.drafts, work.num_uncertain = num_drafts, list(drafts), sequence.num_uncertain
             sequence.num_uncertain += num_drafts
             plan.speculative = True
+        elif sequence.num_late:
+            plan.speculative = True
         if sample and sequence.grammar is not None:
             work.masked = plan.deferred = True
         plan.work.append(work)

@@ -83,6 +83,7 @@ class LiveSequences:
         insort(self.running, sequence, key=arrival_of)
         sequence.slot = self.free_slots.pop()
         sequence.num_computed = num_cached
+        sequence.num_late = 0
         sequence.admissions += 1
         if sequence.admissions == 1:
             stats = self._stats

@@ -31,6 +31,7 @@ class Sequence:
         num_computed: tokens in the cache once all issued steps have run, if all drafts are accepted.
         num_pending: tokens that issued steps will sample then, not yet known to the host.
         num_uncertain: drafts among these tokens.
+        num_late: accepted drafts that recurrent states lack until its next step, at most.
         drafts: what is known of drafts for it, if any were tried.
         grammar: what its output must match, if anything.
         scored: log-probabilities of the prompt's second token and on, until they are reported.
@@ -53,6 +54,7 @@ class Sequence:
         "no_output",
         "num_cached",
         "num_computed",
+        "num_late",
         "num_pending",
         "num_prompt",
         "num_uncertain",
@@ -83,6 +85,7 @@ class Sequence:
         self.num_computed = 0
         self.num_pending = 0
         self.num_uncertain = 0
+        self.num_late = 0
         self.drafts: SequenceDrafts | None = None
         self.grammar: Grammar | None = None
         self.num_cached = 0
@@ -118,6 +121,7 @@ class Sequence:
             num_delivered=self.num_prompt - self.num_wanted,
             request_id=request.context.log_id,
             embeddings=left_of(request.embeddings, self.num_computed),
+            adapter=request.adapter,
         )
 
     def take_scores(self, part: ScoredTokens) -> None:

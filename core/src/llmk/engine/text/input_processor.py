@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -30,11 +30,21 @@ too long, and tokens by which the end of a part may differ from the same place i
 
 class InputProcessor:
     """Turns prompts into sequences for the engine that ``info`` describes. Requests without a seed draw one from the
-    generator that ``seed`` starts. With ``isolate_tenants``, no tenant's prefix is a hit for another's.
+    generator that ``seed`` starts. With ``isolate_tenants``, no tenant's prefix is a hit for another's. ``adapters``
+    are the names of the configured adapters.
     """
 
-    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int, isolate_tenants: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        info: EngineInfo,
+        *,
+        seed: int,
+        isolate_tenants: bool = False,
+        adapters: Iterable[str] = (),
+    ) -> None:
         self.info = info
+        self._adapters = {name: number for number, name in enumerate(adapters, 1)}
         self._isolate_tenants = isolate_tenants
         self._tokenizer = tokenizer
         self._random = Random(seed)
@@ -50,9 +60,12 @@ class InputProcessor:
 
         Raises:
             ContextLengthExceeded: where the prompt leaves no room for a token.
-            RequestError: where the prompt is empty, a token id is not the model's, or what is to be returned needs
-                token ids that the prompt does not have.
+            RequestError: where the prompt is empty, a token id is not the model's, what is to be returned needs token
+                ids that the prompt does not have, or there is no such adapter.
         """
+        if (adapter := context.adapter) and adapter not in self._adapters:
+            known = ", ".join(self._adapters) or "none"
+            raise RequestError(f"there is no adapter {adapter!r} (configured: {known})", param="model")
         if isinstance(prompt, str):
             check_text(self._tokenizer, prompt, self.info.max_model_len)
             prompt = self._tokenizer.encode_prompt(prompt)
@@ -75,6 +88,7 @@ class InputProcessor:
                 eos_token_ids=self._tokenizer.eos_token_ids,
                 seed=derived_seed(seed, index),
                 returns=returns,
+                adapter=self._adapters[adapter] if adapter else 0,
             )
             for index in range(params.n)
         ]

@@ -32,6 +32,8 @@ class RequestContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of a tenant's requests, those with lower numbers are scheduled first."""
     cache_salt: str = ""
     """Requests with different salts share no cached prefix."""
+    adapter: str = ""
+    """The name of its adapter; empty: none."""
 
 
 class EngineRequest(msgspec.Struct, kw_only=True):
@@ -47,6 +49,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     seed: int = 0
     """Always set by the front end, so that sampling does not depend on the batch."""
+    adapter: int = 0
+    """The number of its adapter among the configured ones, from 1; 0: none. It starts the keys of cached prefixes."""
     pin: str = ""
     """Id under which its prompt is to stay in the cache once it is computed, in place of what that id pinned before."""
     pin_seconds: float = 0.0

@@ -18,7 +18,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
     ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. What
     ``returns`` and ``params`` want of each of the prompt's tokens is not wanted (again) of the first ``num_delivered``.
-    The log calls it by ``request_id``.
+    The log calls it by ``request_id``. ``adapter`` is :attr:`llmk.engine.wire.request.EngineRequest.adapter`.
 
     ``embeddings`` are those given in place of tokens, as far as they are not in the cache already; there, ``token_ids``
     has the vocabulary's size.
@@ -36,6 +36,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     returns: Returns = "tokens"
     num_delivered: int = 0
     request_id: str = ""
+    adapter: int = 0
     embeddings: list[EmbeddingRun] = []
 
 
@@ -65,8 +66,8 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
 
 class StepPlan(msgspec.Struct, kw_only=True):
     """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled. ``speculative``: it
-    verifies drafts, or continues requests whose drafts a step in flight verifies. ``deferred``: it samples only once
-    its :class:`Masks` have come."""
+    verifies drafts, or continues requests whose drafts a step in flight verifies, or whose recurrent states lack
+    accepted ones. ``deferred``: it samples only once its :class:`Masks` have come."""
 
     step: int
     freed: list[int] = []

@@ -22,11 +22,14 @@ class GatedMLP:
 
     def __init__(self, builder: Builder, spec: tree.GatedMLP, *, fused: bool) -> None:
         self._gate_up, self._down = builder.linear(spec.gate_up), builder.linear(spec.down)
+        self._apart = spec.gate_up.adapters is not None
         if not fused:
-            op = builder.kernel(spec, self._gate_up)
+            op = builder.kernel(spec, None if self._apart else self._gate_up)
             self._op = partial(op, **spec.options) if spec.options else op
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        if self._apart:
+            return self._down(self._op(self._gate_up(x)))
         return self._down(self._op(x, self._gate_up.weight, self._gate_up.bias))
 
     def after(self, gated: Tensor, *, step: StepContext) -> Tensor:

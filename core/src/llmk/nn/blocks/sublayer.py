@@ -10,7 +10,7 @@ from torch import Tensor
 from llmk.nn.blocks.block import Block, Entered
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
-from llmk.nn.norm import AddRMSNorm, NormAdd, SandwichNorm
+from llmk.nn.norm import AddRMSNorm, NormAdd, SandwichNorm, with_options
 
 if TYPE_CHECKING:
     from llmk import tree
@@ -66,7 +66,7 @@ class FirstNorm(NormWeight):
     """The norm before the first block."""
 
     def __init__(self, build: Build, spec: tree.Norm, site: str) -> None:
-        self._op: Callable[..., Tensor] = build.kernel("op", site)
+        self._op: Callable[..., Tensor] = with_options(build.kernel("op", site), norm_offset=spec.offset)
         super().__init__(build, spec)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -108,11 +108,11 @@ def make_joint(builder: Builder, spec: tree.Joint) -> Join:
         return Sum(spec.scale)
     if norm is None:
         assert post is not None
-        return PostNormed(NormAdd(build, post.at, post.size, post.eps, site=builder.op(spec)))
+        return PostNormed(NormAdd(build, post.at, post.size, post.eps, site=builder.op(spec), offset=post.offset))
     first_site, *others = builder.ops(spec)
     if spec.first:
         return FirstNorm(build, norm, first_site)
-    sites = {"first_site": first_site, "site": others[0]}
+    own: dict[str, Any] = {"first_site": first_site, "site": others[0], "offset": norm.offset}
     if post is None:
-        return AddRMSNorm(build, norm.at, norm.size, norm.eps, **sites, residual_multiplier=spec.scale)
-    return SandwichNorm(build, post.at, norm.at, norm.size, norm.eps, **sites)
+        return AddRMSNorm(build, norm.at, norm.size, norm.eps, residual_multiplier=spec.scale, **own)
+    return SandwichNorm(build, post.at, norm.at, norm.size, norm.eps, **own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
@@ -14,8 +15,9 @@ from llmk.api.matching import match_model
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watched
+from llmk.planning.adapters import Adapter, adapter_rooms
 from llmk.planning.selection import elect
-from llmk.tree import CausalLM, Program, lower, model_facts
+from llmk.tree import CausalLM, Program, adapted, lower, model_facts
 from llmk.tree import Config as ModelConfig
 
 if TYPE_CHECKING:
@@ -39,11 +41,13 @@ def find_checkpoint(registry: Registry, path: str) -> str:
     return folders[0][1]
 
 
-def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> ModelFacts:
+def describe_model(
+    model: Registered[ModelSpec], checkpoint: Checkpoint, adapters: Sequence[Adapter] = ()
+) -> ModelFacts:
     """The facts of the family's tree, or those that its ``describe`` returns. Its LlmkErrors are raised as they are,
     other exceptions as PluginError."""
     if model.spec.tree:
-        facts = model_facts(model_program(model, checkpoint), ModelConfig(checkpoint))
+        facts = model_facts(model_program(model, checkpoint, adapters), ModelConfig(checkpoint))
     else:
         facts = _call(model, "describe", ModelFacts, checkpoint)
         _check_sites(model, facts)
@@ -60,9 +64,15 @@ def _check_sites(model: Registered[ModelSpec], facts: ModelFacts) -> None:
             )
 
 
-def model_program(model: Registered[ModelSpec], checkpoint: Checkpoint) -> Program:
-    """The lowered tree of a family that gives one. Errors as in :func:`describe_model`."""
-    return lower(_call(model, "tree", CausalLM, ModelConfig(checkpoint)))
+def model_tree(model: Registered[ModelSpec], checkpoint: Checkpoint) -> CausalLM | None:
+    """The tree of a family that gives one. Errors as in :func:`describe_model`."""
+    return _call(model, "tree", CausalLM, ModelConfig(checkpoint)) if model.spec.tree else None
+
+
+def model_program(model: Registered[ModelSpec], checkpoint: Checkpoint, adapters: Sequence[Adapter] = ()) -> Program:
+    """The lowered tree of a family that gives one, with room for adapters. Errors as in :func:`describe_model`."""
+    tree = _call(model, "tree", CausalLM, ModelConfig(checkpoint))
+    return lower(adapted(tree, adapter_rooms(adapters, tree)) if adapters else tree)
 
 
 def _call(model: Registered[ModelSpec], kind: str, returned: type[T], argument: object) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmk.api import AttentionQuery
-from llmk.reference.examples.rows import EPS, rotary_keywords, rotation
+from llmk.reference.examples.rows import EPS, rotary_keywords, rotation, sum_keywords
 from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _KEY_DIM, _VALUE_DIM = 32, 24
@@ -13,8 +13,8 @@ _KEY_DIM, _VALUE_DIM = 32, 24
 
 
 def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
-    """With norms of queries and keys, and without; not rotated, and with positions of several axes. Small heads are
-    rotated whole, others by half."""
+    """With norms of queries and keys, of both kinds, and without; not rotated, and with positions of several axes.
+    Small heads are rotated whole, others by half."""
     if site.latent_dim is not None:
         return ()
     sizes = {name: getattr(site, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
@@ -26,6 +26,7 @@ def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
     kinds: tuple[Facts, ...] = (
         {"rotary_dim": rotary_dim, "qk_norm": True},
         {"rotary_dim": rotary_dim, "qk_norm": False},
+        {"rotary_dim": rotary_dim, "qk_norm": True, "norm_offset": 1.0},
         {"rotary_dim": 0, "qk_norm": True, "no_rope": True},
         {"rotary_dim": rotary_dim, "qk_norm": False, "rotary_sections": (2, rotary_dim // 2 - 2)},
     )
@@ -70,8 +71,12 @@ def _latent_attention(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return q, *latent, k_up, v_up, *rotation(draw, rope, rows, {})
 
 
+def _keywords(draw: Draw, facts: Facts) -> Facts:
+    return {**rotary_keywords(draw, facts), **sum_keywords(draw, facts)}
+
+
 QK_NORM_ROPE = OpExamples(
-    _head_facts, _qkv, by_row=("q", "k", "v", "positions"), wide=("q", "k", "v"), keywords=rotary_keywords
+    _head_facts, _qkv, by_row=("q", "k", "v", "positions"), wide=("q", "k", "v"), keywords=_keywords
 )
 WRITE_LATENT = OpExamples(_latent_facts, _write_latent, by_row=("q_rope", "latent", "positions"))
 LATENT_ATTENTION = OpExamples(_latent_facts, _latent_attention, by_row=("q", "latent", "positions"))

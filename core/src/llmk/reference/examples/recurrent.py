@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import CacheStep
+from llmk.api import CacheStep, DraftTails
 from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _BLOCK = 16
@@ -17,17 +17,28 @@ _PROMPTS = ((0, 37), (20, 21), (15, 40), (0, 3))
 token."""
 
 
-def _step(draw: Draw, rows: int) -> tuple[CacheStep, list[int], int]:
+_ACCEPTED = (0, 2, 3, 0)
+"""With drafts, how many of each request's were accepted in the step before."""
+
+
+def _step(draw: Draw, rows: int, facts: Facts, *, late: bool = False) -> tuple[CacheStep, list[int], int]:
     """A step, the blocks of the states before it, and the number of blocks. With one row, the step contains only
-    decodes."""
+    decodes. Where the ``facts`` have drafts, each request ends with as many, and with ``late``, states lack some of
+    the step before."""
     work = [(20, 21), (31, 32), (32, 33)] if rows == 1 else list(_PROMPTS)
+    most = facts.get("max_drafts", 0)
+    work = [(start, stop + most) for start, stop in work]
+    accepted = [count if late and most else 0 for count in _ACCEPTED[: len(work)]]
     each = 3
     order = draw.order(len(work) * each + 1)
     table, poison = order[:-1].view(len(work), each).clone(), int(order[-1])
-    before = [int(table[i, (start - 1) // _BLOCK]) for i, (start, _) in enumerate(work) if start]
-    for i, (start, stop) in enumerate(work):
+    settled = [start - count for (start, _), count in zip(work, accepted, strict=True)]
+    before = [int(table[i, (start - 1) // _BLOCK]) for i, start in enumerate(settled) if start]
+    for i, (start, (_, stop)) in enumerate(zip(settled, work, strict=True)):
         table[i, : max(start - 1, 0) // _BLOCK] = poison
         table[i, -(-stop // _BLOCK) :] = poison
+    slots = [(2, 0, 3, 1)[i] for i in range(len(work))]
+    columns = slots, accepted, [most] * len(work)
     counts = [stop - start for start, stop in work]
     step = CacheStep(
         query_start=torch.tensor([0, *accumulate(counts)], dtype=torch.int32),
@@ -41,6 +52,7 @@ def _step(draw: Draw, rows: int) -> tuple[CacheStep, list[int], int]:
         block_size=_BLOCK,
         host_query_lens=counts,
         host_seq_lens=[stop for _, stop in work],
+        tails=DraftTails(*map(torch.tensor, columns)) if most else None,
     )
     return step, before, order.numel()
 
@@ -51,9 +63,21 @@ def _cache(draw: Draw, before: list[int], blocks: int, dtype: torch.dtype, *shap
     return cache
 
 
-def _conv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+def _tails(draw: Draw, step: CacheStep, *widths: int) -> tuple[Tensor, ...]:
+    """Tails of inputs of these widths, NaN but for what was accepted; none without drafts."""
+    if step.tails is None:
+        return ()
+    most = int(step.tails.num_drafts[0])
+    found = tuple(torch.full((5, most, width), torch.nan, dtype=draw.dtype) for width in widths)
+    for slot, count in zip(step.tails.slots.tolist(), step.tails.accepted.tolist(), strict=True):
+        for tail, width in zip(found, widths, strict=True):
+            tail[slot, :count] = draw.floats(count, width)
+    return found
+
+
+def _conv(draw: Draw, facts: Facts, rows: int, *, late: bool = False) -> tuple[Any, ...]:
     """Of ``causal_conv``."""
-    step, before, blocks = _step(draw, rows)
+    step, before, blocks = _step(draw, rows, facts, late=late)
     kernel = facts["conv_kernel"]
     channels = facts["num_heads"] * facts["head_dim"] + 2 * facts["num_groups"] * facts["state_size"]
     cache = _cache(draw, before, blocks, draw.dtype, kernel - 1, channels)
@@ -62,7 +86,7 @@ def _conv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _scan(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``state_space_scan``."""
-    step, before, blocks = _step(draw, rows)
+    step, before, blocks = _step(draw, rows, facts)
     tokens, heads, size, states = step.num_tokens, facts["num_heads"], facts["head_dim"], facts["state_size"]
     x, dt = draw.floats(tokens, heads, size), draw.floats(tokens, heads)
     b, c = (draw.floats(tokens, facts["num_groups"], states) for _ in range(2))
@@ -76,18 +100,19 @@ def _decay(draw: Draw, heads: int) -> Tensor:
 
 def _mixer(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``state_space_mixer``."""
-    _, weight, bias, conv, step = _conv(draw, facts, rows)
+    _, weight, bias, conv, step = _conv(draw, facts, rows, late=True)
     heads, inner = facts["num_heads"], facts["num_heads"] * facts["head_dim"]
     before = conv.isfinite().flatten(1).all(1).nonzero().flatten().tolist()
     scan = _cache(draw, before, conv.shape[0], torch.float32, heads, facts["head_dim"], facts["state_size"])
+    caches = conv, scan, *_tails(draw, step, weight.shape[0], heads)
     projected = draw.floats(step.num_tokens, inner + weight.shape[0] + heads)
     scanned = _decay(draw, heads), draw.reals(heads), draw.reals(heads), facts["dt_limits"]
-    return projected, weight, bias, *scanned, draw.floats(inner), 1e-5, (conv, scan), step
+    return projected, weight, bias, *scanned, draw.floats(inner), 1e-5, caches, step
 
 
 def _delta(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``gated_delta_rule``."""
-    step, before, blocks = _step(draw, rows)
+    step, before, blocks = _step(draw, rows, facts)
     tokens, heads, keys = step.num_tokens, facts["num_heads"], facts["num_key_heads"]
     q, k = (draw.floats(tokens, keys, facts["key_dim"]) for _ in range(2))
     g, beta = -torch.rand(tokens, heads, generator=draw.random), torch.rand(tokens, heads, generator=draw.random)
@@ -97,7 +122,7 @@ def _delta(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``gated_delta_net``."""
-    step, before, blocks = _step(draw, rows)
+    step, before, blocks = _step(draw, rows, facts, late=True)
     tokens, heads, value = step.num_tokens, facts["num_heads"], facts["value_dim"]
     channels = 2 * facts["num_key_heads"] * facts["key_dim"] + heads * value
     conv = _cache(draw, before, blocks, draw.dtype, facts["conv_kernel"] - 1, channels)
@@ -110,7 +135,8 @@ def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
         draw.floats(value),
         1e-5,
     )
-    return *rows_of, draw.floats(tokens, heads), *weights, (conv, memory), step
+    caches = conv, memory, *_tails(draw, step, channels, heads, heads)
+    return *rows_of, draw.floats(tokens, heads), *weights, caches, step
 
 
 _DELTA = {"num_heads": 6, "num_key_heads": 2, "key_dim": 12, "value_dim": 8, "conv_kernel": 4}
@@ -124,8 +150,11 @@ _SPACE: Facts = {
     "dt_limits": (0.0, None),
 }
 
-CAUSAL_CONV = OpExamples((_SPACE,), _conv)
-STATE_SPACE_SCAN = OpExamples((_SPACE,), _scan)
-GATED_DELTA_RULE = OpExamples((_DELTA,), _delta)
-STATE_SPACE_MIXER = OpExamples((_SPACE,), _mixer, chained=True)
-GATED_DELTA_NET = OpExamples((_DELTA,), _delta_net, chained=True)
+_SPACES = (_SPACE, {**_SPACE, "max_drafts": 3})
+_DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3})
+
+CAUSAL_CONV = OpExamples(_SPACES, _conv)
+STATE_SPACE_SCAN = OpExamples(_SPACES, _scan)
+GATED_DELTA_RULE = OpExamples(_DELTAS, _delta)
+STATE_SPACE_MIXER = OpExamples(_SPACES, _mixer, chained=True)
+GATED_DELTA_NET = OpExamples(_DELTAS, _delta_net, chained=True)

@@ -47,8 +47,8 @@ def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 
 def sum_keywords(draw: Draw, facts: Facts) -> Facts:
-    """The factor in a residual sum."""
-    return {name: facts[name] for name in facts if name == "residual_multiplier"}
+    """The factor in a residual sum, and what is added to a norm's weight."""
+    return {name: facts[name] for name in ("residual_multiplier", "norm_offset") if name in facts}
 
 
 def _sandwich(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -137,12 +137,12 @@ def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return draw.floats(rows, heads, inner), draw.floats(heads, inner, outer, scale=inner**-0.5)
 
 
-RMS_NORM = OpExamples(_SIZES, _norm, by_row=("x",), wide=("x",))
-ADD_RMS_NORM = OpExamples(
-    (*_SIZES, {"size": 72, "residual_multiplier": 0.22}), _add_norm, by_row=("x", "residual"), keywords=sum_keywords
-)
-RMS_NORM_ADD = OpExamples(_SIZES, _add_norm, by_row=("x", "residual"))
-SANDWICH_NORM = OpExamples(_SIZES, _sandwich, by_row=("x", "residual"))
+_NORMED: tuple[Facts, ...] = (*_SIZES, {"size": 72, "norm_offset": 1.0})
+RMS_NORM = OpExamples(_NORMED, _norm, by_row=("x",), wide=("x",), keywords=sum_keywords)
+_SUMS: Any = {"by_row": ("x", "residual"), "keywords": sum_keywords}
+ADD_RMS_NORM = OpExamples((*_NORMED, {"size": 72, "residual_multiplier": 0.22}), _add_norm, **_SUMS)
+RMS_NORM_ADD = OpExamples(_NORMED, _add_norm, **_SUMS)
+SANDWICH_NORM = OpExamples(_NORMED, _sandwich, **_SUMS)
 ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, by_row=("x", "residual"))
 GATED_RMS_NORM = OpExamples(_SPACE, _gated_norm, by_row=("x", "gate"), wide=("gate",), options={"groups": 2})
 GATED = OpExamples(_GATED, _gated, by_row=("x",), keywords=gated_keywords)

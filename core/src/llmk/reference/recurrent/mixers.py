@@ -8,6 +8,7 @@ from torch import Tensor
 
 from llmk.api.cache import CacheStep
 from llmk.reference.pointwise import sigmoid, softplus
+from llmk.reference.recurrent.tails import with_accepted
 
 
 def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
@@ -24,7 +25,7 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
         dt_limits: tuple[float, float | None],
         norm_weight: Tensor,
         eps: float,
-        caches: tuple[Tensor, Tensor],
+        caches: tuple[Tensor, ...],
         step: CacheStep,
     ) -> Tensor:
         """Convolution, selective scan, gate and norm (Mamba-2, arXiv:2405.21060).
@@ -37,7 +38,8 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
             a, d, dt_bias, dt_limits: as in :func:`~llmk.reference.recurrent.state_space_scan.state_space_scan`.
             norm_weight: ``[inner]``; each group has its own norm, after the gate.
             caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the scan, float32 ``[num_blocks,
-                heads, head_dim, state_size]``; read and written in place.
+                heads, head_dim, state_size]``; read and written in place. With drafts, also the tails of the channels
+                and step sizes (:class:`~llmk.api.DraftTails`).
 
         Returns:
             ``[tokens, inner]``.
@@ -45,11 +47,15 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
         _, heads, head_dim, state_size = caches[1].shape
         inner, channels = heads * head_dim, conv_weight.shape[0]
         gate, mixed, dt = projected.split_with_sizes((inner, channels, heads), 1)
+        rows = None
+        if step.tails is not None:
+            (mixed, dt), step, rows = with_accepted((mixed, dt), caches[2:], step)
         mixed = conv(mixed, conv_weight, conv_bias, caches[0], step, activation="silu")
         wide = (channels - inner) // 2
         x, b, c = mixed.split_with_sizes((inner, wide, wide), 1)
         x, b, c = x.unflatten(1, (heads, -1)), b.unflatten(1, (-1, state_size)), c.unflatten(1, (-1, state_size))
         y = scan(x, dt, a, b, c, d, dt_bias, dt_limits, caches[1], step).flatten(1)
+        y = y if rows is None else y[rows]
         return norm(y, gate, norm_weight, eps, groups=b.shape[1], norm_before_gate=False)
 
     return state_space_mixer
@@ -69,7 +75,7 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
         dt_bias: Tensor,
         norm_weight: Tensor,
         eps: float,
-        caches: tuple[Tensor, Tensor],
+        caches: tuple[Tensor, ...],
         step: CacheStep,
     ) -> Tensor:
         """Convolution, gated delta rule, norm and gate (Gated DeltaNet, arXiv:2412.06464).
@@ -84,12 +90,16 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
             decay, dt_bias: ``[heads]``; ``decay`` is negative.
             norm_weight: ``[value_dim]``; each head is normed before it is gated.
             caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the rule, float32 ``[num_blocks,
-                heads, value_dim, key_dim]``; read and written in place.
+                heads, value_dim, key_dim]``; read and written in place. With drafts, also the tails of ``mixed``, ``a``
+                and ``b`` (:class:`~llmk.api.DraftTails`).
 
         Returns:
             ``[tokens, heads * value_dim]``.
         """
         _, heads, value_dim, key_dim = caches[1].shape
+        rows = None
+        if step.tails is not None:
+            (mixed, a, b), step, rows = with_accepted((mixed, a, b), caches[2:], step)
         mixed = conv(mixed, conv_weight, None, caches[0], step, activation="silu")
         values = heads * value_dim
         keys = (mixed.shape[1] - values) // 2
@@ -97,6 +107,7 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
         q, k, v = q.unflatten(1, (-1, key_dim)), k.unflatten(1, (-1, key_dim)), v.unflatten(1, (heads, -1))
         g = decay * softplus(a.float() + dt_bias)
         y = rule(q, k, v, g, sigmoid(b.float()), caches[1], step)
+        y = y if rows is None else y[rows]
         return norm(y, gate, norm_weight, eps, groups=1, norm_before_gate=True).flatten(1)
 
     return gated_delta_net

@@ -26,6 +26,8 @@ class _Run(NamedTuple):
     num_tokens: int
     before: int
     """Tokens of the request in earlier steps."""
+    num_drafts: int
+    """How many of these tokens are drafts."""
 
 
 Index = slice | Tensor
@@ -35,7 +37,7 @@ def walk(
     rule: Rule, inputs: Sequence[Tensor], out: Tensor, cache: Tensor, step: CacheStep, *, longest: int = 1 << 30
 ) -> None:
     """Applies ``rule`` to all tokens of a step. Fills ``out``, and stores in ``cache`` the state after every token that
-    fills a block and after each request's last token.
+    fills a block and after each request's last token, drafts apart.
 
     Requests with one token advance in one batch; every other request advances alone, block by block. A step in which
     every request has one token never synchronizes with the device; other steps read lengths and block ids back to the
@@ -57,12 +59,13 @@ def walk(
 def _partition(step: CacheStep) -> tuple[tuple[Index, Index] | None, list[_Run]]:
     """The requests with one token, as indices of requests and of their rows; and the runs of all other requests."""
     requests = step.num_requests
-    if step.max_query_len == 1 and step.num_tokens == requests:
+    if step.tails is None and step.max_query_len == 1 and step.num_tokens == requests:
         return (slice(requests), slice(requests)), []
     starts = step.query_start[: requests + 1].tolist()
     lengths = step.seq_lens[:requests].tolist()
     counts = [stop - start for start, stop in pairwise(starts)]
-    runs = [_Run(i, starts[i], n, lengths[i] - n) for i, n in enumerate(counts) if n > 1]
+    drafts = [0] * requests if step.tails is None else step.tails.num_drafts.tolist()
+    runs = [_Run(i, starts[i], n, lengths[i] - n, drafts[i]) for i, n in enumerate(counts) if n > 1]
     ones = [i for i, n in enumerate(counts) if n == 1]
     if not ones:
         return None, runs
@@ -98,13 +101,13 @@ def _advance_run(
         state = cache[blocks[(run.before - 1) // size]].unsqueeze(0)
     else:
         state = cache.new_zeros(1, *cache.shape[1:])
-    done = 0
+    done, known = 0, run.num_tokens - run.num_drafts
     while done < run.num_tokens:
         start, left_in_block = done, size - (run.before + done) % size
-        done = min(run.num_tokens, start + longest, start + left_in_block)
+        done = min(known if start < known else run.num_tokens, start + longest, start + left_in_block)
         rows = slice(run.first + start, run.first + done)
         outputs, state = rule(state, *(x[rows].unsqueeze(0) for x in inputs))
         out[rows] = outputs.squeeze(0)
         after = run.before + done
-        if done == run.num_tokens or after % size == 0:
+        if done == known or (done < known and after % size == 0):
             cache[blocks[(after - 1) // size]] = state[0]

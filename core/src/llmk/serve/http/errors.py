@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Self, cast
 
@@ -58,10 +58,12 @@ class UnknownModel(RequestError):
     code, http_status = "model_not_found", 404
 
 
-def check_model(name: object, served: str) -> None:
-    """Raises :class:`UnknownModel` if ``name`` is not the served model; ``None`` is accepted."""
-    if isinstance(name, str) and name != served:
-        raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
+def check_model(name: object, served: str, adapters: Collection[str] = ()) -> None:
+    """Raises :class:`UnknownModel` if ``name`` is neither the served model nor one of its adapters; ``None`` is
+    accepted."""
+    if isinstance(name, str) and name != served and name not in adapters:
+        with_adapters = f", and its adapters {', '.join(map(repr, adapters))}" if adapters else ""
+        raise UnknownModel(f"the model {name!r} is not served here; {served!r} is{with_adapters}", param="model")
 
 
 class Forbidden(LlmkError):

@@ -231,17 +231,17 @@ class Metrics:
         record.last[delta.index] = now
         if delta.finish_reason is not None:
             record.reasons[delta.index] = delta.finish_reason
-            self._success.labels(self._model, delta.finish_reason).inc()
+            self._success.labels(self._model_of(record), delta.finish_reason).inc()
         for event in delta.events:
             if (code := call_error(event)) is not None:
-                self._failed_calls.labels(self._model, code).inc()
+                self._failed_calls.labels(self._model_of(record), code).inc()
         if delta.times is not None:
             record.times.append(delta.times)
             self._take_times(delta.times)
 
     def _count(self, record: RequestRecord) -> None:
         if record.error is not None:
-            self._success.labels(self._model, "abort").inc()
+            self._success.labels(self._model_of(record), "abort").inc()
             return
         self._whole.observe(record.ended - record.arrived)
         self._prompt.observe(record.usage.prompt_tokens)
@@ -249,6 +249,10 @@ class Metrics:
         self._n.observe(record.job.params.n)
         if record.job.params.max_tokens is not None:
             self._limit.observe(record.job.params.max_tokens)
+
+    def _model_of(self, record: RequestRecord) -> str:
+        """What the request calls the model: its adapter, if it has one."""
+        return record.job.context.adapter or self._model
 
     def _take_times(self, times: SequenceTimes) -> None:
         self._queue.observe(times.queue)

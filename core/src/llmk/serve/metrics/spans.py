@@ -50,7 +50,7 @@ class Spans:
 
     def end(self, model: str, record: RequestRecord) -> None:
         """Creates the span of a finished request, as a child of the span in its header ``traceparent``."""
-        headers = Headers(scope=record.scope)
+        headers, model = Headers(scope=record.scope), record.job.context.adapter or model
         operation = _OPERATIONS.get(getattr(record.scope.get("route"), "path", ""), "chat")
         span = self._tracer.start_span(
             f"{operation} {model}",

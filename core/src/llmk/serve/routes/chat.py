@@ -23,7 +23,7 @@ async def chat_completions(request: Request, service: Annotated[Service, Depends
     """Answers a conversation."""
     made: Generation = await service.prepare("chat", request, new_id("chatcmpl"))
     renderer = ChatRenderer(
-        service.head(made.context.id),
+        service.head(made.context),
         service.engine.tokenizer,
         logprobs=made.logprobs,
         include_usage=made.include_usage,

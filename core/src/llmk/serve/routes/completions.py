@@ -23,7 +23,7 @@ async def completions(request: Request, service: Annotated[Service, Depends(serv
     """Continues a text, or several."""
     made: Generation = await service.prepare("text", request, new_id("cmpl"))
     renderer = CompletionRenderer(
-        service.head(made.context.id),
+        service.head(made.context),
         service.engine.tokenizer,
         logprobs=made.logprobs,
         include_usage=made.include_usage,

@@ -15,22 +15,25 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def models(service: Annotated[Service, Depends(service)]) -> Response:
-    """Lists the served model."""
-    return JsonResponse({"object": "list", "data": [_card(service)]})
+    """Lists the served model, and its adapters."""
+    names = (service.engine.model_name, *service.engine.adapters)
+    return JsonResponse({"object": "list", "data": [_card(service, name) for name in names]})
 
 
 @router.get("/v1/models/{id:path}")
 async def model(id: str, service: Annotated[Service, Depends(service)]) -> Response:
-    """The model by its name, which may contain slashes."""
+    """The model, or an adapter, by its name, which may contain slashes."""
     service.check_model(id)
-    return JsonResponse(_card(service))
+    return JsonResponse(_card(service, id))
 
 
-def _card(service: Service) -> dict[str, Any]:
+def _card(service: Service, name: str) -> dict[str, Any]:
+    parent = {} if name == service.engine.model_name else {"parent": service.engine.model_name}
     return {
-        "id": service.engine.model_name,
+        "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "llmk",
         "max_model_len": service.engine.info.max_model_len,
+        **parent,
     }

@@ -113,8 +113,10 @@ class RequestPreparer:
             schema, make = _KINDS[work.kind]
             body = self._body(raw, work.info.max_model_len)
             request = schema.model_validate(body)
-            errors.check_model(getattr(request, "model", None), self._served.model_name)
-            return make(self._builder_for(work), request, work.context)
+            model, adapters = getattr(request, "model", None), self._served.adapters
+            errors.check_model(model, self._served.model_name, adapters)
+            context = replace(work.context, adapter=model) if model in adapters else work.context
+            return make(self._builder_for(work), request, context)
         except ValidationError as error:
             param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
             return Refused(400, _object(message, 400, param, code), {})

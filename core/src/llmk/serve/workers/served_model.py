@@ -25,6 +25,7 @@ class ServedModel:
     """A model without an engine."""
 
     model_name: str
+    adapters: tuple[str, ...]
     tokenizer: Tokenizer
     dialect: Dialect
     grammars: GrammarChecker
@@ -46,6 +47,7 @@ def make(given: bytes) -> ServedModel:
     tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(config.model))
     return ServedModel(
         model_name=config.model.served_name or boot.checkpoint.path.name,
+        adapters=tuple(adapter.name for adapter in boot.adapters),
         tokenizer=tokenizer,
         dialect=Dialect.choose(boot),
         grammars=GrammarChecker(choose_grammar(boot.registry, config)[0], config),

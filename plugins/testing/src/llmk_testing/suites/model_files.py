@@ -21,8 +21,10 @@ from llmk.api.errors import describe
 from llmk.kernel.interpreter import PYTHON
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.planning.checkpoint import read_checkpoint
+from llmk.tree import Program, weight_map
 from llmk_testing.bench import Bench
-from llmk_testing.describing import facts_of
+from llmk_testing.case import Skip
+from llmk_testing.describing import facts_of, program_of
 from llmk_testing.files import copied, tensors_of
 from llmk_testing.model import ModelHarness
 
@@ -72,6 +74,21 @@ def checks(
         assert not complaints, f"{len(complaints)} of {tried} odd configs: " + "; ".join(complaints[:12])
         return f"{tried} configs"
 
+    def has_the_weight_map() -> str:
+        if not spec.tree:
+            raise Skip("the family gives no tree")
+        checkpoint = read_checkpoint(folder())
+        program = program_of(spec, checkpoint)
+        stored = {tensor.name: tensor.shape for tensor in read_headers(weight_files(checkpoint))}
+        stated, others = weight_map(program), _with_other_names(program)
+        wrong = [
+            f"{name} {list(shape)}, which is {f'stored as {list(stored[name])}' if name in stored else 'not stored'}"
+            for name, shape in stated.items()
+            if stored.get(name) != shape and not (name in others and name not in stored)
+        ]
+        assert not wrong, f"the tree has {len(wrong)} of {len(stated)} tensors wrong: " + "; ".join(wrong[:6])
+        return f"{len(stated)} tensors"
+
     def names_missing_tensors() -> str:
         stored, ignored = tensors_of(folder()), harness().model.ignored_weights
         names = sorted(name for name in stored if not any(re.fullmatch(pattern, name) for pattern in ignored))
@@ -92,6 +109,7 @@ def checks(
     return {
         "describing needs no torch": needs_no_torch,
         "odd configs are refused by the key's name": survives_odd_configs,
+        "the tree's weight map is the checkpoint's": has_the_weight_map,
         "missing tensors are named": names_missing_tensors,
         "unknown tensors are named": names_unknown_tensors,
         "tensors of another shape are named": names_wrong_shapes,
@@ -113,6 +131,11 @@ def num_parameters(model: ModelHarness) -> int:
     """Elements of the checkpoint's tensors that the model does not ignore."""
     stored, ignored = read_headers(weight_files(model.boot.checkpoint)), model.model.ignored_weights
     return sum(tensor.num_elements for tensor in stored if not any(re.fullmatch(each, tensor.name) for each in ignored))
+
+
+def _with_other_names(program: Program) -> set[str]:
+    """The tensors that a checkpoint may store under another name."""
+    return {tensor.name for leaf in program.leaves() if getattr(leaf, "aliases", ()) for tensor in leaf.tensors()}
 
 
 def _complaint(describe_config: Callable[[], Any], key: str) -> str:

@@ -24,18 +24,18 @@ def _round(x, like):
 
 
 @triton.jit
-def _normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, PLUS_ONE: tl.constexpr):
+def _normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, OFFSET: tl.constexpr):
     """The norm of every row of ``x`` ``[rows, columns]``, float32 and rounded; ``weight`` is ``[columns]``."""
     x *= tl.rsqrt(tl.sum(x * x, axis=1) / SIZE + EPS)[:, None]
-    if PLUS_ONE:
-        return _round(x * (1.0 + weight)[None, :], out)
+    if OFFSET != 0.0:
+        return _round(x * (OFFSET + weight)[None, :], out)
     return _round(_round(x, out) * weight[None, :], out)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def norm_kernel(
     x, residual, post_weight, weight, out, total, num_rows,
-    EPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PLUS_ONE: tl.constexpr,
+    EPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = norm(total)`` with ``total = residual + x``, or ``residual + norm(x)`` by ``post_weight``.
@@ -53,55 +53,43 @@ def norm_kernel(
     place = row.to(tl.int64)[:, None] * SIZE + column[None, :]
     values = tl.load(x + place, inside, other=0.0).to(tl.float32)
     if HAS_POST:
-        values = _normed(values, post_scale, out, EPS, SIZE, PLUS_ONE)
+        values = _normed(values, post_scale, out, EPS, SIZE, OFFSET)
     if HAS_RESIDUAL:
         values = _round(values + tl.load(residual + place, inside, other=0.0).to(tl.float32), out)
         tl.store(total + place, values.to(total.dtype.element_ty), inside)
-    values = _normed(values, scale, out, EPS, SIZE, PLUS_ONE)
+    values = _normed(values, scale, out, EPS, SIZE, OFFSET)
     tl.store(out + place, values.to(out.dtype.element_ty), inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
     """As :func:`llmk.reference.norms.rms_norm`."""
-    return _norm(x, weight, eps, plus_one=False)
-
-
-def rms_norm_plus_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As :func:`llmk.reference.norms.rms_norm_plus_one`."""
-    return _norm(x, weight, eps, plus_one=True)
-
-
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``(normed, sum)`` with ``sum = x + residual``; see :func:`llmk.reference.norms.make_add_rms_norm`."""
-    return _add_norm(x, residual, None, weight, eps, plus_one=False)
-
-
-def add_rms_norm_plus_one(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """:func:`add_rms_norm` with ``weight + 1``."""
-    return _add_norm(x, residual, None, weight, eps, plus_one=True)
-
-
-def sandwich_norm_plus_one(
-    x: Tensor, residual: Tensor, post_weight: Tensor, pre_weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Norms ``x``, adds the residual, norms the sum; see :func:`llmk.reference.norms.make_sandwich_norm_plus_one`."""
-    return _add_norm(x, residual, post_weight, pre_weight, eps, plus_one=True)
-
-
-def _norm(x: Tensor, weight: Tensor, eps: float, *, plus_one: bool) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    _launch(x, x, weight, weight, out, out, eps, plus_one, False, False)
+    _launch(x, x, weight, weight, out, out, eps, norm_offset, False, False)
     return out
 
 
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """``(normed, sum)`` with ``sum = x + residual``; see :func:`llmk.reference.norms.make_add_rms_norm`."""
+    return _add_norm(x, residual, None, weight, eps, norm_offset)
+
+
+def sandwich_norm(
+    x: Tensor, residual: Tensor, post_weight: Tensor, pre_weight: Tensor, eps: float, *, norm_offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Norms ``x``, adds the residual, norms the sum; see :func:`llmk.reference.norms.make_sandwich_norm`."""
+    return _add_norm(x, residual, post_weight, pre_weight, eps, norm_offset)
+
+
 def _add_norm(
-    x: Tensor, residual: Tensor, post_weight: Tensor | None, weight: Tensor, eps: float, *, plus_one: bool
+    x: Tensor, residual: Tensor, post_weight: Tensor | None, weight: Tensor, eps: float, norm_offset: float
 ) -> tuple[Tensor, Tensor]:
     x, residual = x.contiguous(), residual.contiguous()
     out, total = torch.empty_like(x), torch.empty_like(x)
     post = weight if post_weight is None else post_weight
-    _launch(x, residual, post, weight, out, total, eps, plus_one, True, post_weight is not None)
+    _launch(x, residual, post, weight, out, total, eps, norm_offset, True, post_weight is not None)
     return out, total
 
 
@@ -113,7 +101,7 @@ def _launch(
     out: Tensor,
     total: Tensor,
     eps: float,
-    plus_one: bool,
+    norm_offset: float,
     has_residual: bool,
     has_post: bool,
 ) -> None:
@@ -135,7 +123,7 @@ def _launch(
         size,
         rows,
         block,
-        plus_one,
+        norm_offset,
         has_residual,
         has_post,
         num_warps=min(max(rows * block // 512, 1), 16),
