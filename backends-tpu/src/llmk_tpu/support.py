@@ -17,7 +17,7 @@ _ROUTING = ("num_experts", "top_k", "hidden_size", "intermediate_size", "activat
 
 READ: Mapping[type, tuple[str, ...]] = {
     tree.CausalLM: ("embed", "layers", "norm", "head", "max_model_len", "default_model_len", "default_why", "ignored"),
-    tree.Embedding: ("vocab_size", "size", "scale", "aliases"),
+    tree.Embedding: ("vocab_size", "size", "scale", "scale_given", "aliases"),
     tree.Head: ("vocab_size", "size", "tied", "softcap"),
     tree.Norm: ("size", "eps", "offset"),
     tree.Residual: ("norm", "block", "post"),
@@ -53,6 +53,8 @@ def check(model: tree.CausalLM) -> None:
                 raise _refusal(where, f"activation = {value!r}", f"activations are {', '.join(ACTIVATIONS)}")
             if isinstance(value, tree.Rope) and (kind := value.parameters["rope_type"]) not in FREQUENCIES:
                 raise _refusal(where, f"rope_type = {kind!r}", f"types of RoPE are {', '.join(FREQUENCIES)}")
+            if isinstance(value, tree.Rope) and value.sections:
+                raise _refusal(where, f"rope.sections = {value.sections}")
             if isinstance(spec, tree.Attend) and field.name == "rope" and value is None:
                 raise _refusal(where, "rope = None")
 

@@ -107,19 +107,27 @@ class Parts:
         layer: Callable[[int, str], tuple[Spec, ...]],
         *,
         scale: float | None = None,
+        scale_given: bool = False,
         softcap: float | None = None,
         logits_scale: float = 1.0,
         ignored: tuple[str, ...] = (),
         **more: Any,
     ) -> CausalLM:
         """The whole model. ``layer`` returns a layer's parts by its index and its name in the checkpoint; ``scale`` is
-        that of the embeddings, ``softcap`` and ``logits_scale`` are those of the logits; ``more`` are further fields of
-        the tree."""
+        that of the embeddings, with ``scale_given`` of those too that prompts have in place of tokens; ``softcap`` and
+        ``logits_scale`` are those of the logits; ``more`` are further fields of the tree."""
         vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
         aliases, model = (f"{self.root}lm_head.weight",) if self.tied else (), f"{self.root}model"
         default_len, why = default_length(self.config, longest)
         return CausalLM(
-            embed=Embedding(at=f"{model}.embed_tokens", vocab_size=vocab, size=hidden, scale=scale, aliases=aliases),
+            embed=Embedding(
+                at=f"{model}.embed_tokens",
+                vocab_size=vocab,
+                size=hidden,
+                scale=scale,
+                scale_given=scale_given,
+                aliases=aliases,
+            ),
             layers=tuple(layer(index, f"{model}.layers.{index}") for index in range(self.num_layers)),
             norm=self.norm(f"{model}.norm"),
             head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=self.tied, scale=logits_scale, softcap=softcap),

@@ -82,6 +82,13 @@ def _counts_tokens(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _looks_up_what_is_given(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, model: TreeModel, token_ids: Tensor, step: Any) -> Any:
+        return good(model, token_ids.clamp(max=model.program.model.embed.vocab_size - 1), replace(step, given=None))
+
+    _around(patch, TreeModel, "forward", change)
+
+
 def _miscounts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Program, "num_parameters", 1)
 
@@ -150,6 +157,7 @@ DEFECTS = (
     ),
     Defect("coarse_in_16_bits", "rounds to 8 bits where the model has 16", _coarse_in_16_bits, "bfloat16 is as exact"),
     Defect("counts_tokens", "results depend on how many tokens a step has", _counts_tokens, "results don't depend"),
+    Defect("looks_up_given", "looks up tokens where embeddings are given", _looks_up_what_is_given, "embeddings take"),
     Defect(
         "not_all_reduced",
         "partial results of row-parallel GEMMs are not summed",

@@ -24,7 +24,7 @@ from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import RMSNorm
 from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
-from llmk.reference.rope.rotation import cos_sin_cache
+from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -120,6 +120,9 @@ class Builder:
         op_site, *norm_sites = self.ops(spec)
         if norm_sites:
             options["norm_sites"] = tuple(norm_sites)
+        if spec.rope is not None and spec.rope.sections:
+            axes = axes_of_pairs(spec.rope.sections, interleaved=spec.rope.interleaved)
+            options["axes"] = axes.to(self.build.device)
         return kind(
             self.build,
             spec.at,

@@ -119,7 +119,7 @@ class Scheduler:
     def add(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
         """Queues a sequence, whose output must match ``grammar``, if there is one. One that can never fit fails with
         its first output."""
-        tables = self.cache.new_tables(request.context.cache_salt, request.adapter)
+        tables = self.cache.new_tables(request.context.cache_salt, request.adapter, request.embeddings)
         sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.live.clock() - request.age)
         self._arrivals += 1
         sequence.grammar = grammar
