@@ -19,6 +19,7 @@ from llmk.engine import launch
 from llmk.engine.device import file_reader
 from llmk.engine.execution.build import load_model
 from llmk.nn import Linear
+from llmk.nn.moe import Experts
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import boot
 from llmk_cpu.platform import CPUDevice
@@ -120,7 +121,8 @@ def test_layers_have_the_shapes_that_were_planned_for(
         assert shape == (query.out_features, query.in_features), site
     for site in booted.facts.moe:
         experts: Any = booted.plan.choice("moe", site.site).query
-        assert model.layers[-1].mlp.block.experts.weights["down"].shape[-1] == experts.intermediate_size
+        down = [layer.weights["down"] for layer in model.weights if isinstance(layer, Experts)]
+        assert down[-1].shape[-1] == experts.intermediate_size
     kept = {name: spec for _, name, spec in model.cache_specs()}
     for state in sharded(booted.facts, 2).recurrent:
         assert kept[state.site] == RecurrentCache.of(state.tensors, state.inputs)

@@ -156,9 +156,9 @@ class LiveSequences:
         self.finish(sequence)
 
 
-def failed(sequence: Sequence, error: str, code: str) -> TokenOutput:
+def failed(sequence: Sequence, error: str, code: str, param: str = "") -> TokenOutput:
     """The last output of a sequence that fails."""
-    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code)
+    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code, error_param=param)
 
 
 def failed_by(id: str, error: LlmkError) -> TokenOutput:

@@ -67,18 +67,18 @@ class Jobs:
             self._check_tools()
         options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
         prompt = self.render(request.messages, tools, options, **_generation(request))
+        parsers = self._dialect.active(bool(tools))
+        special = any(kind.special_tokens for kind in parsers)
+        params = request.sampling_params(
+            self._model.default_params, request.token_limit, request.num_logprobs, special=special
+        )
         # An output that matches a grammar from its start opens with reasoning only if that says so.
-        constrained = request.structured_outputs is not None
+        constrained = params.structured_outputs is not None
         parsing = ParserContext(
             prompt_tail=prompt.text[-PROMPT_TAIL:],
             thinking=False if constrained else self.template.thinking(options),
             tools=[tool["function"] for tool in tools],
             template_options=options,
-        )
-        parsers = self._dialect.active(bool(tools))
-        special = any(kind.special_tokens for kind in parsers)
-        params = request.sampling_params(
-            self._model.default_params, request.token_limit, request.num_logprobs, special=special
         )
         rules = OutputRules(one_call=not request.parallel_tool_calls, strict=request.strict_schemas)
         stop = params.stop
