@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKSPACE = {
     name: ROOT / name
     for name in (
-        *("core", "models", "backends-cpu", "backends-cuda"),
+        *("core", "models", "backends-cpu", "backends-cuda", "backends-tpu"),
         *("plugins/embeddings", "plugins/grammar", "plugins/int8", "plugins/parsers", "plugins/policies"),
         *("plugins/quantization", "plugins/speculators", "plugins/statsd", "plugins/testing", "plugins/triton"),
     )

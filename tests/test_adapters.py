@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from safetensors.torch import load_file, save_file
 from threaded_ranks import ThreadedRanks
 
 from llmk import LLM, SamplingParams
-from llmk.api import RequestError
+from llmk.api import PluginError, RequestError
 from llmk.engine import launch
 from llmk.engine.device.graphs import ADAPTERS, PLAIN, StepShape
-from llmk.nn import Linear
+from llmk.nn import Builder, Linear
+from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.reference import adapters as reference
+from llmk.tree import GatedMLP
 from llmk_testing.checkpoints import write_checkpoint
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -96,7 +99,9 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Adapted(tmp_path_factory.mktemp(request.param), *MODELS[request.param])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", [name if name == "plain" else pytest.param(name, marks=pytest.mark.slow) for name in ENGINES]
+)
 def test_three_adapters_and_none_in_one_batch(adapted: Adapted, engine: str) -> None:
     first = [adapted.expected(name)[2][1][0] for name in ("", *adapted.adapters)]
     assert all(abs(one - other) > 0.01 for one, other in combinations(first, 2)), "adapters must differ"
@@ -110,8 +115,8 @@ LATENT: dict[str, Any] = {
     "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
     "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
 }  # fmt: skip
-OTHERS: dict[str, tuple[dict[str, Any], list[str] | str]] = {
-    "deepseek_v2": (LATENT, r".*(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|shared_experts\..*_proj)"),
+OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "deepseek_v2": (LATENT, ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]),
     "mamba2": ({"num_heads": 4, "head_dim": 32, "n_groups": 2, "state_size": 16, "expand": 2}, ["in_proj"]),
     "mixtral": ({"num_local_experts": 4, "num_experts_per_tok": 2}, ATTENTION),
 }
@@ -119,7 +124,7 @@ OTHERS: dict[str, tuple[dict[str, Any], list[str] | str]] = {
 
 @pytest.mark.parametrize("model_type", OTHERS)
 def test_other_layers(model_type: str, tmp_path: Path) -> None:
-    """Compressed queries and latent vectors, shared experts, scans."""
+    """Compressed queries and latent vectors, scans, attention next to experts."""
     overrides, targets = OTHERS[model_type]
     one = Adapted(tmp_path, model_type, overrides, {"all": {"r": 4, "target_modules": targets}})
     with LLM(str(one.base), dtype="float32", adapters=one.adapters) as llm:
@@ -256,6 +261,13 @@ def test_layers_without_adapters_stay_fused(llama: Adapted) -> None:
     assert sites["gate_up_silu"] == "silu_and_mul"
     assert "out.adapters" not in sites
     assert "norm_qkv" not in sites
+
+
+def test_no_op_may_take_a_layer_with_adapters(engine: LLM) -> None:
+    layers = engine.core.runner.build.layers
+    layer = next(layer for layer in layers if isinstance(layer, AdaptedLinear))
+    with pytest.raises(PluginError, match="GatedMLP at 'mlp' computes a linear layer that has adapters"):
+        Builder.kernel(SimpleNamespace(), GatedMLP.of("mlp", 8, 8), layer)
 
 
 def test_an_adapter_that_there_is_not(engine: LLM) -> None:

@@ -114,5 +114,5 @@ def test_only_requests_that_meet_the_broken_weight_fail(whole: LLM, folder: Path
 def test_a_request_that_leaves_no_token_says_so(whole: LLM) -> None:
     """Where its own wishes forbid all, and nothing else is broken."""
     everything = dict.fromkeys(range(whole.info.vocab_size), float("-inf"))
-    with pytest.raises(LlmkError, match="no token may be sampled: what the request allows, biases and forbids"):
+    with pytest.raises(LlmkError, match="no token may be sampled: structured_outputs, allowed_token_ids"):
         answer(whole, temperature=0, logit_bias=everything)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -17,7 +18,9 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from installed import install
+from safetensors.torch import save
 from served import LLMK, Served, until
 
 from llmk import AsyncLLM, RequestContext, SamplingParams
@@ -40,12 +43,15 @@ WEATHER = {
         },
     },
 }
+EMBEDDINGS = base64.b64encode(save({"x": torch.linspace(0, 900, 20 * 256).sin().view(20, 256)})).decode()
+"""Of the demo model's size."""
 LONG = {"prompt": "One day", "ignore_eos": True, "max_tokens": 120, "stream_options": {"include_usage": True}}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "greedy": (COMPLETIONS, {**LONG, "temperature": 0}),
     "sampled": (COMPLETIONS, {**LONG, "temperature": 1, "seed": 7, "top_p": 0.9, "frequency_penalty": 0.5}),
     "n": (COMPLETIONS, {**LONG, "temperature": 1, "seed": 3, "n": 3}),
     "logprobs": (COMPLETIONS, {**LONG, "temperature": 0, "logprobs": 2, "echo": True}),
+    "embeddings": (COMPLETIONS, {**LONG, "prompt": "", "prompt_embeds": EMBEDDINGS, "temperature": 0}),
     "least": (COMPLETIONS, {**LONG, "prompt": "Once", "ignore_eos": False, "min_tokens": 60, "temperature": 0}),
     "thinking": (
         CHAT,

@@ -51,6 +51,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "granite",
         {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5, "logits_scaling": 2.0},
     ),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {"sliding_window": 24, "num_hidden_layers": 4, "tie_word_embeddings": True}),
     "phi3": (
         "phi3",
         {"num_key_value_heads": 1,

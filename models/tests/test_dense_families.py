@@ -1,4 +1,4 @@
-"""Gemma 3, Granite and Phi-3: awkward configs against transformers, and what is refused."""
+"""Gemma 3, Granite, OLMo 2 and 3, and Phi-3: awkward configs against transformers, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from configs import LLAMA, attends, config, facts
 
 from llmk.api import CheckpointError
 from llmk.tree import CausalLM, lower, weight_map
-from llmk_models import gemma3, granite, phi3
+from llmk_models import gemma3, granite, olmo2, phi3
 from llmk_models.examples import LINEAR, LONGROPE, YARN
 from llmk_testing.comparing import relative_error
 from llmk_testing.model import ModelHarness
 from llmk_testing.model_example import transformers_logits
 
 MODULES: dict[str, ModuleType] = {
-    "gemma3_text": gemma3, "granite": granite, "phi3": phi3,
+    "gemma3_text": gemma3, "granite": granite, "olmo2": olmo2, "olmo3": olmo2, "phi3": phi3,
 }  # fmt: skip
-NAMES = {"gemma3_text": "Gemma3", "granite": "Granite", "phi3": "Phi3"}
+NAMES = {"gemma3_text": "Gemma3", "granite": "Granite", "olmo2": "Olmo2", "olmo3": "Olmo3", "phi3": "Phi3"}
 PROMPT = random.Random(7).choices(range(3, 380), k=90)
 CHUNKS = (33, 1, 1, 16, 39)
 FP32_TOLERANCE = 2e-5
@@ -53,6 +53,13 @@ AWKWARD: dict[str, tuple[str, dict[str, Any]]] = {
          "residual_multiplier": 1.7, "logits_scaling": 13.0, "attention_multiplier": 0.05},
     ),
     "granite-linear": ("granite", {"rope_parameters": LINEAR, "residual_multiplier": 0.22, "attention_bias": True}),
+    "olmo2-five-heads": ("olmo2", {**ODD_HEADS, "num_attention_heads": 5, "num_key_value_heads": 5}),
+    "olmo2-head-dim": ("olmo2", {"head_dim": 24, "num_key_value_heads": 1, "attention_bias": True}),
+    "olmo3-three-heads": (
+        "olmo3",
+        {**ODD_HEADS, "num_attention_heads": 3, "num_key_value_heads": 3, "sliding_window": 5, "layer_types": KINDS,
+         "rope_parameters": BY_KIND},
+    ),
     "phi3-three-heads": (
         "phi3",
         {**ODD_HEADS, "num_attention_heads": 3, "num_key_value_heads": 3, "sliding_window": 11,
@@ -127,6 +134,7 @@ def test_tensors_are_those_of_transformers(name: str) -> None:
              "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
         ),
         ("gemma3-every-other", {"layer_types": None, "sliding_window_pattern": 2}),
+        ("olmo3-three-heads", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_theta": 500000.0}),
         ("granite-linear", {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_theta": 1e6}),
         ("phi3-quarter-rotated", {"rope_theta": 1e4, "partial_rotary_factor": 0.25}),
         (
@@ -182,6 +190,8 @@ def test_missing_keys_have_the_defaults_of_transformers(model_type: str) -> None
         ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern = 0"),
         ("gemma3_text", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar = -1"),
         ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_theta": 0}}}, "rope_parameters"),
+        ("olmo3", {"layer_types": ["linear_attention"] * 4}, "'linear_attention'"),
+        ("olmo2", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ("granite", {"logits_scaling": 0}, "logits_scaling = 0"),
         ("granite", {"residual_multiplier": "x"}, "residual_multiplier = 'x'"),
         ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),

@@ -343,6 +343,7 @@ def test_registers_all_families() -> None:
         "models.granite": {"GraniteForCausalLM"},
         "models.gpt_oss": {"GptOssForCausalLM"},
         "models.mamba2": {"Mamba2ForCausalLM"},
+        "models.olmo2": {"Olmo2ForCausalLM", "Olmo3ForCausalLM"},
         "models.phi3": {"Phi3ForCausalLM"},
         "models.mixtral": {"MixtralForCausalLM"},
         "models.qwen2_moe": {"Qwen2MoeForCausalLM"},

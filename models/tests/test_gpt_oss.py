@@ -59,6 +59,12 @@ def test_mxfp4_is_refused_by_name(make_checkpoint: Callable[..., Path], tmp_path
     assert "use an unquantized checkpoint" in caught.value.hint
 
 
+def test_quantization_while_loading_is_refused(make_checkpoint: Callable[..., Path]) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.layers\.0\.mlp\.experts can't be quantized") as caught:
+        ModelHarness.of(make_checkpoint("gpt_oss", **SIZES), {"model.quantization": "fp8"})
+    assert "without model.quantization" in caught.value.hint
+
+
 def test_missing_keys_have_the_defaults_of_transformers() -> None:
     from transformers import GptOssConfig
 

@@ -30,6 +30,7 @@ STATEMENTS = [
     "import llmk_quantization.specs",
     "import llmk_speculators.specs",
     "import llmk_statsd.specs",
+    "import llmk_tpu.support, llmk_tpu.weights",
     "import llmk_triton.specs",
 ]
 

@@ -18,6 +18,7 @@ PACKAGES = {
     "models": "llmk_models",
     "backends-cpu": "llmk_cpu",
     "backends-cuda": "llmk_cuda",
+    "backends-tpu": "llmk_tpu",
     "plugins-embeddings": "llmk_embeddings",
     "plugins-grammar": "llmk_grammar",
     "plugins-int8": "llmk_int8",
@@ -115,7 +116,7 @@ def bare(wheels: dict[str, Path], make_environment: Callable[..., Environment]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name != "core"])
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name not in ("core", "backends-tpu")])  # no plugins
 def test_plugin_installs_and_uninstalls_alone(
     name: str, wheels: dict[str, Path], bare: Environment, tmp_path: Path
 ) -> None:

@@ -64,6 +64,11 @@ class Thirds(Grammar):
     def rollback(self, num_tokens: int) -> None:
         del self.accepted[-num_tokens:]
 
+    def forced(self) -> Sequence[int]:
+        """Now and then a token that is allowed, though not alone."""
+        rest = (sum(self.accepted) + len(self.accepted)) % 3
+        return [rest + 3 * (len(self.accepted) % 7)] if len(self.accepted) % 3 else []
+
 
 def run_alone(
     prompt: list[int],
@@ -181,7 +186,8 @@ class PagedDevice(Executor):
         first = 0
         for number, (work, drafts) in enumerate(zip(plan.work, all_drafts, strict=True)):
             if work.sample:
-                self._verify(number, self.rows[work.slot], drafts, result, bits.pop(first, b""))
+                own = [bits.pop(row, b"") for row in range(first, first + 1 + len(drafts))]
+                self._verify(number, self.rows[work.slot], drafts, result, own)
                 first += 1 + len(drafts)
         assert not bits
 
@@ -252,8 +258,9 @@ class PagedDevice(Executor):
                 )
             result.hidden[number] = HiddenRows(begin, stop - begin, "uint8", bytes(row.tokens[begin:stop]))
 
-    def _verify(self, work: int, row: Row, drafts: list[int], result: StepResult, bits: bytes) -> None:
-        """Samples at each draft and behind them, and keeps what is sampled up to the first that is not the draft."""
+    def _verify(self, work: int, row: Row, drafts: list[int], result: StepResult, bits: list[bytes]) -> None:
+        """Samples at each draft and behind them, by the mask of each if there are any, and keeps what is sampled up to
+        the first that is not the draft."""
         sampled: list[int] = []
         for count in range(len(drafts) + 1):
             history, behind = row.tokens + drafts[:count], len(drafts) - count
@@ -261,7 +268,9 @@ class PagedDevice(Executor):
                 found = self._read(number, group, row, drafts[:count], behind)
                 assert found == self._expected(number, group, history)
             seed = row.request.seed
-            sampled.append(masked_token(history, seed, bits) if bits else next_token(history, seed))
+            own = bits[count]
+            assert bool(own) == bool(bits[0]), "each draft that may be accepted has a mask"
+            sampled.append(masked_token(history, seed, own) if own else next_token(history, seed))
             if sampled[-1:] != drafts[count : count + 1]:
                 break
         row.tokens += sampled

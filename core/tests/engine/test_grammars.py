@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from paged_device import make_core
 
 from llmk.api import GrammarContext, GrammarSpec, LlmkError, PluginError, RequestError
 from llmk.config.schema import Config
+from llmk.engine.core import EngineCore
 from llmk.engine.text import grammars as module
 from llmk.engine.text.grammars import GrammarChecker, GrammarStarter, GuardedGrammar, Started, kinds_of, token_table
 from llmk.engine.text.input_processor import InputProcessor
+from llmk.engine.wire import plugin_calls
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.grammar_params import GrammarParams
+from llmk.engine.wire.plugin_calls import Call, Culprit, Marks
+from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.engine.wire.request import EngineRequest
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.kernel.discovery import Plugin
@@ -202,7 +209,7 @@ def test_a_slow_grammar_holds_up_no_caller(starter: GrammarStarter) -> None:
     starter.add(request("slow", "slow"))
     starter.add(request("next", "a"))
     assert starter.take(seconds=0.01) == []
-    assert starter.num_starting == 1
+    assert starter.num_starting == 2
     Letters.gate.set()
     assert [started.request.id for started in taken(starter, 2)] == ["slow", "next"]
 
@@ -214,6 +221,94 @@ def test_an_aborted_sequence_is_not_returned(starter: GrammarStarter) -> None:
     Letters.gate.set()
     assert [started.request.id for started in taken(starter, 2)] == ["slow", "next"]
     assert starter.num_starting == 0
+
+
+def engine(starter: GrammarStarter, **options: Any) -> EngineCore:
+    """An engine on a real clock, which starts grammars."""
+    core = make_core(**options)
+    core.scheduler.live.clock = time.monotonic
+    return EngineCore(core.scheduler, core.runner, depth=core.depth, grammars=starter)
+
+
+def plain(id: str) -> EngineRequest:
+    return EngineRequest(id=id, prompt_token_ids=[7], params=SamplingParams(max_tokens=3))
+
+
+def ends(core: EngineCore) -> dict[str, tuple[str, str]]:
+    """Runs until nothing is left; returns what ended each sequence, and the error's code."""
+    found: dict[str, tuple[str, str]] = {}
+    while core.has_work:
+        for output in core.step().outputs:
+            if output.finish_reason is not None:
+                found[output.id] = output.error or output.finish_reason, output.error_code
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limit", "message", "code"),
+    [
+        ("request_timeout", "the request was not done in time: after 9.", "request_timeout"),
+        ("queue_timeout", "the request was not started in time: it waited for 9.", "queue_timeout"),
+    ],
+)
+def test_a_deadline_holds_while_a_grammar_is_started(
+    starter: GrammarStarter, limit: str, message: str, code: str
+) -> None:
+    """Others go on, and what is started too late is not queued."""
+    core = engine(starter, **{limit: 9.5})
+    core.add(request("slow", "slow", age=9.4))
+    core.add(plain("free"))
+    assert core.stats.waiting == 2
+    found = ends(core)
+    assert found.pop("free") == ("length", "")
+    (error, found_code) = found.pop("slow")
+    assert error.startswith(message)
+    assert (found, found_code, core.stats.timeouts, starter.num_starting) == ({}, code, 1, 0)
+    Letters.gate.set()
+    assert not ends(core)
+
+
+def test_an_abort_while_a_grammar_is_started_leaves_nothing(starter: GrammarStarter) -> None:
+    core = engine(starter)
+    for id, text in (("slow", "slow"), ("next", "a"), ("gone", "A")):
+        core.add(request(id, text))
+    core.step()
+    core.abort(["slow", "gone", "unheard"])
+    Letters.gate.set()
+    core.add(plain("free"))
+    core.abort(["next"])
+    assert ends(core) == {"free": ("length", "")}
+    assert core.stats.waiting == 0
+
+
+def test_a_grammar_that_can_not_be_started_fails_its_sequence_alone(starter: GrammarStarter) -> None:
+    core = engine(starter)
+    core.add(request("bad", "A"))
+    core.add(plain("free"))
+    found = ends(core)
+    assert found.pop("free") == ("length", "")
+    assert found["bad"][1] == RequestError.code
+    assert "it has other characters" in found["bad"][0]
+
+
+def test_calls_in_the_thread_have_a_mark_of_their_own(
+    starter: GrammarStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What marks the loop's calls meanwhile doesn't hide it."""
+    monkeypatch.setattr(plugin_calls, "_mark", PluginMark(tmp_path / "mark"))
+    marks = Marks(tmp_path)
+    starter.add(request("a/0", "slow"))
+    until = time.monotonic() + 20
+    while not (found := marks.read()):
+        assert time.monotonic() < until
+    assert Culprit.of(found[0]) == Culprit("grammar compiler", "test.letters", "test-wheel 1.0", "a/0")
+    with Call("scheduling policy", "p", "w"):
+        assert len(marks.read()) == 2
+    assert len(marks.read()) == 1
+    Letters.gate.set()
+    taken(starter)
+    assert not marks.read()
+    marks.close()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from transformers.models.smollm3.modeling_smollm3 import SmolLM3Attention, SmolL
 from llmk.api import AttentionQuery, CacheStep, Choice
 from llmk.nn import Attention, StepContext
 from llmk.nn.parallel import Parallel
-from llmk.reference.rope.rotation import cos_sin_cache
+from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache, rope
 
 LENGTH = 21
 CHUNKS = ((0, 1), (1, 14), (14, 20), (20, LENGTH))
@@ -64,7 +64,7 @@ class Case:
         for each in self.made.layers:
             each.finish()
 
-    def run(self, qkv: Tensor) -> Tensor:
+    def run(self, qkv: Tensor, axes: Tensor | None = None) -> Tensor:
         backend = self.made.attention("attention")
         layout = backend.cache_layout(9)
         cache, table = torch.full(layout.shape, torch.nan), torch.tensor([[7, 2, 4, 0, 8, 3]], dtype=torch.int32)
@@ -82,7 +82,9 @@ class Case:
                 max_seq_len=stop,
                 block_size=4,
             )
-            out.append(self.layer(qkv[start:stop], StepContext(positions, [cache], [backend.prepare(step)])))
+            context = StepContext(positions, [cache], [backend.prepare(step)])
+            context.axes = None if axes is None else axes[:, start:stop]
+            out.append(self.layer(qkv[start:stop], context))
         return torch.cat(out)
 
 
@@ -265,3 +267,21 @@ def test_values_of_another_width(value_dim: int) -> None:
     qkv = torch.cat([part.transpose(0, 1).flatten(1) for part in (q, k, v)], dim=1)
     right = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
     torch.testing.assert_close(case.run(qkv), right.transpose(0, 1).flatten(1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sections", [(4, 6, 6), (16, 0, 0), (7, 9)])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_positions_of_several_axes(sections: tuple[int, ...], interleaved: bool) -> None:
+    """Queries and keys are rotated by them before all else; a text has the same position on each axis."""
+    sizes: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 32}
+    table, axes = cos_sin_cache({}, 32, 60, 1e4), axes_of_pairs(sections, interleaved=interleaved)
+
+    def case(cos_sin: Tensor | None, axes: Tensor | None = None) -> Case:
+        made = bound(**sizes, scale=0.2)
+        return Case(Attention(made, "layer", index=0, **sizes, cos_sin=cos_sin, axes=axes), made)
+
+    qkv, positions = torch.randn(LENGTH, 8 * 32), torch.randint(0, 60, (len(sections), LENGTH))
+    q, k, v = qkv.view(LENGTH, 8, 32).split((4, 2, 2), dim=1)
+    rotated = torch.cat((*rope(q, k, positions.T, table, axes=axes), v), dim=1).flatten(1)
+    assert torch.equal(case(table, axes).run(qkv, positions), case(None).run(rotated))
+    assert torch.equal(case(table, axes).run(qkv), case(table).run(qkv))

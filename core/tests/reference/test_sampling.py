@@ -211,6 +211,17 @@ def test_ties_are_kept_together(vocab: int) -> None:
     assert kept.nonzero()[:, 1].tolist() == [1, 2, 4, 5]
 
 
+def test_embeddings_in_a_prompt_are_not_counted() -> None:
+    """They have the vocabulary's size as id, also where it is left of an earlier request."""
+    logits, row = torch.randn(1, 7, generator=torch.Generator().manual_seed(0)), torch.tensor([0])
+    tokens = torch.tensor([[3, 7, 7, 5, 7]], dtype=torch.int32)
+    strength = [torch.tensor([value]) for value in (0.5, 0.25, 1.5)]
+    found = apply_penalties(logits.clone(), row, tokens, row, torch.tensor([3]), torch.tensor([4]), *strength)
+    same = tokens[:, [0, 3]].contiguous()
+    expected = apply_penalties(logits.clone(), row, same, row, torch.tensor([1]), torch.tensor([2]), *strength)
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("penalty", [1.0, 1.3, 0.7])
 def test_repetition_penalty_agrees_with_transformers(penalty: float) -> None:
     logits, tokens = torch.randn(1, 20), torch.tensor([[3, 3, 7, 7, 11]], dtype=torch.int32)

@@ -106,7 +106,8 @@ def make(given: bytes) -> ServedModel:
     dialect = DIALECTS[given.decode()]
     boot: Any = engine.boot
     grammars = GrammarChecker(None, Config())
-    return ServedModel(engine.model_name, tokenizer, dialect, grammars, engine.default_params, LimitsSection(), boot)
+    limits = LimitsSection()
+    return ServedModel(engine.model_name, (), tokenizer, dialect, grammars, engine.default_params, limits, boot)
 
 
 def answer_io(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:

@@ -202,6 +202,9 @@ def test_a_parser_sees_its_request(serve: Callable[..., TestClient], engine: Scr
     assert seen[0].thinking is True
     assert seen[0].prompt_tail.endswith("<user>hi<assistant>True")
     assert not engine.calls[0].params.skip_special_tokens
+    options = {"chat_template_kwargs": {"enable_thinking": True}, "structured_outputs": {"choice": ["a"]}}
+    client.post(PATH, json={**BODY, **options})
+    assert seen[2].thinking is False, "its output starts with what the grammar says"
 
 
 def test_tools_without_a_parser_are_refused(serve: Callable[..., TestClient]) -> None:

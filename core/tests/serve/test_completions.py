@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
+import torch
+from msgspec.structs import replace
+from safetensors.torch import save
 from scripted import ScriptedEngine
 from sse import events
 from starlette.testclient import TestClient
+
+from llmk.engine.wire.prompt import EmbeddingFormat
 
 PATH = "/v1/completions"
 
@@ -93,3 +99,64 @@ def test_an_error_in_one_prompt_ends_all(client: TestClient, engine: ScriptedEng
 def test_nothing_is_parsed(client: TestClient, engine: ScriptedEngine) -> None:
     engine.script = "(thought)[look]!"
     assert client.post(PATH, json={"prompt": "x"}).json()["choices"][0]["text"] == "(thought)[look]!"
+
+
+def given(length: int, size: int = 3) -> str:
+    return base64.b64encode(save({"x": torch.arange(length * size).view(length, size).float()})).decode()
+
+
+@pytest.fixture
+def embedding(engine: ScriptedEngine) -> ScriptedEngine:
+    """An engine that takes embeddings of three elements."""
+    engine.info = replace(engine.info, embeddings=EmbeddingFormat(model="models.some", size=3))
+    return engine
+
+
+@pytest.mark.parametrize("prompt", [{}, {"prompt": ""}, {"prompt": None}])
+@pytest.mark.parametrize("n", [1, 2])
+def test_embeddings_in_place_of_prompts(client: TestClient, embedding: ScriptedEngine, prompt: Any, n: int) -> None:
+    answer = client.post(PATH, json={**prompt, "prompt_embeds": [given(4), given(2)], "n": n}).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["Hello there."] * 2 * n
+    assert answer["usage"]["prompt_tokens"] == 6
+    first, second = (call.prompt for call in sorted(embedding.calls, key=lambda call: -len(call.prompt)))
+    assert (first.token_ids, second.token_ids) == ([256] * 4, [256] * 2)
+    (run,) = second.runs
+    assert torch.frombuffer(bytearray(run.data), dtype=torch.float32).tolist() == [0, 1, 2, 3, 4, 5]
+    whole = client.post(PATH, json={"prompt_embeds": given(4), "stream": True}).text
+    assert "".join(chunk["choices"][0]["text"] for chunk in events(whole)) == "Hello there."
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "why"),
+    [
+        ({"prompt": "x", "prompt_embeds": given(1)}, "prompt_embeds", "can't both be given"),
+        ({"prompt_embeds": []}, "prompt_embeds", "is empty"),
+        ({"prompt_embeds": ""}, "prompt_embeds", "is not a safetensors file"),
+        ({"prompt_embeds": [given(1), "?"]}, "prompt_embeds", "is not base64"),
+        ({"prompt_embeds": given(1), "echo": True}, "echo", "no text"),
+        ({"prompt_embeds": given(2, 4)}, "prompt_embeds", "[2, 4]"),
+        ({"prompt_embeds": given(512)}, None, "context"),
+        ({"prompt_embeds": given(500), "max_tokens": 13}, "max_tokens", "context"),
+        ({"prompt_embeds": [given(1)] * 2000}, "prompt_embeds", "limits.prompts"),
+        ({"prompt_embeds": given(500), "n": 128, "max_tokens": 1}, None, ""),
+        ({}, "prompt", "Field required"),
+    ],
+)
+def test_embeddings_that_are_refused(
+    client: TestClient, embedding: ScriptedEngine, body: Any, param: str | None, why: str
+) -> None:
+    response = client.post(PATH, json=body)
+    if not why:
+        assert response.status_code == 200
+        return
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert error["param"] == param
+    assert why in error["message"]
+    assert not embedding.calls
+
+
+def test_embeddings_for_a_model_that_takes_none(client: TestClient, engine: ScriptedEngine) -> None:
+    error = client.post(PATH, json={"prompt_embeds": "?"}).json()["error"]
+    assert "takes token ids alone" in error["message"]
+    assert error["param"] == "prompt_embeds"

@@ -75,7 +75,7 @@ ELSEWHERE = {
         *("model", "stream", "stream_options", "logprobs", "top_logprobs", "tool_choice", "continue_final_message"),
         *("stop", "parallel_tool_calls"),
     },
-    "text": {"model", "stream", "stream_options", "echo"},
+    "text": {"model", "stream", "stream_options", "echo", "prompt_embeds"},
 }
 """Fields that change something else than a call of the engine; each has a test of its own."""
 NO_EFFECT = {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k"}

@@ -426,7 +426,7 @@ def test_an_io_processor_that_takes_too_much_memory_fails_that_request_alone() -
 
 
 def test_workers_are_forked_of_a_process_that_has_prepared_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    boot: Any = SimpleNamespace(facts=SimpleNamespace(max_model_len=512, vocab_size=256))
+    boot: Any = SimpleNamespace(facts=SimpleNamespace(max_model_len=512, vocab_size=256, takes_embeddings=False))
     served, prepared = replace(pooled.make(b"wicked"), boot=boot), list[tuple[str, object]]()
     monkeypatch.setattr(served_model, "make", lambda given: served)
     original = prepare_worker.RequestPreparer.prepare

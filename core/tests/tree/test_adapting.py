@@ -74,7 +74,7 @@ def test_an_activation_is_apart_from_a_projection_with_room(activation: str) -> 
     names = ["0.mlp.gate_up_proj", "0.mlp.down_proj"]
     own = ops(adapted(model(layer("0", mlp)), dict.fromkeys(names, AdapterRoom(1, 4))))
     assert own[f"gate_up_{activation}"].op == f"{activation}_and_mul"
-    assert own[f"gate_up_{activation}"].linear == ""
+    assert own[f"gate_up_{activation}"].linear is None
     assert own["gate_up.adapters"].facts["num_parts"] == 2
     assert own["down.adapters"].divided == ("in_features",)
     assert not [site for site in own if site.startswith("norm_gate_up")]

@@ -17,6 +17,8 @@ from llmk.tree import (
     GatedMLP,
     Head,
     Heads,
+    LatentAttention,
+    LatentShape,
     MoE,
     Norm,
     Program,
@@ -176,6 +178,10 @@ def test_norms_on_both_sides_are_one_op_with_the_sum() -> None:
 def test_layers_that_differ_in_names_alone_are_alike() -> None:
     assert nameless(layer("0")) == nameless(layer("1"))
     assert nameless(layer("0")) != nameless(layer("1", window=8))
+    facts = MoEFacts(site="moe", num_experts=5, top_k=2, hidden_size=HIDDEN, intermediate_size=7, selection_bias=True)
+    assert nameless(MoE.of("0.mlp", facts)) == nameless(MoE.of("1.mlp", facts))
+    tied, own = (Head(at="lm_head", vocab_size=9, size=HIDDEN, tied=tied) for tied in (True, False))
+    assert nameless(tied) != nameless(own)
 
 
 def test_trees_need_no_torch() -> None:
@@ -264,6 +270,26 @@ def test_a_block_without_a_norm_before_it() -> None:
 def test_a_scale_after_a_norm_is_refused() -> None:
     with pytest.raises(PluginError, match=r"Norm at 'post' norms the output of a block that has the scale 0\.5"):
         blocks(GatedMLP.of("mlp", HIDDEN, INNER), post=norm("post"), scale=0.5)
+
+
+def test_positions_of_several_axes_are_a_fact() -> None:
+    rope = replace(ROPE, sections=(1, 2), interleaved=True)
+    attention = SelfAttention.of("0.self_attn", HIDDEN, Heads(4, 2, 6), rope)
+    program = lower(model((Residual(norm=norm("0.pre"), block=attention),)))
+    found = sites(program, "ops")["attention.whole"]
+    assert found.facts["rotary_sections"] == (1, 2)
+    assert "rotary_sections" not in sites(lower(model()), "ops")["attention.whole"].facts
+
+
+def test_latent_attention_has_positions_of_one_axis() -> None:
+    shape = LatentShape(
+        hidden_size=HIDDEN, num_heads=2, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=6,
+        v_head_dim=4, scale=1.0,
+    )  # fmt: skip
+    attention = LatentAttention.of("0.self_attn", shape, replace(ROPE, sections=(1, 2)), 1e-6)
+    program = lower(model((Residual(norm=norm("0.pre"), block=attention),)))
+    with pytest.raises(PluginError, match="several axes"):
+        sites(program, "ops")
 
 
 def test_norms_on_both_sides_of_the_sum_are_of_one_kind() -> None:

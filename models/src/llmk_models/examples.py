@@ -203,6 +203,25 @@ GRANITE = _examples(
     ),
     granite_without_factors=("granite", {"num_key_value_heads": 1}),
 )
+OLMO2 = _examples(
+    olmo2=("olmo2", {}),
+    olmo2_tied_biases=(
+        "olmo2",
+        {"tie_word_embeddings": True, "attention_bias": True, "num_key_value_heads": 1, "rope_parameters": LLAMA3},
+    ),
+    olmo3=(
+        "olmo3",
+        {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}},
+        },
+    ),
+    olmo3_tied_biases=(
+        "olmo3",
+        {"sliding_window": 20, "tie_word_embeddings": True, "attention_bias": True, "num_hidden_layers": 4},
+    ),
+)
 PHI3 = _examples(
     phi3=("phi3", {"sliding_window": 24, "num_key_value_heads": 4}),
     phi3_longrope=("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),

@@ -22,4 +22,4 @@ def tree(config: Config) -> CausalLM:
         return parts.pre_normed(at, mixer, parts.mlp(f"{at}.mlp"), scale=residuals)
 
     scale = None if embeddings == 1.0 else embeddings
-    return parts.decoder(layer, scale=scale, logits_scale=1 / divisor)
+    return parts.decoder(layer, scale=scale, scale_given=scale is not None, logits_scale=1 / divisor)

@@ -83,7 +83,7 @@ class Parts:
     def attention(self, at: str, window: int | None = None, rope: Rope | None = None, **more: Any) -> SelfAttention:
         """Attention; ``more`` are arguments of :meth:`llmk.tree.SelfAttention.of`."""
         own: dict[str, Any] = {"bias": self.qkv_bias, "out_bias": self.out_bias, "qk_norm": self.qk_norm}
-        own |= {"norm_offset": self.norm_offset if self.qk_norm else 0.0, "window": window, **more}
+        own |= {"norm_offset": self.norm_offset, "window": window, **more}
         return SelfAttention.of(at, self.hidden_size, self.heads, rope or self.rope, **own)
 
     def mlp(self, at: str, inner_size: int = 0, **more: Any) -> GatedMLP:
@@ -107,19 +107,27 @@ class Parts:
         layer: Callable[[int, str], tuple[Spec, ...]],
         *,
         scale: float | None = None,
+        scale_given: bool = False,
         softcap: float | None = None,
         logits_scale: float = 1.0,
         ignored: tuple[str, ...] = (),
         **more: Any,
     ) -> CausalLM:
         """The whole model. ``layer`` returns a layer's parts by its index and its name in the checkpoint; ``scale`` is
-        that of the embeddings, ``softcap`` and ``logits_scale`` are those of the logits; ``more`` are further fields of
-        the tree."""
+        that of the embeddings, with ``scale_given`` of those too that prompts have in place of tokens; ``softcap`` and
+        ``logits_scale`` are those of the logits; ``more`` are further fields of the tree."""
         vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
         aliases, model = (f"{self.root}lm_head.weight",) if self.tied else (), f"{self.root}model"
         default_len, why = default_length(self.config, longest)
         return CausalLM(
-            embed=Embedding(at=f"{model}.embed_tokens", vocab_size=vocab, size=hidden, scale=scale, aliases=aliases),
+            embed=Embedding(
+                at=f"{model}.embed_tokens",
+                vocab_size=vocab,
+                size=hidden,
+                scale=scale,
+                scale_given=scale_given,
+                aliases=aliases,
+            ),
             layers=tuple(layer(index, f"{model}.layers.{index}") for index in range(self.num_layers)),
             norm=self.norm(f"{model}.norm"),
             head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=self.tied, scale=logits_scale, softcap=softcap),

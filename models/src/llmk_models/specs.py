@@ -26,6 +26,7 @@ def llmk_models() -> list[ModelSpec]:
         _family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
         _family("gemma3", _GEMMA3, "Gemma 3, text alone: windows in most layers, RoPE by kind of layer"),
         _family("granite", ("GraniteForCausalLM",), "Granite: factors of embeddings, attention, residuals and logits"),
+        _family("olmo2", ("Olmo2ForCausalLM", "Olmo3ForCausalLM"), "OLMo 2 and OLMo 3: norms after the blocks alone"),
         _family("phi3", ("Phi3ForCausalLM",), "Phi-3 and Phi-4-mini: packed projections, LongRoPE"),
         _family("mamba2", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
         _family("qwen3_moe", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),

@@ -162,10 +162,11 @@ def test_as_many_top_logprobs_as_there_are_tokens() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_penalties(dtype: torch.dtype) -> None:
-    """A prompt alone, a long output whose tokens come again and again, and nothing at all."""
+    """A prompt alone, a long output whose tokens come again and again, embeddings in place of tokens, and nothing."""
     random = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 300, (7, 2500), generator=random, dtype=torch.int32)
     tokens[:, ::3] %= 7
+    tokens[6, 2:9] = tokens[3, 1000:1500] = 300
     logits = random_logits(5, 2.0, vocab=300).to(dtype)
     table = torch.tensor([[0.1, 0.01, 1.0], [0.2, 0.0, 1.3], [0.0, 0.3, 0.8], [1.0, 1.0, 1.0]])
     requests = (torch.tensor([4, 0, 2, 1]), tokens[:, :2100], torch.tensor([6, 1, 3, 0]))

@@ -15,7 +15,7 @@ from llmk.nn import Attention, Linear, builder
 from llmk.nn.builder import Builder
 from llmk.nn.parallel import Parallel
 from llmk.nn.tree_model import TreeModel
-from llmk.tree import CausalLM, Config, Program
+from llmk.tree import CausalLM, Config, Norm, Program
 from llmk_models import dense
 from llmk_models.parts import Parts
 from llmk_testing.model_example import ModelExample
@@ -82,8 +82,22 @@ def _counts_tokens(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _looks_up_what_is_given(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, model: TreeModel, token_ids: Tensor, step: Any) -> Any:
+        return good(model, token_ids.clamp(max=model.program.model.embed.vocab_size - 1), replace(step, given=None))
+
+    _around(patch, TreeModel, "forward", change)
+
+
 def _miscounts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Program, "num_parameters", 1)
+
+
+def _misnames(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, spec: Norm) -> tuple[Any, ...]:
+        return tuple(tensor._replace(name=f"{spec.at}.scale") for tensor in good(spec))
+
+    _around(patch, Norm, "tensors", change)
 
 
 def _pads_vocabulary(patch: pytest.MonkeyPatch) -> None:
@@ -143,6 +157,7 @@ DEFECTS = (
     ),
     Defect("coarse_in_16_bits", "rounds to 8 bits where the model has 16", _coarse_in_16_bits, "bfloat16 is as exact"),
     Defect("counts_tokens", "results depend on how many tokens a step has", _counts_tokens, "results don't depend"),
+    Defect("looks_up_given", "looks up tokens where embeddings are given", _looks_up_what_is_given, "embeddings take"),
     Defect(
         "not_all_reduced",
         "partial results of row-parallel GEMMs are not summed",
@@ -157,6 +172,7 @@ DEFECTS = (
         "unknown tensors",
     ),
     Defect("num_parameters", "reports a wrong number of parameters", _miscounts, "facts are"),
+    Defect("weight_map", "says another name than its modules load", _misnames, "the tree's weight map"),
     Defect("vocab_size", "reports a padded vocabulary", _pads_vocabulary, "facts are"),
     Defect("key_error", "a missing key is a KeyError", _raw_keys, "odd configs"),
     Defect(

@@ -181,6 +181,9 @@ class ModelFacts:
     because the served length changes results of short texts too. 0: ``max_model_len``."""
     default_why: str = ""
     """The reason for ``default_model_len``, in a sentence for the log."""
+    takes_embeddings: bool = False
+    """Whether prompts may have embeddings (``[hidden_size]``) in place of tokens: its ``forward`` reads
+    ``StepContext.given``, and nothing else reads token ids."""
 
 
 class DescribeModel(Protocol):

@@ -327,9 +327,7 @@ class LimitsSection(Section):
     stop_token_ids: Count = Field(default=1024, description="Tokens in stop_token_ids.")
     bad_words: Count = Field(default=1000, description="Words in bad_words.")
     bad_words_characters: Count = Field(default=50_000, description="Characters of all words in bad_words.")
-    bad_words_tokens: Count = Field(
-        default=1 << 16, description="Tokens of all spellings of bad_words, times n, which each step compares."
-    )
+    bad_words_tokens: Count = Field(default=1 << 16, description="Tokens of all spellings of bad_words, times n.")
     allowed_token_ids: Count = Field(default=1 << 18, description="Tokens in allowed_token_ids.")
     logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
     logits_processors: Count = Field(default=64, description="Logits processors that a request names.")
@@ -341,6 +339,7 @@ class LimitsSection(Section):
     grammar_states: Count = Field(
         default=20_000, description="States of a grammar's automata, made as outputs are matched: some KB each."
     )
+    prompt_embeds_bytes: Count = Field(default=64 << 20, description="Bytes of all prompt_embeds, times n.")
     metadata: Count = Field(default=1024, description="Entries in metadata.")
     name_characters: Count = Field(default=4096, description="Characters of a name: cache_salt, user, and the like.")
     tokens: Count = Field(default=1 << 20, description="Tokens that /tokenize makes and /detokenize takes.")
@@ -370,7 +369,7 @@ class EngineSection(Section):
     )
     plugin_seconds: Seconds = Field(
         default=10.0,
-        description="Seconds in which calls of logits processors and policies must return. 0: no limit.",
+        description="Seconds that calls of processors, policies, speculators and grammars may take. 0: no limit.",
     )
     standby: bool = Field(
         default=True, description="Keep a process with imports done, which replaces the engine if it dies."

@@ -27,8 +27,10 @@ from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.io_processors import IOHost, IOProcessors, ProcessLost
 from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.text.pinned_prefixes import PinnedPrefix, PinnedPrefixes, read_text
+from llmk.engine.text.prompt_embeddings import Prompt, from_arrays
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.engine_info import EngineInfo, Outage
+from llmk.engine.wire.prompt import EmbeddedPrompt
 from llmk.engine.wire.request import EngineStats, RequestContext, StepTimes
 from llmk.engine.wire.sampling_params import SamplingParams
 
@@ -134,9 +136,10 @@ class AsyncLLM:
         return self._client.outage
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, context: RequestContext
+        self, prompt: Prompt | EmbeddedPrompt, params: SamplingParams, context: RequestContext
     ) -> AsyncGenerator[GenerationDelta, None]:
-        """Yields the deltas of each of ``params.n`` choices, until all have ended. Closing the iterator aborts.
+        """Yields the deltas of each of ``params.n`` choices, until all have ended. Closing the iterator aborts. Prompts
+        are those of :meth:`llmk.LLM.generate`.
 
         Raises:
             ContextLengthExceeded: where the prompt leaves no room for a token.
@@ -171,13 +174,18 @@ class AsyncLLM:
         self.pins.add(pinned)
         return pinned
 
-    async def _taken_in(self, prompt: str | list[int], params: SamplingParams) -> tuple[list[int], SamplingParams]:
-        """Prompt and parameters without texts that are to be tokenized, which is done in a thread."""
+    async def _taken_in(
+        self, prompt: Prompt | EmbeddedPrompt, params: SamplingParams
+    ) -> tuple[list[int] | EmbeddedPrompt, SamplingParams]:
+        """Prompt and parameters without texts that are to be tokenized and arrays that are to be checked, which is done
+        in a thread."""
         self._input_processor.info = self.info
         if params.bad_words:
             params = await asyncio.to_thread(self._input_processor.checked, params)
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
+        elif not isinstance(prompt, list | EmbeddedPrompt):
+            prompt = await asyncio.to_thread(from_arrays, prompt, self.info)
         return prompt, params
 
     async def unpin(self, id: str) -> bool:

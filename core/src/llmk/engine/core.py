@@ -62,6 +62,7 @@ class EngineCore:
         submit, wait = trace.submitting(runner.submit), trace.timed("wait", _result)
         self._submit = submit if runner.asynchronous else self._counted(submit)
         self._wait = self._counted(wait) if runner.asynchronous else wait
+        self._sample_masked = runner.sample if runner.asynchronous else self._counted(runner.sample)
         self._failures = 0
 
     @property
@@ -142,13 +143,16 @@ class EngineCore:
 
     def _queue_started(self) -> None:
         """Queues the sequences whose grammars are started; waits a little for one where nothing else can be done."""
-        assert self._grammars is not None, "it has sequences"
-        seconds = 0.0 if self.scheduler.has_work else _GRAMMAR_SECONDS
-        for started in self._grammars.take(seconds):
+        grammars, scheduler = self._grammars, self.scheduler
+        assert grammars is not None, "it has sequences"
+        for started in grammars.take(0.0 if scheduler.has_work else _GRAMMAR_SECONDS):
             if started.error is None:
-                self.scheduler.add(started.request, started.grammar)
+                scheduler.add(started.request, started.grammar)
             else:
-                self.scheduler.refuse(started.request, started.error)
+                scheduler.live.refuse(started.request, started.error)
+        if late := scheduler.deadlines:
+            refused = [one.id for one, age in grammars.ages() if scheduler.live.refuse_late(one, age, late)]
+            grammars.abort(refused)
 
     def _issue(self, plan: StepPlan) -> list[TokenOutput]:
         try:
@@ -168,7 +172,7 @@ class EngineCore:
         while len(self._in_flight) > 1:
             outputs += self._receive(self._in_flight.popleft()[0])
         try:
-            self.runner.sample(self._fill_masks(step))
+            self._sample_masked(self._fill_masks(step))
         except BaseException as error:
             self._in_flight.pop()
             outputs += self._fail(step, error)

@@ -29,6 +29,7 @@ from llmk.engine.scheduling.step_limit import StepLimit
 from llmk.engine.text.grammars import GrammarStarter, kinds_of
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.prompt import EmbeddingFormat
 from llmk.planning.boot import verified
 from llmk.planning.cache_groups import block_bytes, cache_groups
 from llmk.planning.memory import CachePlan, gib, plan_cache
@@ -89,8 +90,15 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         plan=plan.to_dict(),
         logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
         grammars=kinds_of(boot),
+        embeddings=embedding_format(boot),
     )
     return EngineCore(scheduler, executor, depth=depth, grammars=GrammarStarter(boot), trace=trace), info
+
+
+def embedding_format(boot: Boot) -> EmbeddingFormat:
+    """What embeddings in prompts must be like."""
+    size = boot.facts.hidden_size if boot.facts.takes_embeddings else 0
+    return EmbeddingFormat(model=boot.facts.model, size=size, dtype=boot.plan.dtype)
 
 
 def start_executor(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[Executor, CachePlan]:

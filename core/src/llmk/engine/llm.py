@@ -15,6 +15,7 @@ from llmk.engine.text.chat_template import Message
 from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.io_processors import IOProcessors, IORun
 from llmk.engine.text.output_processor import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
+from llmk.engine.text.prompt_embeddings import Prompt, from_arrays, is_array
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.request import EngineRequest, EngineStats, RequestContext
@@ -22,8 +23,6 @@ from llmk.engine.wire.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
-
-Prompt = str | list[int]
 
 
 class LLM:
@@ -66,7 +65,11 @@ class LLM:
         *,
         adapter: str | Sequence[str] = "",
     ) -> list[RequestOutput]:
-        """Completes prompts (texts or token ids), all at once; returns one output per prompt, in their order.
+        """Completes prompts, all at once; returns one output per prompt, in their order.
+
+        A prompt is a text, token ids, embeddings in their place (a torch tensor or NumPy array ``[length, hidden]`` of
+        float32, float16 or bfloat16, which are not scaled), or a tuple of token ids and embeddings that follow on each
+        other.
 
         ``sampling_params`` are for all prompts or one per prompt; ``None``: the checkpoint's own. So is ``adapter``,
         the name of a configured adapter; empty: none. Raises :class:`~llmk.api.RequestError` for a prompt, parameter or
@@ -180,7 +183,8 @@ class _Job:
     def __init__(
         self, input_processor: InputProcessor, context: RequestContext, prompt: Prompt, params: SamplingParams
     ) -> None:
-        self.sequences: list[EngineRequest] = input_processor.sequences(prompt, params, context)
+        known = prompt if isinstance(prompt, str | list) else from_arrays(prompt, input_processor.info)
+        self.sequences: list[EngineRequest] = input_processor.sequences(known, params, context)
         self.output = RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=self.sequences[0].prompt_token_ids,
@@ -213,9 +217,10 @@ def _stepped(
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [cast("Prompt", prompts)]
-    return list(cast("Sequence[Prompt]", prompts))
+    if isinstance(prompts, str) or is_array(prompts):
+        return [prompts]
+    several = cast("Sequence[Prompt]", prompts)
+    return [cast("Prompt", prompts)] if several and isinstance(several[0], int) else list(several)
 
 
 def dotted(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

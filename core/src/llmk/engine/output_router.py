@@ -66,7 +66,8 @@ class OutputRouter:
 
     async def _add(self, sequences: list[EngineRequest]) -> None:
         """Gives sequences to the engine, few at a time where they are long: each is encoded by itself."""
-        few = max(1, _TOKENS_AT_ONCE // len(sequences[0].prompt_token_ids))
+        first = sequences[0]
+        few = 1 if first.embeddings else max(1, _TOKENS_AT_ONCE // len(first.prompt_token_ids))
         for start in range(0, len(sequences), few):
             await self._client.add(sequences[start : start + few])
             await asyncio.sleep(0)

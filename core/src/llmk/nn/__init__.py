@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from llmk.nn.attention import Attention, GatedAttention
     from llmk.nn.build import AttentionSwitch, Build, Switch, WeightKernel
     from llmk.nn.builder import Builder
-    from llmk.nn.context import StepContext
+    from llmk.nn.context import GivenEmbeddings, StepContext
     from llmk.nn.embedding import Embedding, LMHead
     from llmk.nn.latent import LatentAttention, LatentUp
     from llmk.nn.layer import Layer, Parameter
@@ -35,6 +35,7 @@ _LAZY = {
     "Experts": "moe",
     "GatedAttention": "attention",
     "GatedDeltaNet": "recurrent",
+    "GivenEmbeddings": "context",
     "LMHead": "embedding",
     "LatentAttention": "latent",
     "LatentUp": "latent",
@@ -65,6 +66,7 @@ __all__ = [
     "Experts",
     "GatedAttention",
     "GatedDeltaNet",
+    "GivenEmbeddings",
     "InterleavedExperts",
     "LMHead",
     "LatentAttention",

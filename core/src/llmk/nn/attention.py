@@ -34,6 +34,9 @@ class Attention(Layer):
             arXiv:2501.00656). They are then ops of their own, at ``norm_sites``.
         value_dim: elements of a head's value; ``None``: ``head_dim``.
         sinks: whether each head has a sink, a learned logit in the softmax's denominator (GPT-OSS, arXiv:2508.10925).
+        axes: int64 ``[rotary_dim / 2]``, the axis of positions by which each pair is rotated
+            (:func:`llmk.reference.rope.rotation.axes_of_pairs`; the op's facts have ``rotary_sections``). ``None``:
+            positions have one axis.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Attention(Layer):
         whole_qk_norm: bool = False,
         value_dim: int | None = None,
         sinks: bool = False,
+        axes: Tensor | None = None,
         site: str = "attention",
         op_site: str = "attention.whole",
         norm_sites: tuple[str, str] = ("q_norm", "k_norm"),
@@ -70,6 +74,9 @@ class Attention(Layer):
         cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
         self._scaled = cache_dtype.startswith("float8")
         self._options: dict[str, Any] = {"scales": (1.0, 1.0)} if self._scaled else {}
+        self._num_axes = 0
+        if axes is not None:
+            self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes
         self._scales: dict[int, Parameter] = {}
         self._whole_norms: list[Callable[[Tensor], Tensor]] = []
         names = ("q_norm", "k_norm") if qk_norm_eps is not None else ()
@@ -125,8 +132,13 @@ class Attention(Layer):
             q, k = (norm(x) for norm, x in zip(self._whole_norms, (q, k), strict=True))
         cache, meta = step.caches[self._index], step.meta[self._index]
         norms = self._q_weight, self._k_weight, self._eps
-        out: Tensor = self._op(q, k, v, *norms, step.positions, self._cos_sin, cache, meta, **self._options)
+        positions = self._axes_of(step.rotary) if self._num_axes else step.positions
+        out: Tensor = self._op(q, k, v, *norms, positions, self._cos_sin, cache, meta, **self._options)
         return out.flatten(1)
+
+    def _axes_of(self, rotary: Tensor) -> Tensor:
+        """int64 ``[tokens, axes]``, with all axes that the layer reads."""
+        return rotary.expand(max(len(rotary), self._num_axes), -1).T
 
 
 class GatedAttention(Attention):

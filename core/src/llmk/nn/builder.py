@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from llmk import tree
-from llmk.api import CacheSpec
+from llmk.api import CacheSpec, PluginError
 from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.attention import Attention, cache_spec
 from llmk.nn.blocks.mlp import MLP, GatedMLP
@@ -24,7 +24,7 @@ from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import RMSNorm
 from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
-from llmk.reference.rope.rotation import cos_sin_cache
+from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -77,7 +77,16 @@ class Builder:
         return site
 
     def kernel(self, spec: tree.Spec, linear: Linear | None = None) -> Callable[..., Any]:
-        """The kernel of the only op site of a spec; ``linear``: the layer whose GEMM is part of it, if any."""
+        """The kernel of the only op site of a spec; ``linear``: the layer whose GEMM is part of it, if any.
+
+        Raises:
+            PluginError: that layer has adapters, which such an op would leave out.
+        """
+        if isinstance(linear, AdaptedLinear):
+            raise PluginError(
+                f"the op of {type(spec).__name__} at {spec.at!r} computes a linear layer that has adapters",
+                hint="where Linear.adapters is set, bind an op without the layer, and call the layer by itself",
+            )
         return self.build.kernel("op", self.op(spec), linear=linear.site if linear else "")
 
     def keep(self, site: str, spec: CacheSpec) -> int:
@@ -111,6 +120,9 @@ class Builder:
         op_site, *norm_sites = self.ops(spec)
         if norm_sites:
             options["norm_sites"] = tuple(norm_sites)
+        if spec.rope is not None and spec.rope.sections:
+            axes = axes_of_pairs(spec.rope.sections, interleaved=spec.rope.interleaved)
+            options["axes"] = axes.to(self.build.device)
         return kind(
             self.build,
             spec.at,

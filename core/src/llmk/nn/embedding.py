@@ -16,6 +16,7 @@ from llmk.nn.tensor_file import StoredTensor, same_content
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
+    from llmk.nn.context import GivenEmbeddings
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Embedding(Layer):
     Args:
         aliases: other names of the table in the checkpoint, such as a tied head's.
         scale: factor of the embeddings, applied by the op ``scaled_embedding``; ``None``: not scaled.
+        scale_given: whether embeddings that are given get the factor too.
     """
 
     weight: Tensor
@@ -41,9 +43,11 @@ class Embedding(Layer):
         site: str = "embedding",
         aliases: Sequence[str] = (),
         scale: float | None = None,
+        scale_given: bool = False,
     ) -> None:
         self._op: Callable[..., Tensor] = build.kernel("op", site)
         self._scale = () if scale is None else (scale,)
+        self._given_scale = scale if scale_given else None
         self._parallel = build.parallel
         self._kept, room = build.parallel.padded_share(vocab_size)
         self._weight = Parameter(
@@ -70,6 +74,12 @@ class Embedding(Layer):
         out_of_shard = (token_ids < self._kept.start) | (token_ids >= self._kept.stop)
         rows = self._op((token_ids - self._kept.start).masked_fill(out_of_shard, 0), self.weight, *self._scale)
         return self._parallel.all_reduce(rows.masked_fill(out_of_shard[:, None], 0))
+
+    def with_given(self, token_ids: Tensor, given: GivenEmbeddings) -> Tensor:
+        """The same, with the ``given`` embeddings in their places."""
+        found = self(token_ids.index_fill(0, given.index, 0))
+        rows = given.rows.to(found.dtype)
+        return found.index_copy(0, given.index, rows if self._given_scale is None else rows * self._given_scale)
 
 
 class LMHead(Layer):

@@ -168,8 +168,8 @@ class InterleavedExperts(Experts):
     def _declare(self, prefixes: tuple[str, ...], names: tuple[str, str, str], *, bias: bool) -> None:
         if self._quantization is not None:
             raise CheckpointError(
-                f"{prefixes[0]}: the experts are quantized, and stored with alternating gate and up features",
-                hint="serve an unquantized checkpoint of the model",
+                f"{prefixes[0]} can't be quantized, because gate and up features alternate in the checkpoint",
+                hint="serve an unquantized checkpoint of the model, without model.quantization",
             )
         experts, hidden, inner = self._num_experts, self._hidden, self._inner
         kept = self._build.parallel.share(inner)

@@ -61,7 +61,7 @@ class TreeModel:
         parallel, stream = self.build.parallel, self.stream
         carried: Any
         if parallel.is_first:
-            x = self.embed(token_ids)
+            x = self.embed(token_ids) if step.given is None else self.embed.with_given(token_ids, step.given)
             carried = (x, None) if stream is None else stream.start(x)
         else:
             tensors = [((token_ids.shape[0], size), dtype) for size, dtype in self._carried]
@@ -84,6 +84,7 @@ class TreeModel:
 
     def _embedding(self, builder: Builder, spec: tree.Embedding) -> Embedding:
         options: dict[str, Any] = {"site": builder.op(spec), "aliases": spec.aliases, "scale": spec.scale}
+        options["scale_given"] = spec.scale_given
         return Embedding(self.build, spec.at, spec.vocab_size, spec.size, **options)
 
     def _lm_head(self, builder: Builder, spec: tree.Head) -> LMHead:

@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from llmk.api import OpContract
+from llmk.reference.step_contracts import BATCH, SAMPLING, contract
 
 _HEADS = ("num_heads", "num_kv_heads", "head_dim", "rotary_dim")
 _LATENT = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _SPACE = ("num_heads", "head_dim", "num_groups", "state_size")
 _DELTA = ("num_heads", "num_key_heads", "key_dim", "value_dim")
-
-
-def _contract(*, op: str, examples: str, **fields: Any) -> OpContract:
-    return OpContract(id=f"reference.{op}", op=op, examples=f"llmk.reference.examples.{examples}", **fields)
 
 
 def _like(contract: OpContract, op: str, summary: str, *, examples: str = "", **changes: Any) -> OpContract:
@@ -24,14 +21,14 @@ def _like(contract: OpContract, op: str, summary: str, *, examples: str = "", **
     return replace(contract, id=f"reference.{op}", op=op, summary=summary, examples=place, **changes)
 
 
-_NORM = _contract(
+_NORM = contract(
     op="rms_norm",
     signature="(x, weight, eps) -> normed",
     facts=("size",),
     examples="rows:RMS_NORM",
     summary="Root-mean-square norm.",
 )
-_ADD_NORM = _contract(
+_ADD_NORM = contract(
     op="add_rms_norm",
     signature="(x, residual, weight, eps) -> normed, total",
     facts=("size",),
@@ -39,21 +36,21 @@ _ADD_NORM = _contract(
     examples="rows:ADD_RMS_NORM",
     summary="Residual sum, then norm.",
 )
-_GATED = _contract(
+_GATED = contract(
     op="silu_and_mul",
     signature="(x) -> gated",
     facts=("intermediate_size",),
     examples="rows:GATED",
     summary="SwiGLU.",
 )
-_ROPE = _contract(
+_ROPE = contract(
     op="rope",
     signature="(q, k, positions, cos_sin) -> q, k",
     facts=_HEADS,
     examples="rows:ROPE",
     summary="RoPE over the two halves of each head, in float32.",
 )
-_WRITE_KV = _contract(
+_WRITE_KV = contract(
     op="qk_norm_rope_write_kv",
     signature="(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta) -> q",
     facts=(*_HEADS, "qk_norm"),
@@ -61,7 +58,7 @@ _WRITE_KV = _contract(
     examples="attention:QK_NORM_ROPE",
     summary="Q and K norms, RoPE, K/V write.",
 )
-_ATTENTION = _contract(
+_ATTENTION = contract(
     op="qk_norm_rope_attention",
     signature="(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta) -> out",
     facts=(*_HEADS, "qk_norm"),
@@ -69,7 +66,7 @@ _ATTENTION = _contract(
     examples="attention:QK_NORM_ROPE",
     summary="Q and K norms, RoPE, K/V write, attention.",
 )
-_GATE_UP = _contract(
+_GATE_UP = contract(
     op="gate_up_silu",
     signature="(x, weight, bias) -> gated",
     facts=("intermediate_size",),
@@ -78,7 +75,7 @@ _GATE_UP = _contract(
     weights=("weight",),
     summary="Gate and up projection, then SwiGLU.",
 )
-_NORM_LINEAR = _contract(
+_NORM_LINEAR = contract(
     op="add_rms_norm_linear",
     signature="(x, residual, norm_weight, eps, weight, bias) -> out, total",
     facts=("size",),
@@ -117,7 +114,7 @@ _NORMS = (
 
 _ROWS = (
     _GATED,
-    _contract(
+    contract(
         op="activate",
         signature="(x, activation) -> activated",
         facts=("intermediate_size", "activation"),
@@ -134,21 +131,21 @@ _ROWS = (
         facts=("num_heads", "qk_rope_head_dim"),
         examples="rows:ROPE_INTERLEAVED",
     ),
-    _contract(
+    contract(
         op="softcap",
         signature="(x, cap) -> bounded",
         facts=("size",),
         examples="rows:SOFTCAP",
         summary="Soft cap by a hyperbolic tangent.",
     ),
-    _contract(
+    contract(
         op="sigmoid_gate",
         signature="(x, gate) -> gated",
         facts=("size", "gate_size"),
         examples="rows:SIGMOID_GATE",
         summary="Multiplies by a sigmoid gate.",
     ),
-    _contract(
+    contract(
         op="embedding",
         signature="(ids, weight) -> rows",
         facts=("vocab_size", "hidden_size"),
@@ -156,7 +153,7 @@ _ROWS = (
         weights=("weight",),
         summary="Token embedding.",
     ),
-    _contract(
+    contract(
         op="scaled_embedding",
         signature="(ids, weight, scale) -> rows",
         facts=("vocab_size", "hidden_size"),
@@ -165,7 +162,7 @@ _ROWS = (
         weights=("weight",),
         summary="Token embedding, scaled.",
     ),
-    _contract(
+    contract(
         op="add_adapters",
         signature="(y, x, index, a, b, scale, sizes) -> y",
         facts=("in_features", "out_features", "num_parts", "num_adapters", "rank"),
@@ -174,7 +171,7 @@ _ROWS = (
         weights=("a", "b"),
         summary="Adds the results of each token's low-rank adapter, in place.",
     ),
-    _contract(
+    contract(
         op="per_head_matmul",
         signature="(x, weight) -> out",
         facts=("num_heads", "qk_nope_head_dim", "kv_lora_rank"),
@@ -186,7 +183,7 @@ _ROWS = (
 _OVER_ATTENTION = (
     _WRITE_KV,
     _ATTENTION,
-    _contract(
+    contract(
         op="norm_rope_write_latent",
         signature="(q_rope, latent, weight, eps, positions, cos_sin, cache, meta) -> q_rope",
         facts=("num_heads", "kv_lora_rank", "qk_rope_head_dim"),
@@ -194,7 +191,7 @@ _OVER_ATTENTION = (
         examples="attention:WRITE_LATENT",
         summary="K norm and RoPE of the latent row, and its write to the cache.",
     ),
-    _contract(
+    contract(
         op="latent_attention",
         signature="(q, latent, norm_weight, eps, k_up, v_up, positions, cos_sin, cache, meta) -> out",
         facts=_LATENT,
@@ -237,113 +234,8 @@ _WITH_LINEAR = (
     ),
 )
 
-_SAMPLING = (
-    _contract(
-        op="apply_penalties",
-        signature="(logits, rows, tokens, slots, prompt_lengths, known, presence, frequency, repetition) -> logits",
-        facts=("vocab_size",),
-        examples="sampling:APPLY_PENALTIES",
-        mutates_args=("logits",),
-        summary="Repetition, frequency and presence penalties.",
-    ),
-    _contract(
-        op="apply_bias",
-        signature="(logits, rows, ids, values) -> logits",
-        facts=("vocab_size",),
-        examples="sampling:APPLY_BIAS",
-        mutates_args=("logits",),
-        summary="Logit biases, in place.",
-    ),
-    _contract(
-        op="match_suffixes",
-        signature="(tokens, slots, starts, ends, suffixes) -> matched",
-        facts=("vocab_size",),
-        examples="sampling:MATCH_SUFFIXES",
-        summary="Whether requests end with given token sequences.",
-    ),
-    _contract(
-        op="allow_tokens",
-        signature="(logits, rows, at, ids) -> logits",
-        facts=("vocab_size",),
-        examples="sampling:ALLOW_TOKENS",
-        mutates_args=("logits",),
-        summary="Excludes all tokens except those allowed, in place.",
-    ),
-    _contract(
-        op="apply_mask",
-        signature="(logits, rows, bits) -> logits",
-        facts=("vocab_size",),
-        examples="sampling:APPLY_MASK",
-        mutates_args=("logits",),
-        summary="Excludes the tokens that packed masks exclude, in place.",
-    ),
-    _contract(
-        op="mask_top_k_top_p_min_p",
-        signature="(logits, top_k, top_p, min_p) -> logits",
-        facts=("vocab_size",),
-        examples="sampling:MASK",
-        measured=False,
-        summary="Top-k, top-p and min-p truncation.",
-    ),
-    _contract(
-        op="sample",
-        signature="(logits, temperature, top_k, top_p, min_p, seeds, positions) -> token_ids",
-        facts=("vocab_size",),
-        examples="sampling:SAMPLE",
-        summary="Samples one token per row, by a hash of seed and position.",
-    ),
-    _contract(
-        op="logprobs",
-        signature="(logits, token_ids, num_top) -> logprobs, ranks, top_ids, top_logprobs",
-        facts=("vocab_size",),
-        examples="sampling:LOGPROBS",
-        summary="Log-probabilities, ranks and the most likely tokens.",
-    ),
-)
-
-_BATCH = (
-    _contract(
-        op="update_rows",
-        signature="(table, rows, starts, lengths, values) -> None",
-        examples="batch:UPDATE_ROWS",
-        measured=False,
-        mutates_args=("table",),
-        summary="Writes runs of different lengths into rows of the batch state, in place.",
-    ),
-    _contract(
-        op="build_step",
-        signature="(tokens, computed, slots, counts, num_tokens) -> step",
-        examples="batch:BUILD_STEP",
-        measured=False,
-        mutates_args=("computed",),
-        summary="Builds a step's input tensors, and counts its tokens as computed.",
-    ),
-    _contract(
-        op="compute_slot_mapping",
-        signature="(table, slots, rows, positions, block_size, max_blocks) -> block_table, slot_mapping",
-        examples="batch:SLOT_MAPPING",
-        summary="Block table and slot mapping of a step.",
-    ),
-    _contract(
-        op="append_tokens",
-        signature="(tokens, computed, slots, sampled) -> None",
-        facts=("vocab_size",),
-        examples="batch:APPEND_TOKENS",
-        mutates_args=("tokens",),
-        summary="Writes sampled tokens where the next step reads them.",
-    ),
-    _contract(
-        op="accept_drafts",
-        signature="(tokens, computed, slots, starts, counts, sampled, most) -> gained",
-        examples="batch:ACCEPT_DRAFTS",
-        measured=False,
-        mutates_args=("tokens", "computed"),
-        summary="Compares drafts with what was sampled in their place, and keeps those that are equal.",
-    ),
-)
-
 _RECURRENT = (
-    _contract(
+    contract(
         op="causal_conv",
         signature="(x, weight, bias, cache, step) -> out",
         facts=(*_SPACE, "conv_kernel"),
@@ -352,7 +244,7 @@ _RECURRENT = (
         mutates_args=("cache",),
         summary="Causal convolution per channel, with the last inputs of each request kept.",
     ),
-    _contract(
+    contract(
         op="state_space_scan",
         signature="(x, dt, a, b, c, d, dt_bias, dt_limits, cache, step) -> out",
         facts=(*_SPACE, "dt_limits"),
@@ -361,7 +253,7 @@ _RECURRENT = (
         mutates_args=("cache",),
         summary="Selective scan over a state space",
     ),
-    _contract(
+    contract(
         op="gated_delta_rule",
         signature="(q, k, v, g, beta, cache, step) -> out",
         facts=_DELTA,
@@ -370,7 +262,7 @@ _RECURRENT = (
         mutates_args=("cache",),
         summary="Gated delta rule",
     ),
-    _contract(
+    contract(
         op="gated_rms_norm",
         signature="(x, gate, weight, eps) -> normed",
         facts=("num_heads", "head_dim"),
@@ -378,7 +270,7 @@ _RECURRENT = (
         measured=False,
         summary="Root-mean-square norm with a SiLU gate.",
     ),
-    _contract(
+    contract(
         op="state_space_mixer",
         signature=(
             "(projected, conv_weight, conv_bias, a, d, dt_bias, dt_limits, norm_weight, eps, caches, step) -> out"
@@ -390,7 +282,7 @@ _RECURRENT = (
         mutates_args=("caches",),
         summary="Convolution, selective scan and gated norm.",
     ),
-    _contract(
+    contract(
         op="gated_delta_net",
         signature="(mixed, gate, a, b, conv_weight, decay, dt_bias, norm_weight, eps, caches, step) -> out",
         facts=(*_DELTA, "conv_kernel"),
@@ -403,8 +295,8 @@ _RECURRENT = (
 )
 
 CONTRACTS: Mapping[str, OpContract] = {
-    contract.op: contract
-    for group in (_NORMS, _ROWS, _OVER_ATTENTION, _WITH_LINEAR, _SAMPLING, _BATCH, _RECURRENT)
-    for contract in group
+    each.op: each
+    for group in (_NORMS, _ROWS, _OVER_ATTENTION, _WITH_LINEAR, SAMPLING, BATCH, _RECURRENT)
+    for each in group
 }
 """By the op's name."""

@@ -114,6 +114,7 @@ class Attend(Leaf):
         facts |= {"no_rope": True} if self.rope is None else {}
         facts |= {"attention_sinks": True} if self.sinks else {}
         facts |= {"value_dim": self.value_dim} if self.value_dim is not None else {}
+        facts |= {"rotary_sections": self.rope.sections} if self.rope and self.rope.sections else {}
         offset = {"norm_offset": self.norm_offset} if self.norm_offset else {}
         facts |= offset if facts["qk_norm"] else {}
         op, divided = "qk_norm_rope_attention", ("num_heads", "num_kv_heads")

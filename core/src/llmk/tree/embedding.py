@@ -17,6 +17,8 @@ class Embedding(Leaf):
     size: int
     scale: float | None = None
     """Factor of the embeddings; ``None``: not scaled."""
+    scale_given: bool = False
+    """Whether embeddings that prompts have in place of tokens get the factor too, as in Granite."""
     aliases: tuple[str, ...] = ()
     """Other names of the table in the checkpoint, such as a tied head's."""
 

@@ -102,4 +102,5 @@ def model_facts(program: Program, config: Config) -> ModelFacts:
         parallel=("tensor", "pipeline"),
         default_model_len=model.default_model_len,
         default_why=model.default_why,
+        takes_embeddings=True,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from llmk.api import AttentionFacts, OpFacts
+from llmk.api import AttentionFacts, OpFacts, PluginError
 from llmk.tree.block import Block
 from llmk.tree.linear import Linear, Part
 from llmk.tree.norm import Norm
@@ -72,6 +72,11 @@ class LatentAttend(Leaf):
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
+        if self.rope.sections:
+            raise PluginError(
+                f"attention over latent vectors at {self.at!r} can't be rotated by positions of several axes",
+                hint="leave out Rope.sections; no op has both",
+            )
         keys = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
         facts, site = {key: getattr(self.shape, key) for key in keys}, f"{self.role}.whole"
         return (OpFacts(site=site, op="latent_attention", facts=facts, attention=name(self), divided=("num_heads",)),)

@@ -27,6 +27,11 @@ class Rope:
     """Positions that the model was trained on, as its config states them."""
     settings: tuple[tuple[str, Setting], ...]
     """``rope_type``, ``rope_theta`` and what the type needs, sorted by name."""
+    sections: tuple[int, ...] = ()
+    """Pairs of elements that are rotated by each axis of positions, such as time, height and width (M-RoPE: Qwen2-VL,
+    arXiv:2409.12191); empty: positions have one axis."""
+    interleaved: bool = False
+    """Whether the axes take turns, pair by pair (Qwen3-VL), instead of having their pairs side by side."""
 
     @classmethod
     def of(cls, config: Config, dim: int, *, theta: float = 10000.0, kind: str = "", **defaults: Setting) -> Self:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from llmk.api import CacheSpec, CacheStep, Platform, RecurrentCache
 from llmk.config import load
 from llmk.engine.execution.weights import load_weights
 from llmk.kernel.loader import load_object
-from llmk.nn import Build, Model, StepContext
+from llmk.nn import Build, GivenEmbeddings, Model, StepContext
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import Boot, boot
 
@@ -70,9 +71,12 @@ class ModelHarness:
         return cls(boot(load({"model.path": str(checkpoint), **(settings or {})}, environ={})), **options)
 
     @torch.inference_mode()
-    def step(self, work: Sequence[tuple[Any, Sequence[int]]]) -> list[Tensor]:
+    def step(
+        self, work: Sequence[tuple[Any, Sequence[int]]], embeddings: Mapping[Any, Tensor] = MappingProxyType({})
+    ) -> list[Tensor]:
         """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each, or
-        an empty list if the model is a pipeline stage but not the last."""
+        an empty list if the model is a pipeline stage but not the last. Tokens of requests with ``embeddings``
+        (``[tokens, hidden]``) have these in place of looked-up ones."""
         counts = [len(tokens) for _, tokens in work]
         positions = [self._extend(name, len(tokens)) for name, tokens in work]
         steps = {size: self._lay_out(work, positions, size) for size in {self._size(spec) for _, spec in self._specs}}
@@ -84,10 +88,17 @@ class ModelHarness:
             positions=self._tensor([p for own in positions for p in own], torch.int64),
             caches=self._caches,
             meta=[prepared[site] for site, _ in self._specs],
+            given=self._given(work, embeddings) if embeddings else None,
         )
         token_ids = self._tensor([token for _, tokens in work for token in tokens], torch.int64)
         hidden = self.model.forward(token_ids, context)
         return list(self.model.logits(hidden).float().split(counts)) if self.build.parallel.is_last else []
+
+    def _given(self, work: Sequence[tuple[Any, Sequence[int]]], embeddings: Mapping[Any, Tensor]) -> GivenEmbeddings:
+        names = [name for name, tokens in work for _ in tokens]
+        index = [row for row, name in enumerate(names) if name in embeddings]
+        rows = torch.cat([embeddings[name] for name, _ in work if name in embeddings])
+        return GivenEmbeddings(self._tensor(index, torch.int64), rows.to(self.device))
 
     def _lay_out(
         self, work: Sequence[tuple[Any, Sequence[int]]], positions: list[list[int]], block_size: int

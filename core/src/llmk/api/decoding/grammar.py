@@ -75,7 +75,7 @@ class Grammar(Protocol):
 
     def forced(self) -> Sequence[int]:
         """The tokens that must come next, in order, as far as that is known; empty where there is a choice. They are
-        verified as drafts, so a wrong one costs time, not correctness."""
+        verified as drafts where the host drafts, so a wrong one costs time, not correctness."""
         return ()
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class LogitsBatch:
     """The batch that a processor is bound to. ``tokens`` (int32 ``[slots, max_len + 1]``, on the device) has the prompt
-    and output tokens of each request, including tokens that were just sampled. It must not be changed."""
+    and output tokens of each request, including tokens that were just sampled. It must not be changed. Positions of a
+    prompt that have an embedding in place of a token have the id ``vocab_size``."""
 
     tokens: Tensor
     vocab_size: int
@@ -27,7 +28,8 @@ class LogitsBatch:
 @dataclass(frozen=True, slots=True)
 class LogitsRequest:
     """A request that enters the batch. ``parameters`` are those that the request has for this processor. ``token_ids``
-    are all its tokens so far: the prompt, and the output if the request resumes after preemption."""
+    are all its tokens so far: the prompt, and the output if the request resumes after preemption. Embeddings in
+    place of tokens have the id :attr:`LogitsBatch.vocab_size`."""
 
     id: str
     token_ids: Sequence[int]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llmk.engine.cache.block_pool import BlockPool
 from llmk.engine.cache.block_tables import NO_BLOCK, BlockTables
 from llmk.engine.cache.prefix_cache import Hits, PrefixCache
+from llmk.engine.wire.prompt import EmbeddingRun
 from llmk.planning.cache_groups import CacheGroup
 
 
@@ -41,11 +42,12 @@ class BlockCache:
         """
         return sum(group.most_held(num_tokens, chunk) for group in self.groups)
 
-    def new_tables(self, salt: str = "", adapter: int = 0) -> BlockTables:
-        """The tables of a request that holds nothing yet. Requests share prefixes of equal salt and adapter."""
+    def new_tables(self, salt: str = "", adapter: int = 0, embeddings: Sequence[EmbeddingRun] = ()) -> BlockTables:
+        """The tables of a request that holds nothing yet, whose prompt has ``embeddings``. Requests share prefixes of
+        equal salt and adapter."""
         none = [0] * len(self.groups)
         key = self.prefixes.first_key(salt, adapter)
-        return BlockTables(key, [[] for _ in none], none.copy(), none.copy(), none.copy())
+        return BlockTables(key, [[] for _ in none], none.copy(), none.copy(), none.copy(), embeddings)
 
     def awaits_another(self, tables: BlockTables, token_ids: Sequence[int]) -> bool:
         """Whether another request is computing the very tokens at which this one's prefix ends to be a hit."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from llmk.engine.wire.prompt import EmbeddingRun
 
 NO_BLOCK = 0
 """What stands in a table for a block that was given back, or never held: any block will do, since it is not read."""
@@ -21,6 +24,8 @@ class BlockTables:
     """Per group, how many entries the runner knows; fewer than there are where they have ``grown``."""
     named: list[int]
     """Per group, how many blocks from the start are in the cache under their key, or were given back."""
+    embeddings: Sequence[EmbeddingRun] = ()
+    """Those of its prompt, which its keys depend on."""
     keys: list[bytes] = field(default_factory=list)
     capacity: int = 0
     """Tokens that the held blocks have room for."""

@@ -24,8 +24,9 @@ class Hits:
 class PrefixCache:
     """Finds cached prefixes by their keys.
 
-    A key is a hash of its parent's key and of the tokens between, so that it names the whole prefix, and the salt that
-    starts the chain. A prefix is a hit as far as every group still has the blocks that it will read.
+    A key is a hash of its parent's key and of the tokens between, and of embeddings that are given in their place, so
+    that it names the whole prefix, and the salt that starts the chain. A prefix is a hit as far as every group still
+    has the blocks that it will read.
     """
 
     def __init__(self, pool: BlockPool, groups: Sequence[CacheGroup]) -> None:
@@ -80,7 +81,10 @@ class PrefixCache:
         """Adds the keys of the first ``count`` runs of ``block_size`` tokens."""
         size = self.block_size
         for start in range(len(tables.keys) * size, count * size, size):
-            tables.parent = _digest(tables.parent, self._pack(*token_ids[start : start + size]))
+            content = self._pack(*token_ids[start : start + size])
+            for run in tables.embeddings:
+                content += run.keys_between(start, start + size)
+            tables.parent = _digest(tables.parent, content)
             tables.keys.append(tables.parent)
 
 

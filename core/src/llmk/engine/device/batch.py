@@ -55,9 +55,9 @@ class Batch:
         tokens: int32 ``[slots, max_len + 1]``, prompt and output tokens.
         computed: int64 ``[slots]``, how many of them are in the cache.
         block_tables: int32 ``[slots, max_blocks]`` per cache group.
+        adapters: int64 ``[slots]``, the number of each request's adapter, -1 for none; ``None`` where there are none.
         accepted: int64 ``[slots]``, accepted drafts of each request's last step, which recurrent states lack; ``None``
             where there are no such states, or no drafts.
-        adapters: int64 ``[slots]``, the number of each request's adapter, -1 for none; ``None`` where there are none.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class Batch:
         device: torch.device,
         speculator: DeviceSpeculator | None = None,
         vocab_size: int = 0,
-        tails: bool = False,
         adapters: bool = False,
+        tails: bool = False,
     ) -> None:
-        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``tails``:
-        recurrent layers have tails (:class:`~llmk.api.DraftTails`). ``adapters``: requests may have some."""
+        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``adapters``:
+        requests may have some. ``tails``: recurrent layers have tails (:class:`~llmk.api.DraftTails`)."""
         self.device = device
         self._speculator = speculator
         self._vocab_size = vocab_size
         self.block_sizes = tuple(block_sizes)
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
-        self.accepted = torch.zeros_like(self.computed) if tails else None
         self.adapters = torch.full_like(self.computed, -1) if adapters else None
         self._host_adapters = [0] * num_slots
+        self.accepted = torch.zeros_like(self.computed) if tails else None
         widths = [-(-(max_len + 1) // size) for size in block_sizes]
         self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
@@ -244,10 +244,10 @@ class Batch:
         rows, starts, runs, tokens, done = self._upload(slots, [0] * len(new), lengths, values, computed)
         self._update_rows(self.tokens, rows, starts, runs, tokens)
         self.computed[rows] = done
-        if self.accepted is not None:
-            self.accepted[rows] = 0
         if self.adapters is not None:
             self.adapters[rows] = to_device([request.adapter - 1 for request in new], self.device)
+        if self.accepted is not None:
+            self.accepted[rows] = 0
         for request in new:
             self._host_adapters[request.slot] = request.adapter
             for blocks in self._host_blocks:

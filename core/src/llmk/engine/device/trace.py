@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-HOST_WORK = ("schedule", "submit", "update")
+HOST_WORK = ("schedule", "submit", "fill masks", "update")
 """What the host does for each step, besides waiting for it."""
 _PROCESS = 1
 _LANES = {"host": 1, "device": 2}
@@ -129,7 +129,8 @@ class Trace(NullTrace):
             start = time.perf_counter_ns()
             result = part(*args, **kwargs)
             end = time.perf_counter_ns()
-            self._host.append((name, start, end, getattr(args[0] if args else result, "step", -1)))
+            step = getattr(args[0] if args else result, "step", None)
+            self._host.append((name, start, end, getattr(result, "step", -1) if step is None else step))
             return result
 
         return recorded

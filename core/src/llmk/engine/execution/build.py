@@ -112,8 +112,8 @@ def build_runner(
         device=build.device,
         speculator=device_speculator(boot),
         vocab_size=boot.facts.vocab_size,
-        tails=all(tails),
         adapters=bool(boot.adapters),
+        tails=all(tails),
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
     options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheStep
 from llmk.engine.device.batch import Batch, DraftRows, LaidOutStep
+from llmk.engine.device.given_rows import GivenRows
 from llmk.engine.device.graphs import ADAPTERS, PLAIN, Recorded, StepGraphs, StepShape, Variant
 from llmk.engine.device.host_rows import HostRows
 from llmk.engine.device.sample_rows import SampleRows
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from llmk.api import Graphs
     from llmk.engine.sampling.logits_processors import LogitsProcessors
     from llmk.nn.build import Build
+    from llmk.nn.context import GivenEmbeddings
     from llmk.nn.model import Model
     from llmk.reference.batch import StepTensors
 
@@ -81,6 +83,7 @@ class Runner(Executor):
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = PromptLogprobs(model.logits, self.sampler.logprobs)
         self.reader = HiddenReader()
+        self._given = GivenRows(batch.device, build.dtype, needed=build.parallel.is_first)
         shadows = build.shadows
         self._comparisons = ShadowComparisons(shadows, build.plan.dtype) if shadows is not None else None
         self._run = trace.on_device(batch.device, self._issue if shadows is None else self._issue_compared)
@@ -125,25 +128,33 @@ class Runner(Executor):
         self.sampler.update(plan.freed, plan.new, self.batch.tokens)
         self.scorer.update(plan.freed, plan.new)
         self.reader.update(plan.freed, plan.new)
+        self._given.update(plan.freed, plan.new)
         if not plan.work:
             return PendingResult(plan.step, None)
         self._apply(plan)
-        has_tails = plan.speculative and self.batch.accepted is not None  # which no recorded step has
-        if replay and self._graphs is not None and not has_tails:
+        given = self._given.of(plan.work)
+        has_tails = plan.speculative and self.batch.accepted is not None  # no recorded step has these, or embeddings
+        if replay and self._graphs is not None and not has_tails and given is None:
             if all(work.num_tokens == 1 and work.sample for work in plan.work):
                 if len(plan.work) <= self._graphs.most_decoding(self._variant(plan)):
                     return self._replayed_decode(plan)
             elif (pending := self._replayed(plan)) is not None:
                 return pending
         step = self._lay_out(plan)
-        return self._finish(plan, step, self._compute(step.tensors, step.groups, step.adapter_index))
+        return self._finish(plan, step, self._compute(step.tensors, step.groups, step.adapter_index, given))
 
-    def _compute(self, tensors: StepTensors, groups: Sequence[CacheStep], adapter_index: Tensor | None) -> Tensor:
+    def _compute(
+        self,
+        tensors: StepTensors,
+        groups: Sequence[CacheStep],
+        adapter_index: Tensor | None,
+        given: GivenEmbeddings | None = None,
+    ) -> Tensor:
         """The step's final hidden states."""
         self.build.select(tensors.token_ids.shape[0])
         self.build.adapter_index = adapter_index
         meta = [self._prepare(layer, groups[layer.group]) for layer in self._prepares]
-        context = StepContext(tensors.positions, self.caches, [meta[i] for i in self._layers])
+        context = StepContext(tensors.positions, self.caches, [meta[i] for i in self._layers], given)
         return self._forward(tensors.token_ids, context)
 
     def _recorded(self, shape: StepShape, slots: Tensor, counts: Tensor, samples: Tensor) -> Recorded:

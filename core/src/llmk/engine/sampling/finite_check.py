@@ -23,7 +23,7 @@ Problem = tuple[str, ...]
 """Message and code of an error, and the field at fault where there is one."""
 
 _ALL_FORBIDDEN = (
-    "no token may be sampled: what the request allows, biases and forbids leaves none",
+    "no token may be sampled: structured_outputs, allowed_token_ids, logit_bias and logits processors leave none",
     RequestError.code,
 )
 

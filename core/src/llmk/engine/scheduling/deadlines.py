@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from llmk.api import QueueTimeout, RequestTimeout
+from llmk.api import LlmkError, QueueTimeout, RequestTimeout
 from llmk.engine.scheduling.sequence import Sequence
 from llmk.engine.scheduling.waiting_queue import WaitingQueue
 
@@ -23,15 +23,29 @@ class Deadlines:
 
     def overdue(
         self, live: Iterable[Sequence], waiting: WaitingQueue, now: float
-    ) -> Iterator[tuple[Sequence, str, str]]:
-        """Sequences to be ended, with message and code. ``live`` are by arrival: so only the oldest are checked."""
+    ) -> Iterator[tuple[Sequence, LlmkError]]:
+        """Sequences to be ended, with the error. ``live`` are by arrival: so only the oldest are checked."""
         for sequence in live if self.request else ():
             if sequence.arrived + self.request > now:
                 break
-            made = len(sequence.tokens) - sequence.num_prompt
-            what = f"after {now - sequence.arrived:.1f} s it had {made} tokens (scheduler.request_timeout)"
-            yield sequence, f"the request was not done in time: {what}", RequestTimeout.code
+            error = _not_done(len(sequence.tokens) - sequence.num_prompt, now - sequence.arrived)
+            yield sequence, error
         for sequence in waiting.overdue(now - self.queue) if self.queue else ():
             if not (self.request and sequence.arrived + self.request <= now):
-                what = f"it waited for {now - sequence.arrived:.1f} s (scheduler.queue_timeout)"
-                yield sequence, f"the request was not started in time: {what}", QueueTimeout.code
+                yield sequence, _not_started(now - sequence.arrived)
+
+    def missed(self, num_tokens: int, age: float) -> LlmkError | None:
+        """What a sequence of that age has missed that was not queued yet, and had ``num_tokens`` tokens of engines
+        before this one."""
+        if self.request and age >= self.request:
+            return _not_done(num_tokens, age)
+        return _not_started(age) if self.queue and age >= self.queue and not num_tokens else None
+
+
+def _not_done(num_tokens: int, age: float) -> LlmkError:
+    what = f"after {age:.1f} s it had {num_tokens} tokens (scheduler.request_timeout)"
+    return RequestTimeout(f"the request was not done in time: {what}")
+
+
+def _not_started(age: float) -> LlmkError:
+    return QueueTimeout(f"the request was not started in time: it waited for {age:.1f} s (scheduler.queue_timeout)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from llmk.api import ConfigError, KernelSpec
@@ -12,7 +13,7 @@ from llmk.engine.wire.plugin_calls import SPECULATOR, Call, is_distrusted, is_in
 from llmk.planning.choices.speculation import DEVICE, HOST, host_speculator, speculation_of
 
 if TYPE_CHECKING:
-    from llmk.api import Speculator
+    from llmk.api import Grammar, Speculator
     from llmk.engine.cache.block_cache import BlockCache
     from llmk.engine.scheduling.issued_step import IssuedStep
     from llmk.engine.scheduling.sequence import Sequence
@@ -37,9 +38,10 @@ class SequenceDrafts:
         gain: accepted drafts per attempt, of late; attempts that found nothing to draft count too.
         guess, guessed_at: drafts that are compared with what comes after so many tokens, rather than verified.
         passed: whether the sequence was last issued without an attempt.
+        forced: the tokens that its grammar alone allows next.
     """
 
-    __slots__ = ("acceptance", "gain", "guess", "guessed_at", "passed")
+    __slots__ = ("acceptance", "forced", "gain", "guess", "guessed_at", "passed")
 
     def __init__(self, gain: float) -> None:
         self.acceptance = Acceptance()
@@ -47,6 +49,7 @@ class SequenceDrafts:
         self.guess: list[int] = []
         self.guessed_at = 0
         self.passed = False
+        self.forced: list[int] = []
 
 
 class Drafting:
@@ -56,6 +59,9 @@ class Drafting:
     as long as that gains more than the step that it misses; else it goes on without drafts, and what would have been
     drafted is compared with its tokens now and then. Without a speculator on the host, the device drafts inside the
     step.
+
+    Where the host drafts, a sequence with a grammar drafts what that forces, and where that is nothing, what the
+    speculator proposes.
 
     A speculator that raises, or returns something other than token ids, is logged with its traceback, and nothing is
     drafted from then on; ``failures`` counts it.
@@ -153,9 +159,12 @@ class Drafting:
         """Whether a sequence whose last token is still being computed should wait for it, to draft."""
         if self._host_lengths and sequence.num_uncertain:
             return True
-        return (
-            self.on_host and self._chosen > 0 and sequence.grammar is None and self._of(sequence).gain >= _WORTH_WAITING
-        )
+        return self.on_host and self._chosen > 0 and self._of(sequence).gain >= _WORTH_WAITING
+
+    def force(self, sequence: Sequence, grammar: Grammar) -> None:
+        """Takes note of what must follow new tokens of a sequence. Raises what its grammar raises."""
+        if self.on_host and not self._failed:
+            self._of(sequence).forced = list(takewhile(self._is_token, grammar.forced()))
 
     def follow(self, sequence: Sequence) -> None:
         """Takes note of new tokens of a sequence."""
@@ -189,8 +198,8 @@ class Drafting:
         """How many tokens to draft for a sequence in this step, ``most`` or fewer; and which, if the host drafts."""
         own = self._of(sequence)
         own.passed = self.on_host and sequence.num_pending > 0
-        if sequence.grammar is not None:
-            return 0, []
+        if sequence.grammar is not None and not self.on_host:
+            return 0, []  # its masks are filled on the host
         most = min(most, self.length.choose_for(own.acceptance, self._chosen))
         if most < 1 or own.passed:
             return 0, []
@@ -213,16 +222,21 @@ class Drafting:
     def _propose(self, sequence: Sequence, most: int) -> list[int]:
         if self._speculator is None or self._failed:
             return []
+        if forced := self._of(sequence).forced[:most]:
+            return forced
         try:
             with self._call(sequence.id):
                 drafts = list(self._speculator.propose(sequence.id, sequence.tokens, most))[:most]
             for draft in drafts:
-                if type(draft) is not int or not 0 <= draft < self._vocab_size:
+                if not self._is_token(draft):
                     raise ValueError(f"propose() returned {draft!r}, which is not a token id below {self._vocab_size}")
             return drafts
         except BaseException as error:
             self._give_up(error)
             return []
+
+    def _is_token(self, draft: object) -> bool:
+        return type(draft) is int and 0 <= draft < self._vocab_size
 
     def _call(self, request: str) -> Call:
         return Call(SPECULATOR, self._id, self._wheel, request)

@@ -14,7 +14,7 @@ from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence, arrival_of
 from llmk.engine.scheduling.step_limit import Tenants
 from llmk.engine.scheduling.waiting_queue import WaitingQueue
-from llmk.engine.wire.request import EngineStats, TokenOutput
+from llmk.engine.wire.request import EngineRequest, EngineStats, TokenOutput
 
 
 class LiveSequences:
@@ -77,6 +77,18 @@ class LiveSequences:
         self.tenants.enter(sequence.request.context.tenant)
         self.waiting.add(sequence)
 
+    def refuse(self, request: EngineRequest, error: LlmkError) -> None:
+        """Fails a sequence that can't be queued."""
+        self.failures.append(failed_by(request.id, error))
+
+    def refuse_late(self, request: EngineRequest, age: float, deadlines: Deadlines) -> bool:
+        """Fails a sequence of that age that can't be queued yet, if it has missed a deadline; whether it has."""
+        missed = deadlines.missed(len(request.generated_token_ids), age)
+        if missed is not None:
+            self._stats.timeouts += 1
+            self.refuse(request, missed)
+        return missed is not None
+
     def enter(self, sequence: Sequence, num_cached: int) -> None:
         """Moves a waiting sequence into the batch. The first ``num_cached`` of its tokens are in the cache."""
         self.waiting.remove(sequence)
@@ -115,8 +127,8 @@ class LiveSequences:
         """Fails the sequences that miss their deadlines."""
         overdue = list(deadlines.overdue(self._by_id.values(), self.waiting, self.clock()))
         self._stats.timeouts += len(overdue)
-        for sequence, error, code in overdue:
-            self.fail(sequence, error, code)
+        for sequence, error in overdue:
+            self.fail(sequence, error)
 
     def protect(self) -> None:
         """Protects the oldest running sequence from preemption, where that has become necessary."""
@@ -138,13 +150,8 @@ class LiveSequences:
         self.freed_slots.append(sequence.slot)
         sequence.slot = NO_SLOT
 
-    def fail(self, sequence: Sequence, error: str, code: str) -> None:
+    def fail(self, sequence: Sequence, error: LlmkError) -> None:
         """Ends a sequence with an error."""
-        self.failures.append(failed(sequence, error, code))
-        self.finish(sequence)
-
-    def fail_by(self, sequence: Sequence, error: LlmkError) -> None:
-        """Ends a sequence with what its grammar raised."""
         self.failures.append(failed_by(sequence.id, error))
         self.finish(sequence)
 

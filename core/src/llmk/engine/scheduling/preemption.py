@@ -50,7 +50,7 @@ class Preemption:
             if alone:
                 blocks = self._cache.num_blocks
                 error = f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks"
-                live.fail(sequence, error, NotEnoughMemory.code)
+                live.fail(sequence, NotEnoughMemory(error))
                 return False
             victim = live.of(live.policy.victim(self._preemptible()))
             live.preempt(victim)

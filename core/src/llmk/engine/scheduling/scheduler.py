@@ -119,15 +119,11 @@ class Scheduler:
     def add(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
         """Queues a sequence, whose output must match ``grammar``, if there is one. One that can never fit fails with
         its first output."""
-        tables = self.cache.new_tables(request.context.cache_salt, request.adapter)
+        tables = self.cache.new_tables(request.context.cache_salt, request.adapter, request.embeddings)
         sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.live.clock() - request.age)
         self._arrivals += 1
         sequence.grammar = grammar
         self.live.add(sequence)
-
-    def refuse(self, request: EngineRequest, error: LlmkError) -> None:
-        """Fails a sequence that can't be queued."""
-        self.live.failures.append(failed_by(request.id, error))
 
     def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences without further output; ids that are unknown or have ended are ignored."""
@@ -198,7 +194,7 @@ class Scheduler:
     def masks(self, step: int) -> Masks:
         """The masks of an issued step, once the results of all before it were applied."""
         issued = next(issued for issued in self._issued if issued.plan.step == step)
-        return fill_masks(issued, self._vocab_size, self.live.fail_by)
+        return fill_masks(issued, self._vocab_size, self.live.fail)
 
     def measure(self, num_tokens: int, seconds: float) -> None:
         """Takes note of what the step took whose result came last."""
@@ -352,6 +348,8 @@ class Scheduler:
         if reason is None and sequence.grammar is not None:
             try:
                 sequence.grammar.accept(tokens)
+                if self._drafting is not None:
+                    self._drafting.force(sequence, sequence.grammar)
             except LlmkError as error:
                 self.live.finish(sequence)
                 return failed_by(sequence.id, error)

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from llmk.api import Ticket
+from llmk.engine.wire.prompt import left_of
 from llmk.engine.wire.step import NewRequest
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Sequence:
             returns=request.returns,
             num_delivered=self.num_prompt - self.num_wanted,
             request_id=request.context.log_id,
+            embeddings=left_of(request.embeddings, self.num_computed),
             adapter=request.adapter,
         )
 

@@ -24,13 +24,14 @@ from llmk.api import (
 )
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.grammar_params import PARAM, GrammarParams
-from llmk.engine.wire.plugin_calls import GRAMMAR, Call, is_distrusted, is_interrupt
+from llmk.engine.wire.plugin_calls import GRAMMAR, Call, is_distrusted, is_interrupt, mark_of
 from llmk.kernel.contracts import check_made
 from llmk.kernel.loader import load_object
 from llmk.planning.choices.grammars import choose_grammar
 
 if TYPE_CHECKING:
     from llmk.config import Config
+    from llmk.engine.wire.plugin_mark import PluginMark
     from llmk.engine.wire.request import EngineRequest
     from llmk.kernel.registry import Registered
     from llmk.planning.boot import Boot
@@ -98,6 +99,8 @@ class GrammarStarter:
         self._boot = boot
         self._found, self._why = choose_grammar(boot.registry, boot.settings.config)
         self._thread: ThreadPoolExecutor | None = None
+        self._mark: PluginMark | None = None
+        """The thread's own: the loop marks its calls at the same time."""
         self._compiler: GrammarCompiler | None = None
         self._kept: OrderedDict[GrammarParams, CompiledGrammar] = OrderedDict()
         self._starting: dict[str, tuple[EngineRequest, float, Future[GuardedGrammar]]] = {}
@@ -110,7 +113,7 @@ class GrammarStarter:
     def add(self, request: EngineRequest) -> None:
         """Starts the grammar of a sequence that has one. :meth:`take` returns it when it is done."""
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmk-grammars")
+            self._thread, self._mark = ThreadPoolExecutor(1, thread_name_prefix="llmk-grammars"), mark_of("grammars")
         self._starting[request.id] = request, time.monotonic(), self._thread.submit(self._start, request)
 
     def abort(self, ids: Iterable[str]) -> None:
@@ -126,6 +129,12 @@ class GrammarStarter:
             wait([next_one], timeout=seconds)
         done = [id for id, (_, _, future) in self._starting.items() if future.done()]
         return [self._started(*self._starting.pop(id)) for id in done]
+
+    def ages(self) -> Iterator[tuple[EngineRequest, float]]:
+        """The sequences that wait, and for how many seconds, those with engines before this one included."""
+        now = time.monotonic()
+        for request, since, _ in self._starting.values():
+            yield request, request.age + now - since
 
     def close(self) -> None:
         """Ends the thread. Idempotent."""
@@ -152,9 +161,11 @@ class GrammarStarter:
         if is_distrusted(found.spec.id):
             hint = "fix its wheel, and restart the server"
             raise PluginError(f"{found.spec.id} ended the engine too often, and is not called again", hint=hint)
-        with _guard(called):
-            if self._compiler is None:
-                self._compiler = _make(found, self._model_context(found))
+        context = self._model_context(found) if self._compiler is None else None
+        with _guard(called), Call(GRAMMAR, found.spec.id, found.plugin.wheel, request.id, mark=self._mark):
+            if self._compiler is None and context is not None:
+                self._compiler = _make(found, context)
+            assert self._compiler is not None
             compiled = self._kept.pop(params, None) or _compile(self._compiler, params)
             self._kept[params] = compiled
             if len(self._kept) > KEPT:

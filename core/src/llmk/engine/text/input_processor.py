@@ -14,6 +14,7 @@ from llmk.config.logs import request_id
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.grammar_params import PARAM
+from llmk.engine.wire.prompt import EmbeddedPrompt, token_ids_of
 from llmk.engine.wire.request import EngineRequest, RequestContext, Returns
 from llmk.engine.wire.sampling_params import SamplingParams, parameters
 from llmk.kernel.first_party import how_to_install
@@ -50,7 +51,7 @@ class InputProcessor:
 
     def sequences(
         self,
-        prompt: str | list[int],
+        prompt: str | list[int] | EmbeddedPrompt,
         params: SamplingParams,
         context: RequestContext,
         returns: Returns = "tokens",
@@ -59,15 +60,20 @@ class InputProcessor:
 
         Raises:
             ContextLengthExceeded: where the prompt leaves no room for a token.
-            RequestError: where the prompt is empty, a token id is not the model's, or there is no such adapter.
+            RequestError: where the prompt is empty, a token id is not the model's, what is to be returned needs token
+                ids that the prompt does not have, or there is no such adapter.
         """
         if (adapter := context.adapter) and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise RequestError(f"there is no adapter {adapter!r} (configured: {known})", param="model")
         if isinstance(prompt, str):
             check_text(self._tokenizer, prompt, self.info.max_model_len)
-        tokens = self._tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-        self.check_prompt(tokens)
+            prompt = self._tokenizer.encode_prompt(prompt)
+        self.check_prompt(prompt)
+        embeddings = prompt.runs if isinstance(prompt, EmbeddedPrompt) else []
+        if embeddings and (params.prompt_logprobs is not None or returns == "prompt_logprobs"):
+            what = "log-probabilities of a prompt are those of its tokens, which embeddings have not"
+            raise RequestError(what, param="prompt_logprobs")
         params = self.checked(params)
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
         salt = f"{context.tenant}/{context.cache_salt}" if self._isolate_tenants else context.cache_salt
@@ -76,7 +82,8 @@ class InputProcessor:
             EngineRequest(
                 id=sequence_id(context.id, index),
                 context=own,
-                prompt_token_ids=tokens,
+                prompt_token_ids=token_ids_of(prompt),
+                embeddings=embeddings,
                 params=params,
                 eos_token_ids=self._tokenizer.eos_token_ids,
                 seed=derived_seed(seed, index),
@@ -140,19 +147,25 @@ class InputProcessor:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def check_prompt(self, tokens: list[int]) -> None:
+    def check_prompt(self, prompt: list[int] | EmbeddedPrompt) -> None:
         """Raises where the prompt is empty, leaves no room for a token, or has one that is not the model's."""
-        if not tokens:
+        if not len(prompt):
             raise RequestError("the prompt has no tokens", param="prompt")
-        check_length(len(tokens), self.info.max_model_len)
-        self._check_ids("prompt", tokens)
+        check_length(len(prompt), self.info.max_model_len)
+        if isinstance(prompt, list):
+            self._check_ids("prompt", prompt)
 
     def _check_ids(self, param: str, ids: Collection[int]) -> None:
-        for token in (min(ids), max(ids)) if ids else ():
-            if not 0 <= token < self.info.vocab_size:
-                raise RequestError(
-                    f"{param} names token {token}; the model's tokens are 0 to {self.info.vocab_size - 1}", param=param
-                )
+        check_ids(param, ids, self.info.vocab_size)
+
+
+def check_ids(param: str, ids: Collection[int], vocab_size: int) -> None:
+    """Raises :class:`~llmk.api.RequestError` where the field ``param`` has an id that is not the model's."""
+    for token in (min(ids), max(ids)) if ids else ():
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"{param} names token {token}; the model's tokens are 0 to {vocab_size - 1}", param=param
+            )
 
 
 def check_length(count: int, max_model_len: int) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from llmk.engine.wire.prompt import EmbeddingFormat
+
 
 class EngineInfo(msgspec.Struct, kw_only=True):
     """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s; ``pickled_plan`` is the
     plan itself, where it comes from another process. ``logits_processors`` are ids that requests may name,
-    ``grammars`` the kinds of grammars that they may have.
+    ``grammars`` the kinds of grammars that they may have, ``embeddings`` what embeddings in prompts must be like.
     """
 
     max_model_len: int
@@ -21,6 +23,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     pickled_plan: bytes = b""
     logits_processors: tuple[str, ...] = ()
     grammars: tuple[str, ...] = ()
+    embeddings: EmbeddingFormat = EmbeddingFormat()
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):

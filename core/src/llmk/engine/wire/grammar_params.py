@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -17,8 +18,8 @@ class GrammarParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """What the whole output must match. One of these is given: a ``regex``; a ``choice`` of texts; or ``json``, a JSON
     schema as an object or as its text, which is kept as text.
 
-    Raises :class:`~llmk.api.RequestError` unless it is just one, and not empty. The text of a grammar is checked when
-    it is compiled.
+    Raises :class:`~llmk.api.RequestError` unless it is just one, not empty, and can be written as text. That text is
+    checked when it is compiled.
     """
 
     regex: str | None = None
@@ -40,10 +41,14 @@ class GrammarParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             what = "has an empty entry" if self.choice else "has no entry"
             raise RequestError(f"{PARAM}: choice {what}", param=PARAM)
         if isinstance(self.json, bool | dict):
-            force_setattr(self, "json", msgspec.json.encode(self.json).decode())
+            force_setattr(self, "json", _as_text(self.json))
         elif not isinstance(self.json, str | None):
             kind = type(self.json).__name__
             raise RequestError(f"{PARAM}: json is a schema (an object, or its text), not {kind}", param=PARAM)
+        try:
+            self.text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"{PARAM}: {given[0]} is not valid Unicode: {error.reason}", param=PARAM) from None
 
     @property
     def kind(self) -> GrammarKind:
@@ -54,4 +59,14 @@ class GrammarParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def text(self) -> str:
         """The grammar as text: choices are a JSON array."""
         found = self.json if self.regex is None else self.regex
-        return msgspec.json.encode(self.choice).decode() if found is None else str(found)
+        return _as_text(self.choice) if found is None else str(found)
+
+
+def _as_text(value: Any) -> str:
+    """A value as JSON. Numbers that JSON lacks are refused, rather than written as null."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"{PARAM}: json can't be written as JSON: {error}", param=PARAM) from None
+    except RecursionError:
+        raise RequestError(f"{PARAM}: json is nested too deeply", param=PARAM) from None

@@ -1,5 +1,5 @@
-"""Calls of plugins' code in the engine's loop, where each delays every request: they are marked, so that the
-process's watcher knows which one does not return, or ended it.
+"""Calls of plugins' code in the engine's process: they are marked, so that the process's watcher knows which one does
+not return, or ended it. Those in the engine's loop delay every request.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ class Culprit:
 
 
 class Call:
-    """Marks a call for as long as the block runs."""
+    """Marks a call for as long as the block runs: with the process's mark, or ``mark`` (:func:`mark_of`)."""
 
-    __slots__ = ("_what",)
+    __slots__ = ("_mark", "_what")
 
-    def __init__(self, kind: str, id: str, wheel: str, request: str = "") -> None:
+    def __init__(self, kind: str, id: str, wheel: str, request: str = "", mark: PluginMark | None = None) -> None:
         self._what = "\n".join((kind, id, wheel, request))
+        self._mark = mark
 
     def __enter__(self) -> None:
-        if _mark is not None:
-            _mark.set(self._what)
+        if (mark := self._mark or _mark) is not None:
+            mark.set(self._what)
 
     def __exit__(self, *_: object) -> None:
-        if _mark is not None:
-            _mark.clear()
+        if (mark := self._mark or _mark) is not None:
+            mark.clear()
 
 
 class Marks:
@@ -90,6 +91,11 @@ def watching(rank: int) -> tuple[str, frozenset[str]] | None:
     """What :func:`watched` is to be called with in the process of a rank; ``None`` where this process is not
     watched."""
     return None if _mark is None else (f"{_mark.path}-rank{rank}", _distrusted)
+
+
+def mark_of(thread: str) -> PluginMark | None:
+    """A mark for another thread than the loop's; ``None`` where this process is not watched."""
+    return None if _mark is None else PluginMark(Path(f"{_mark.path}-{thread}"))
 
 
 def is_distrusted(id: str) -> bool:

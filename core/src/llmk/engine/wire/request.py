@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from llmk.engine.wire.prompt import EmbeddingRun
 from llmk.engine.wire.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """The sequence's own id."""
     context: RequestContext = RequestContext()
     prompt_token_ids: list[int]
+    """With the vocabulary's size at positions of ``embeddings``."""
+    embeddings: list[EmbeddingRun] = []
     params: SamplingParams
     eos_token_ids: tuple[int, ...] = ()
     seed: int = 0

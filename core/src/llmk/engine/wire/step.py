@@ -7,6 +7,7 @@ import math
 
 import msgspec
 
+from llmk.engine.wire.prompt import EmbeddingRun
 from llmk.engine.wire.request import HiddenRows, Returns, ShadowCount, TokenLogprobs
 from llmk.engine.wire.sampling_params import SamplingParams
 
@@ -18,6 +19,9 @@ class NewRequest(msgspec.Struct, kw_only=True):
     ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. What
     ``returns`` and ``params`` want of each of the prompt's tokens is not wanted (again) of the first ``num_delivered``.
     The log calls it by ``request_id``. ``adapter`` is :attr:`llmk.engine.wire.request.EngineRequest.adapter`.
+
+    ``embeddings`` are those given in place of tokens, as far as they are not in the cache already; there, ``token_ids``
+    has the vocabulary's size.
     """
 
     id: str
@@ -33,6 +37,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     num_delivered: int = 0
     request_id: str = ""
     adapter: int = 0
+    embeddings: list[EmbeddingRun] = []
 
 
 class Work(msgspec.Struct, kw_only=True, gc=False):

@@ -39,7 +39,8 @@ def apply_penalties(
     Args:
         logits: float32 ``[R, V]``.
         rows: int64 ``[M]``, one for each request with penalties.
-        tokens: int32 ``[slots, L]``, the tokens of each slot; ``L`` is at least the greatest of ``known``.
+        tokens: int32 ``[slots, L]``, the tokens of each slot; ``L`` is at least the greatest of ``known``. ``V`` stands
+            for an embedding in place of a token, which is not counted.
         slots: int64 ``[M]``, the requests' slots.
         prompt_lengths, known: int64 ``[M]``; a slot's tokens before ``prompt_lengths`` are its prompt, those from there
             to ``known - 1`` its output.
@@ -195,10 +196,10 @@ def _count(tokens: Tensor, prompt_lengths: Tensor, known: Tensor, vocab: int) ->
     column = torch.arange(tokens.shape[1], device=tokens.device)
     in_prompt = column < prompt_lengths[:, None]
     in_output = (column < known[:, None]) & ~in_prompt
-    counts = torch.zeros(2, tokens.shape[0], vocab, dtype=torch.int32, device=tokens.device)
+    counts = torch.zeros(2, tokens.shape[0], vocab + 1, dtype=torch.int32, device=tokens.device)
     for count, counted in zip(counts, (in_prompt, in_output), strict=True):
         count.scatter_add_(1, tokens.to(torch.int64), counted.to(torch.int32))
-    return counts[0] > 0, counts[1]
+    return counts[0, :, :vocab] > 0, counts[1, :, :vocab]
 
 
 def _sample_truncated(logits: Tensor, truncation: Truncation, seeds: Tensor, positions: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from llmk.api import EngineDead, Event, ToolCallFailed, ToolCallStart
 from llmk.engine.cooperative import Yielder
 from llmk.engine.text.output_streams import size_of
+from llmk.engine.wire.prompt import EmbeddedPrompt, token_ids_of
 from llmk.engine.wire.request import RequestContext, TokenLogprobs
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.reading import PLAIN, ParsedPiece, Reader, Readers
@@ -38,7 +39,7 @@ class AnswerEngine(Protocol):
 
     def generate(
         self,
-        prompt: str | list[int],
+        prompt: list[int] | EmbeddedPrompt,
         params: SamplingParams,
         context: RequestContext,
     ) -> AsyncGenerator[GenerationDelta, None]:
@@ -57,7 +58,7 @@ class Job:
     """
 
     context: RequestContext
-    prompts: Sequence[list[int]]
+    prompts: Sequence[list[int] | EmbeddedPrompt]
     params: SamplingParams
     reading: bytes = b""
     stop: Sequence[str] = ()
@@ -143,7 +144,7 @@ async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers)
                 await engine.abort(_part_id(job, at), delta.index)
             stop_reason = piece.stop_reason if piece.closed else delta.stop_reason
             if delta.prompt_logprobs:
-                for part in _slices(job.prompts[at], delta.prompt_logprobs):
+                for part in _slices(token_ids_of(job.prompts[at]), delta.prompt_logprobs):
                     yield ChoiceDelta(index, (), prompt=part)
             logprobs = _visible_logprobs(delta, job.params)
             yield ChoiceDelta(index, piece.events, logprobs, (), finish_reason, stop_reason, delta.times)

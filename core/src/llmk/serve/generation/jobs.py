@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from llmk.api import ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.text.control_tokens import texts
 from llmk.engine.text.input_processor import InputProcessor, check_text, is_long
+from llmk.engine.text.prompt_embeddings import check_taken, embedded, from_base64
 from llmk.engine.text.tokenizer import ChatPrompt
+from llmk.engine.wire.prompt import EmbeddedPrompt
 from llmk.engine.wire.request import RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation import tool_history as history
@@ -65,9 +67,11 @@ class Jobs:
             self._check_tools()
         options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
         prompt = self.render(request.messages, tools, options, **_generation(request))
+        # An output that matches a grammar from its start opens with reasoning only if that says so.
+        constrained = request.structured_outputs is not None
         parsing = ParserContext(
             prompt_tail=prompt.text[-PROMPT_TAIL:],
-            thinking=self.template.thinking(options),
+            thinking=False if constrained else self.template.thinking(options),
             tools=[tool["function"] for tool in tools],
             template_options=options,
         )
@@ -91,7 +95,12 @@ class Jobs:
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
         params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
-        prompts = [self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts]
+        prompts: list[list[int] | EmbeddedPrompt] = [
+            self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts
+        ]
+        if request.embeddings:
+            check_taken(self._model.info.embeddings)
+            prompts = [embedded([from_base64(text)], self._model.info) for text in request.embeddings]
         for prompt in prompts:
             self._check_room(prompt, request.max_tokens, "max_tokens")
         return self._job(request, context, prompts, params, params.stop)
@@ -148,7 +157,7 @@ class Jobs:
         self,
         request: SamplingFields,
         context: RequestContext,
-        prompts: list[list[int]],
+        prompts: Sequence[list[int] | EmbeddedPrompt],
         params: SamplingParams,
         stop: Sequence[str],
         reading: bytes = b"",
@@ -160,7 +169,7 @@ class Jobs:
         own = replace(context, priority=request.priority, cache_salt=request.cache_salt)
         return Job(own, prompts, input_processor.checked(params), reading, stop)
 
-    def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
+    def _check_room(self, prompt: list[int] | EmbeddedPrompt, limit: int | None, param: str) -> None:
         """Refuses a token limit that does not fit in the context; without a limit, the output may fill the context."""
         room = self._model.info.max_model_len - len(prompt)
         if limit is not None and limit > room > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmk.api import RequestError
@@ -39,6 +39,8 @@ def check_counts(body: Mapping[str, Any], limits: LimitsSection, max_model_len: 
         check_length(max((len(item) for item in prompt if isinstance(item, list)), default=0), max_model_len)
     elif isinstance(prompt, list):
         check_length(len(prompt), max_model_len)
+    if isinstance(found := body.get("prompt_embeds"), list):
+        _check("prompt_embeds", len(found), limits.prompts, "prompts", "prompts")
     for name in ("stop", "bad_words"):
         _check(
             name, _characters(body.get(name)), getattr(limits, f"{name}_characters"), "characters", f"{name}_characters"
@@ -57,6 +59,12 @@ def check_bad_words(params: SamplingParams, limits: LimitsSection) -> None:
     """Checks the total number of tokens of bad words: each step compares all of them for each choice."""
     tokens = sum(map(len, params.bad_word_ids)) * params.n
     _check("bad_words", tokens, limits.bad_words_tokens, "tokens, times 'n',", "bad_words_tokens")
+
+
+def check_embeddings(embeddings: Sequence[str], n: int, limits: LimitsSection) -> None:
+    """Checks the total size of embeddings, in base64: each choice has its own."""
+    num_bytes = sum(len(text) // 4 * 3 for text in embeddings) * n
+    _check("prompt_embeds", num_bytes, limits.prompt_embeds_bytes, "bytes, times 'n',", "prompt_embeds_bytes")
 
 
 def check_values(body: Mapping[str, Any], most: int) -> None:

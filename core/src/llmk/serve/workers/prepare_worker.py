@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.workers import served_model
-from llmk.serve.workers.body_counts import check_bad_words, check_counts
+from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_embeddings
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.prepared_request import (
     Generation,
@@ -42,6 +43,7 @@ from llmk.serve.workers.prepared_request import (
     Rendered,
     Work,
     packed,
+    packed_embeddings,
 )
 from llmk.serve.workers.served_model import ServedModel
 
@@ -65,6 +67,8 @@ def make(given: bytes) -> ServedModel:
     """
     served = served_model.make(given)
     facts, kinds = served.boot.facts, served.grammars.kinds
+    if facts.takes_embeddings:
+        import_module("numpy")  # by which embeddings are checked
     info = EngineInfo(
         max_model_len=facts.max_model_len,
         vocab_size=facts.vocab_size,
@@ -170,6 +174,7 @@ class _RequestBuilder:
 
     def text(self, request: CompletionRequest, context: RequestContext) -> Generation:
         self._check_processors(request)
+        check_embeddings(request.embeddings, request.n, self._limits)
         made = self._generation(self._jobs.text(request, context), request, logprobs=request.logprobs is not None)
         made.echo = self._jobs.echo(request) if request.echo else []
         return made
@@ -237,6 +242,7 @@ def _generation(job: Job, request: SamplingFields, *, logprobs: bool) -> Generat
     return Generation(
         context=job.context,
         prompts=[packed(prompt) for prompt in job.prompts],
+        embeddings=packed_embeddings(job.prompts),
         params=job.params,
         reading=job.reading,
         stream=request.stream,

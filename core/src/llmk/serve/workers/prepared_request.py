@@ -9,6 +9,7 @@ from typing import Any, overload
 import msgspec
 
 from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.prompt import EmbeddedPrompt, EmbeddingRun, token_ids_of
 from llmk.engine.wire.request import RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.choice_deltas import Job
@@ -50,8 +51,9 @@ class Pinning(msgspec.Struct, array_like=True, tag=True):
 
 
 class Generation(msgspec.Struct, array_like=True, tag=True):
-    """A request for the engine. ``prompts`` are packed; the other fields are those of
-    :class:`~llmk.serve.generation.choice_deltas.Job`, and options for rendering the response.
+    """A request for the engine. ``prompts`` are packed, and ``embeddings`` are those of each; empty: none has
+    any. The other fields are those of :class:`~llmk.serve.generation.choice_deltas.Job`, and options for rendering the
+    response.
     """
 
     context: RequestContext
@@ -64,10 +66,11 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     logprobs: bool
     stop: list[str] = []
     echo: list[str] = []
+    embeddings: list[list[EmbeddingRun]] = []
 
     def job(self) -> Job:
         """What is to be generated."""
-        return Job(self.context, Prompts(self.prompts), self.params, self.reading, self.stop)
+        return Job(self.context, Prompts(self.prompts, self.embeddings), self.params, self.reading, self.stop)
 
 
 Prepared = Refused | Rendered | Pinning | Generation
@@ -92,28 +95,39 @@ class Refusal(Exception):
         return JsonResponse(self._refused.body, self._refused.status, self._refused.headers)
 
 
-class Prompts(Sequence[list[int]]):
-    """Packed prompts, which are unpacked when they are read, since they may be long and many."""
+class Prompts(Sequence[list[int] | EmbeddedPrompt]):
+    """Packed prompts, which are unpacked when they are read, since they may be long and many. ``embeddings`` are those
+    of each; empty: no prompt has any."""
 
-    def __init__(self, packed: Sequence[bytes]) -> None:
+    def __init__(self, packed: Sequence[bytes], embeddings: Sequence[list[EmbeddingRun]] = ()) -> None:
         self._packed = packed
+        self._embeddings = embeddings
 
     def __len__(self) -> int:
         return len(self._packed)
 
     @overload
-    def __getitem__(self, at: int) -> list[int]: ...
+    def __getitem__(self, at: int) -> list[int] | EmbeddedPrompt: ...
 
     @overload
     def __getitem__(self, at: slice) -> Prompts: ...
 
-    def __getitem__(self, at: int | slice) -> list[int] | Prompts:
-        return Prompts(self._packed[at]) if isinstance(at, slice) else unpacked(self._packed[at])
+    def __getitem__(self, at: int | slice) -> list[int] | EmbeddedPrompt | Prompts:
+        if isinstance(at, slice):
+            return Prompts(self._packed[at], self._embeddings[at])
+        tokens = unpacked(self._packed[at])
+        return EmbeddedPrompt(tokens, self._embeddings[at]) if self._embeddings else tokens
 
 
-def packed(tokens: Sequence[int]) -> bytes:
+def packed_embeddings(prompts: Sequence[list[int] | EmbeddedPrompt]) -> list[list[EmbeddingRun]]:
+    """The embeddings of each prompt; empty where no prompt has any."""
+    found = [prompt.runs if isinstance(prompt, EmbeddedPrompt) else [] for prompt in prompts]
+    return found if any(found) else []
+
+
+def packed(prompt: list[int] | EmbeddedPrompt) -> bytes:
     """Token ids as 32-bit integers."""
-    return array("i", tokens).tobytes()
+    return array("i", token_ids_of(prompt)).tobytes()
 
 
 def unpacked(tokens: bytes) -> list[int]:

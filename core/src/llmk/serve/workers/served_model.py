@@ -25,13 +25,13 @@ class ServedModel:
     """A model without an engine."""
 
     model_name: str
-    adapters: tuple[str, ...]
     tokenizer: Tokenizer
     dialect: Dialect
     grammars: GrammarChecker
     default_params: SamplingParams
     limits: LimitsSection
     boot: Boot
+    adapters: tuple[str, ...] = ()
 
 
 def given(boot: Boot) -> bytes:

@@ -48,6 +48,7 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
             "chunked prefill with other requests equals whole prefill": trial.chunks,
             "decode equals prefill and the oracle": trial.one_by_one,
             "concurrent requests don't affect each other": trial.together,
+            "embeddings take the place of tokens, where that is claimed": trial.embeddings,
             "results don't depend on the batch, where that is claimed": trial.deterministic,
             "bfloat16 is as exact as the oracle's": trial.bfloat16,
             "facts are what is built": trial.facts,
@@ -145,6 +146,24 @@ class Trial:
             (alone,) = self.model.step([(f"{name} alone", text)])
             self._check(logits[name], alone, f"a request of {len(text)} tokens among four, against itself alone")
         return f"{len(texts)} requests"
+
+    def embeddings(self) -> str:
+        """Token ids mean nothing where embeddings are given; before and after them, tokens are looked up."""
+        facts, model = self.model.boot.facts, self.model
+        if not facts.takes_embeddings:
+            raise Skip("ModelFacts.takes_embeddings is not claimed")
+        shape = (_LARGEST_CHUNK, facts.hidden_size)
+        rows = torch.randn(shape, generator=self._bench.random(self._example.name, "embeddings"))
+        found = []
+        for name, ids in (("embedded", [facts.vocab_size] * len(rows)), ("embedded again", self.prompt[: len(rows)])):
+            model.step([(name, self.prompt[:3])])
+            whole, other = model.step([(name, ids), (f"{name} other", self.prompt)], {name: rows})
+            self._check(other, self.expected, "a prompt of tokens in a step with one of embeddings")
+            found.append(torch.cat((whole, *model.step([(name, self.prompt[-2:])]))))
+        model.step([("embedded never", self.prompt[:3])])
+        (plain,) = model.step([("embedded never", self.prompt[: len(rows)])])
+        assert relative_error(found[0][: len(rows)], plain) > 0.01, f"embeddings make no difference ({self._seed})"
+        return self._check(found[1], found[0], "given embeddings, with other token ids in their places")
 
     def deterministic(self) -> str:
         if not self._spec.deterministic:

@@ -16,13 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError, LlmkError, ModelFacts, ModelSpec
+from llmk.api import Checkpoint, CheckpointError, LlmkError, ModelFacts, ModelSpec
 from llmk.api.errors import describe
 from llmk.kernel.interpreter import PYTHON
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.planning.checkpoint import read_checkpoint
+from llmk.tree import Program, weight_map
 from llmk_testing.bench import Bench
-from llmk_testing.describing import facts_of
+from llmk_testing.case import Skip
+from llmk_testing.describing import facts_of, program_of
 from llmk_testing.files import copied, tensors_of
 from llmk_testing.model import ModelHarness
 
@@ -72,6 +74,11 @@ def checks(
         assert not complaints, f"{len(complaints)} of {tried} odd configs: " + "; ".join(complaints[:12])
         return f"{tried} configs"
 
+    def has_the_weight_map() -> str:
+        if not spec.tree:
+            raise Skip("the family gives no tree")
+        return _check_weight_map(spec, read_checkpoint(folder()))
+
     def names_missing_tensors() -> str:
         stored, ignored = tensors_of(folder()), harness().model.ignored_weights
         names = sorted(name for name in stored if not any(re.fullmatch(pattern, name) for pattern in ignored))
@@ -92,10 +99,26 @@ def checks(
     return {
         "describing needs no torch": needs_no_torch,
         "odd configs are refused by the key's name": survives_odd_configs,
+        "the tree's weight map is the checkpoint's": has_the_weight_map,
         "missing tensors are named": names_missing_tensors,
         "unknown tensors are named": names_unknown_tensors,
         "tensors of another shape are named": names_wrong_shapes,
     }
+
+
+def _check_weight_map(spec: ModelSpec, checkpoint: Checkpoint) -> str:
+    """Raises AssertionError unless the tree's tensors are stored under their names, or others that it gives, in their
+    shapes."""
+    program = program_of(spec, checkpoint)
+    stored = {tensor.name: tensor.shape for tensor in read_headers(weight_files(checkpoint))}
+    stated, others = weight_map(program), _with_other_names(program)
+    wrong = [
+        f"{name} {list(shape)}, which is {f'stored as {list(stored[name])}' if name in stored else 'not stored'}"
+        for name, shape in stated.items()
+        if stored.get(name) != shape and not (name in others and name not in stored)
+    ]
+    assert not wrong, f"the tree has {len(wrong)} of {len(stated)} tensors wrong: " + "; ".join(wrong[:6])
+    return f"{len(stated)} tensors"
 
 
 def odd_configs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -113,6 +136,11 @@ def num_parameters(model: ModelHarness) -> int:
     """Elements of the checkpoint's tensors that the model does not ignore."""
     stored, ignored = read_headers(weight_files(model.boot.checkpoint)), model.model.ignored_weights
     return sum(tensor.num_elements for tensor in stored if not any(re.fullmatch(each, tensor.name) for each in ignored))
+
+
+def _with_other_names(program: Program) -> set[str]:
+    """The tensors that a checkpoint may store under another name."""
+    return {tensor.name for leaf in program.leaves() if getattr(leaf, "aliases", ()) for tensor in leaf.tensors()}
 
 
 def _complaint(describe_config: Callable[[], Any], key: str) -> str:

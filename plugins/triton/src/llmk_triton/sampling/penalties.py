@@ -23,13 +23,14 @@ _IN_PROMPT = tl.constexpr(1 << 30)
 
 
 @triton.jit
-def _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK: tl.constexpr):
-    """A block of a request's positions, their mask, and their tokens."""
+def _load_places(tokens, slots, known, vocab, stride_tokens, stride_known, BLOCK: tl.constexpr):
+    """A block of a request's positions, the mask of those that have a token, and their tokens."""
     request = tl.program_id(1)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = place < tl.load(known + request * stride_known)
     row = tl.load(slots + request).to(tl.int64)
-    return place, there, tl.load(tokens + row * stride_tokens + place, there, other=0)
+    token = tl.load(tokens + row * stride_tokens + place, there, other=0)
+    return place, there & (token < vocab), token
 
 
 @triton.jit(do_not_specialize=_PLAIN)
@@ -41,7 +42,7 @@ def count_kernel(
     and marks tokens of the prompt. The grid is ``[blocks of positions, requests]``."""
     pdl.release(PDL)
     pdl.wait(PDL)
-    place, there, token = _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK)
+    place, there, token = _load_places(tokens, slots, known, vocab, stride_tokens, stride_known, BLOCK)
     request = tl.program_id(1)
     in_prompt = place < tl.load(prompt_lengths + request * stride_prompt)
     at = counts + request.to(tl.int64) * vocab + token
@@ -57,7 +58,7 @@ def penalize_kernel(
     """Applies the penalties to the logits of the counted tokens. The grid is ``[blocks of positions, requests]``."""
     pdl.release(PDL)
     pdl.wait(PDL)
-    _, there, token = _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK)
+    _, there, token = _load_places(tokens, slots, known, vocab, stride_tokens, stride_known, BLOCK)
     request = tl.program_id(1)
     # Atomic AND with zero instead of an atomic exchange, which not every backend has.
     found = tl.atomic_and(counts + request.to(tl.int64) * vocab + token, token * 0, there, sem="relaxed")
