@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from textwrap import dedent
 from typing import Any
 
@@ -72,6 +73,21 @@ def test_answers_are_the_same_if_the_device_drafts(family: tuple[Path, Any, Any]
         check(answers(llm, preempted=False), expected)
         assert sum(core.stats.accepted) > 50
         assert core.stats.generated_tokens > 1.2 * core.stats.steps
+
+
+def test_a_step_without_drafts_takes_in_those_before(family: tuple[Path, Any, Any]) -> None:
+    class Seldom(Knowing):
+        def propose(self, request: str, tokens: Sequence[int], most: int) -> list[int]:
+            return super().propose(request, tokens, most) if calls.random() < 0.3 else []
+
+    calls, prompt = Random(5), list(range(20, 31))
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    with LLM(str(family[0]), **drafting(family[0]), engine={"steps_in_flight": 1}) as llm:
+        llm.core.scheduler._drafting = llm.core.scheduler.live.drafting = None
+        expected = llm.generate([prompt], params, use_tqdm=False)[0].outputs[0].token_ids
+        draft(llm, 4, Seldom([prompt + expected]))
+        assert llm.generate([prompt], params, use_tqdm=False)[0].outputs[0].token_ids == expected
+        assert sum(llm.stats.accepted) > 3
 
 
 @pytest.mark.parametrize("pipeline", [2, 3])

@@ -45,7 +45,7 @@ TIGHT: dict[str, Any] = {
 def tight(family: str) -> dict[str, Any]:
     """:data:`TIGHT`, with a cache that a family with windows alone is short of too. What keeps states has room for
     those of all prefixes, but few slots: requests give way for these."""
-    if family.startswith(("mistral", "phi3")):
+    if family.startswith("mistral"):
         return {**TIGHT, "cache.num_blocks": 12}
     return {**TIGHT, "cache.num_blocks": 100, "scheduler.max_num_seqs": 3} if family in _RECURRENT else TIGHT
 

@@ -140,7 +140,7 @@ class Drafting:
                 count = min(count, sequence.tables.capacity - end)
             room -= count
             step.issue(sequence, 1 + count, count, drafts[:count])
-            sequence.num_late = count if self._tails else 0
+            sequence.num_late = 0
 
     def settle(self, sequence: Sequence, num_drafts: int, accepted: int, is_running: bool) -> None:
         """Corrects a sequence's bounds, now that the first ``accepted`` of ``num_drafts`` drafts were. ``is_running``:

@@ -31,7 +31,7 @@ class Sequence:
         num_computed: tokens in the cache once all issued steps have run, if all drafts are accepted.
         num_pending: tokens that issued steps will sample then, not yet known to the host.
         num_uncertain: drafts among these tokens.
-        num_late: accepted drafts that recurrent states lack until its next step, at most.
+        num_late: accepted drafts that recurrent states lack until its next step.
         drafts: what is known of drafts for it, if any were tried.
         grammar: what its output must match, if anything.
         scored: log-probabilities of the prompt's second token and on, until they are reported.
