@@ -91,7 +91,8 @@ def warm_up(submit: Callable[[StepPlan], Any], *limits: int, recorded: tuple[int
     """For one whose steps go to ``submit``, of kernels that take turns at three tokens."""
     plan = SimpleNamespace(all_choices=lambda: [SimpleNamespace(pieces=(SimpleNamespace(start=3),))])
     build = SimpleNamespace(plan=plan, representative_layers=nullcontext)
-    runner: Any = SimpleNamespace(build=build, batch=SimpleNamespace(adapters=None), submit=submit, record=lambda graphs, sizes: None)
+    batch, record = SimpleNamespace(adapters=None), lambda graphs, sizes: None
+    runner: Any = SimpleNamespace(build=build, batch=batch, submit=submit, record=record)
     return WarmUp(runner, [CacheGroup(4)], *limits, [StepShape(size, size) for size in recorded])
 
 

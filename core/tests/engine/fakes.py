@@ -36,7 +36,7 @@ def boot(
 ) -> Any:
     """The part of a boot that front ends read."""
     config = Config.model_validate({"scheduler": scheduler, "cache": cache or {}, "server": server or {}})
-    return SimpleNamespace(settings=SimpleNamespace(config=config), checkpoint=read_checkpoint(folder))
+    return SimpleNamespace(settings=SimpleNamespace(config=config), checkpoint=read_checkpoint(folder), adapters=())
 
 
 def early_setup(index: int) -> None:
