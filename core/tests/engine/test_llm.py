@@ -30,7 +30,7 @@ def make(tmp_path, monkeypatch):
 
     def boot(settings):
         checkpoint = fakes.read_checkpoint(settings.config.model.path)
-        return SimpleNamespace(settings=settings, checkpoint=checkpoint)
+        return SimpleNamespace(settings=settings, checkpoint=checkpoint, adapters=())
 
     def make(**options):
         monkeypatch.setattr(llmk.planning.boot, "boot", boot)

@@ -107,7 +107,7 @@ def make(given: bytes) -> ServedModel:
     boot: Any = engine.boot
     grammars = GrammarChecker(None, Config())
     limits = LimitsSection()
-    return ServedModel(engine.model_name, (), tokenizer, dialect, grammars, engine.default_params, limits, boot)
+    return ServedModel(engine.model_name, tokenizer, dialect, grammars, engine.default_params, limits, boot)
 
 
 def answer_io(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:

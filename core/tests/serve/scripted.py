@@ -234,7 +234,7 @@ class InlineWorkers:
         boot: Any = engine.boot
         limits = limits or LimitsSection()
         grammars = GrammarChecker(COMPILER, Config(limits=limits))
-        served = ServedModel(engine.model_name, (), tokenizer, dialect, grammars, engine.default_params, limits, boot)
+        served = ServedModel(engine.model_name, tokenizer, dialect, grammars, engine.default_params, limits, boot)
         self._preparing = RequestPreparer(served)
 
     async def prepare(self, work: Work, body: bytes) -> Prepared:
