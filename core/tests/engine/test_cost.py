@@ -54,7 +54,7 @@ def test_quantized_weights_have_the_bits_of_their_format() -> None:
     up, head = PARTS["linear"]
     facts = model(linear=(replace(up, weight_format="int4"), head))
     options: dict[str, Any] = {"dtype": "bfloat16", "cache_dtype": "float32"}
-    step = StepPlan(step=0, work=[Work(slot=0, num_tokens=1, new_blocks=[], sample=True)])
+    step = StepPlan(step=0, work=[Work(slot=0, before=0, num_tokens=1, new_blocks=[], sample=True)])
     quantized = CostModel(facts, weight_bits={"int4": 4.5}, **options).step(step, [1])
     wide = CostModel(facts, **options).step(step, [1])
     assert wide.read_bytes - quantized.read_bytes == 3 * 20 * 8 * (2 - 4.5 / 8)

@@ -128,7 +128,11 @@ class Half:
     [
         ("rms_norm", "def run(x, weight): ...", "the arguments (x, weight) instead of (x, weight, eps)"),
         ("rms_norm", "run = 3", "= 3, which can't be called"),
-        ("gate_up_silu", "def run(x, weight): ...", "the arguments (x, weight) instead of (x, weight, bias)"),
+        (
+            "gate_up_silu",
+            "def run(x, weight): ...",
+            "the arguments (x, weight) instead of (x, weight, bias, **options)",
+        ),
         ("rms_norm", "def run(x, weight, eps, *more): ...", ""),
         ("gate_up_silu", "def run(x, w, b=None): ...", ""),
     ],

@@ -144,6 +144,11 @@ KINDS = {
         *(makes("batch", enter="slot, request", apply="logits, rows"), "no leave(slot)"),
         *(makes("batch", **LOGITS | {"apply": "logits"}), "apply(self, logits) instead of apply(logits, rows)"),
     ),
+    "grammar": Kind(
+        makes("context", compile="kind, text"),
+        *(makes("context"), "no compile(kind, text)"),
+        *(makes("context", compile="text"), "compile(self, text) instead of compile(kind, text)"),
+    ),
     "speculator": Kind(
         makes("context", propose="request, tokens, most"),
         *(makes("context"), "no propose(request, tokens, most)"),
@@ -196,7 +201,7 @@ def refused(load: Callable[..., Any], found: Any, kind: str, given: tuple[Any, .
 def test_every_kind_has_a_contract() -> None:
     every = {kind for kinds in HOOKS.values() for kind in kinds}
     assert every - {"tuned", "op_contract"} <= set(KINDS)
-    assert set(KINDS) == set(CONTRACTS) - {"io_request"}
+    assert set(KINDS) == set(CONTRACTS) - {"io_request", "compiled_grammar", "started_grammar"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -261,5 +261,5 @@ def test_a_selection_bias_stays_in_float32() -> None:
 def test_quantized_experts_with_alternating_features_are_refused() -> None:
     query = {"in_features": 1, "out_features": 1, "weight_format": "fp8_channel"}
     here = build(choice("moe", "moe", piece("moe"), **query), choice("linear", "moe.router", piece("linear")))
-    with pytest.raises(CheckpointError, match="experts are quantized"):
+    with pytest.raises(CheckpointError, match="can't be quantized, because gate and up features alternate"):
         moe_block(here, "mlp", interleaved=True)

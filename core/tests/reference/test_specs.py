@@ -105,6 +105,7 @@ def test_ops_are_all_there() -> None:
         "compute_slot_mapping",
         "append_tokens",
         "accept_drafts",
+        "add_adapters",
         "add_rms_norm_linear",
         "add_rms_norm_router",
         "add_rms_norm_gate_up_silu",

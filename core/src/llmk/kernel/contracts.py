@@ -121,9 +121,12 @@ def check_made(made: object, kind: str) -> None:
 
 def check_call(function: object, like: Callable[..., Any], name: str) -> None:
     """Raises :class:`NotFollowed` where ``function`` can't be called with the arguments of ``like``, which errors call
-    ``name``."""
+    ``name``. Keywords with a default are options, which only those who know them are called with."""
     wanted = _signature(like)
-    if wanted is not None and (problems := list(_call_problems("", function, wanted))):
+    if wanted is None:
+        return
+    needed = [p for p in wanted.parameters.values() if p.kind is not Parameter.KEYWORD_ONLY or p.default is p.empty]
+    if problems := list(_call_problems("", function, wanted.replace(parameters=needed))):
         raise NotFollowed(name, problems)
 
 
