@@ -226,6 +226,19 @@ def test_a_new_engine_may_be_killed_too(served: Served, undisturbed: dict[str, d
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("speculator", ["prompt_lookup", "prompt_lookup_device"])
+def test_requests_with_drafts_go_on(
+    start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]], speculator: str
+) -> None:
+    served = start("--speculation.use", speculator)
+    asking = {name: Asking(served, *REQUESTS[name]) for name in ("greedy", "sampled", "n", "stop", "tool")}
+    until(lambda: all(one.events for one in asking.values()))
+    engine_of(served).kill()
+    for name, one in asking.items():
+        assert_same(folded(one.ended()), dict(undisturbed[name]))
+
+
+@pytest.mark.slow
 def test_an_engine_that_hangs_is_replaced(served: Served, undisturbed: dict[str, dict[Any, Any]]) -> None:
     asking = Asking(served, *REQUESTS["greedy"])
     until(lambda: bool(asking.events))

@@ -77,7 +77,11 @@ def tokens_of_torch(folder: Path) -> list[int]:
     ("model_type", "own"),
     [
         ("qwen3", {"head_dim": 32}),
-        pytest.param("gemma2", {"head_dim": 16, "sliding_window": 24}, marks=pytest.mark.slow),
+        pytest.param(
+            "gemma2",
+            {"head_dim": 16, "sliding_window": 24, "attn_logit_softcapping": 2.0},
+            marks=pytest.mark.slow,
+        ),
         pytest.param("mixtral", {"num_local_experts": 4}, marks=pytest.mark.slow),
     ],
 )
