@@ -45,6 +45,8 @@ PATIENCE = 60.0
 """Seconds in which every request must end."""
 STOP_SECONDS = 20.0
 """How long an engine is stopped."""
+STILL = 4 * 2**20
+"""Bytes by which memory may change in two seconds once nothing starts any more."""
 SETTLE = 30.0
 """Seconds that what the server holds may take to come back to what it was."""
 WARM_UP_SHARE = 0.5
@@ -145,8 +147,16 @@ class Server:
         return self._named("llmk-engine")[0]
 
     def settle(self) -> None:
-        """Waits for the process that stands by for the engine, if there is to be one."""
+        """Waits for the process that stands by for the engine, if there is to be one, and for its imports."""
         _until(lambda: bool(self._named("llmk-standby")), SETTLE)
+        sizes = [0, self.memory()]
+
+        def is_still() -> bool:
+            time.sleep(1)
+            sizes.append(self.memory())
+            return abs(sizes[-1] - sizes[-3]) < STILL
+
+        _until(is_still, SETTLE)
 
     def _named(self, name: str) -> list[psutil.Process]:
         found = []
