@@ -29,7 +29,7 @@ from llmk.engine.text.tokenizer import Tokenizer
 from llmk.planning.boot import boot
 from llmk_models.specs import DEMO
 
-TRIED = int(os.environ.get("LLMK_SPOILT", "240"))
+TRIED = int(os.environ.get("LLMK_SPOILT", "120"))
 SERVED = max(8, TRIED // 20)
 """So many of what can be read are started, and answer."""
 LONGEST = 60
