@@ -86,7 +86,7 @@ class NullRunner(Executor):
         return Done(plan.step, StepResult(step=plan.step, tokens=[[7] for work in plan.work if work.sample]))
 
 
-class SleepingRunner:
+class SleepingRunner(Executor):
     """The same, behind the host and in ``seconds``."""
 
     asynchronous = "a thread sleeps"
