@@ -91,6 +91,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 @pytest.mark.slow
 def test_the_page_lists_what_is_exported(seen: Seen) -> None:
     told = dict(re.findall(r"^\| `(llmk:\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
+    told = {name: kind for name, kind in told.items() if "spec_decode" not in name}  # once something was drafted
     exported = dict(re.findall(r"^# TYPE (\S+) (\w+)$", seen.metrics, re.MULTILINE))
     assert told == {name: kind for name, kind in exported.items() if not name.endswith("_created")}
 
