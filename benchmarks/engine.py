@@ -39,7 +39,7 @@ from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.wire.request import EngineRequest, RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
-from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 from llmk_policies.fair import Fair
 from llmk_policies.fcfs import Fcfs
@@ -85,6 +85,9 @@ class NullRunner(Executor):
         """Runs nothing."""
         return Done(plan.step, StepResult(step=plan.step, tokens=[[7] for work in plan.work if work.sample]))
 
+    def sample(self, masks: Masks) -> None:
+        """Never called: no request here has a grammar."""
+
 
 class SleepingRunner(Executor):
     """The same, behind the host and in ``seconds``."""
@@ -100,6 +103,9 @@ class SleepingRunner(Executor):
         """Runs nothing, after the steps before."""
         outcome = self._null.submit(plan).result()
         return Sleeping(plan.step, outcome, self._device.submit(time.sleep, self._seconds))
+
+    def sample(self, masks: Masks) -> None:
+        """Never called: no request here has a grammar."""
 
 
 def make_core(policy: str, *, num_seqs: int, num_blocks: int, budget: int, max_len: int, depth: int = 1) -> EngineCore:

@@ -11,6 +11,7 @@ from paged_device import BehindDevice, PagedDevice, make_core, run_alone
 from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
 from llmk.engine.scheduling.async_scheduling import choose_depth, why_asynchronous
+from llmk.engine.wire.grammar_params import GrammarParams
 from llmk.engine.wire.request import EngineRequest, RequestContext, StepTimes
 from llmk.engine.wire.sampling_params import SamplingParams
 
@@ -120,3 +121,12 @@ def test_the_log_of_a_failed_step_names_its_requests_once(caplog: pytest.LogCapt
     core.step()
     (record,) = caplog.records
     assert (record.getMessage(), vars(record)["request_ids"]) == ("step 0 failed", ["a", "b"])
+
+
+def test_a_grammar_that_nothing_can_start_fails_its_request_rather_than_being_ignored() -> None:
+    core = make_core()
+    params = SamplingParams(structured_outputs=GrammarParams(regex="a"))
+    core.add(EngineRequest(id="a", prompt_token_ids=[1], params=params, context=RequestContext()))
+    (output,) = core.step().outputs
+    assert (output.error_code, output.error_param) == ("invalid_request_error", "structured_outputs")
+    assert not core.has_work

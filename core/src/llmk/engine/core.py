@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from llmk.api import EngineDead, LlmkError
+from llmk.api import EngineDead, LlmkError, RequestError
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.executor import Executor, PendingStep
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.text.grammars import GrammarStarter
+from llmk.engine.wire.grammar_params import PARAM
 from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput, add_counts
 from llmk.engine.wire.step import StepPlan, StepResult
 
@@ -95,8 +96,11 @@ class EngineCore:
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence, once its grammar is started if it has one."""
-        if request.params.structured_outputs is None or self._grammars is None:
+        if request.params.structured_outputs is None:
             self.scheduler.add(request)
+        elif self._grammars is None:
+            why = f"{PARAM} can't be enforced: this engine was made without what starts grammars"
+            self.scheduler.live.refuse(request, RequestError(why, param=PARAM))
         else:
             self._grammars.add(request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
 from llmk.engine.wire.step import Masks, StepPlan, StepResult
@@ -26,6 +27,7 @@ class Executor(Protocol):
 
     asynchronous: str
 
+    @abstractmethod
     def submit(self, plan: StepPlan) -> PendingStep:
         """Issues a step without waiting for it; of a deferred plan, all but sampling (:meth:`sample`).
 
@@ -34,10 +36,11 @@ class Executor(Protocol):
         """
         ...
 
+    @abstractmethod
     def sample(self, masks: Masks) -> None:
         """Samples the step that was submitted last, whose plan is deferred: after the results of all steps before it,
         and before the next step. Raises what :meth:`submit` does."""
-        raise NotImplementedError
+        ...
 
     def check(self) -> None:
         """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""
