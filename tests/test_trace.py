@@ -7,6 +7,7 @@ import subprocess
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,17 @@ def test_a_device_that_tells_no_times_has_no_lane() -> None:
     trace.clear()
     with pytest.raises(ValueError, match="no step was recorded"):
         trace.summary()
+
+
+def test_a_part_of_a_step_may_hold_something_else_by_that_name(tmp_path: Path) -> None:
+    """As what the attention backends for GPUs prepare does."""
+    trace = Trace()
+    trace.sizes[3] = Sizes(tokens=1, samples=1, prefills=0, decodes=1)
+    trace.timed("prepare", lambda _: SimpleNamespace(step=object()))(None)
+    trace.timed("submit", lambda _: SimpleNamespace(step=object()))(SimpleNamespace(step=3))
+    trace.timed("wait", lambda _: SimpleNamespace(step=3))(None)
+    assert [(span.name, span.step) for span in trace.host()] == [("prepare", -1), ("submit", 3), ("wait", 3)]
+    trace.write(tmp_path / "trace.json")
 
 
 @pytest.mark.slow

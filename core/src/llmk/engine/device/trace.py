@@ -129,8 +129,7 @@ class Trace(NullTrace):
             start = time.perf_counter_ns()
             result = part(*args, **kwargs)
             end = time.perf_counter_ns()
-            step = getattr(args[0] if args else result, "step", None)
-            self._host.append((name, start, end, getattr(result, "step", -1) if step is None else step))
+            self._host.append((name, start, end, _step_of(args[0] if args else None, result)))
             return result
 
         return recorded
@@ -260,6 +259,13 @@ def _clock_of(device: torch.device) -> _HostClock | _DeviceClock | None:
     if device.type == "cpu":
         return _HostClock()
     return _DeviceClock(partial(torch.Event, device, enable_timing=True)) if has_pinned_memory(device) else None
+
+
+def _step_of(*values: object) -> int:
+    """The number of the step that the first of ``values`` with such a number is of; -1 where none has one. What an
+    attention backend prepares may have a ``step`` of another kind."""
+    steps = (getattr(value, "step", None) for value in values)
+    return next((step for step in steps if isinstance(step, int)), -1)
 
 
 def _busy(spans: list[Span]) -> float:
