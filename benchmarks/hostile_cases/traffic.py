@@ -120,6 +120,8 @@ CASES: tuple[Case, ...] = (
     _load("prompts-new", "8 clients with a long prompt, another one each time",
           lambda a: {"prompt": f"{_id(a)} {LONG}", "max_tokens": 1}, 8),
     _load("prompts-same", "8 clients with the same long prompt", lambda a: {"prompt": LONG, "max_tokens": 1}, 8),
+    _load("lengths", "16 clients with prompts of any length",
+          lambda a: {"prompt": [a.rng.randrange(300) for _ in range(a.rng.randrange(1, 600))], "max_tokens": 4}, 16),
     _load("answers-long", "16 clients with long answers", lambda a: {"max_tokens": 512, "stream": True}, 16),
     _load("answers-200", "200 clients with short answers", lambda a: {"max_tokens": 16, "stream": True}, 200),
     _load("random", "32 clients who sample", lambda a: {"max_tokens": 64, "temperature": 1.2, "top_p": 0.9,

@@ -151,6 +151,9 @@ def test_a_client_that_reads_slowly_but_surely_is_served(make_service: Make, eng
         (b"X" * 50_000 + b" /health HTTP/1.1\r\nhost: localhost\r\n\r\n", 431, "headers_too_large"),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 40_000 + b"\r\n\r\n", 431, "headers_too_large"),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 50_000 + b"\r\n", 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 256 + b"\r\n", 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\n" * 256 + b"\n", 431, "headers_too_large"),
+        (b"\r\n" * 300 + b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", 400, "invalid_http"),
     ],
 )
 def test_what_is_not_http_gets_an_error_object(
@@ -167,6 +170,14 @@ def test_what_is_not_http_gets_an_error_object(
     with caplog.at_level(logging.INFO, "llmk.access"):
         run(scenario, make_service())
     assert all(len(record.getMessage()) < 500 for record in caplog.records)
+
+
+def test_a_request_may_have_many_headers(make_service: Make) -> None:
+    async def scenario(live: Live) -> None:
+        sent = b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 255 + b"\r\n"
+        assert (await Answer.read(await live.connect(sent))).status == 200
+
+    run(scenario, make_service())
 
 
 def test_a_client_that_resets_its_connection_is_no_error(

@@ -365,6 +365,19 @@ def test_nothing_outlives_the_server(victim: str, tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def test_a_worker_that_ends_after_the_fork_server_wakes_nobody() -> None:
+    """Else the signal would be written to a descriptor that is closed, and the error be printed."""
+    program = """
+import signal, socket
+from llmk.serve.workers.forkserver import ForkServer
+ours, theirs = socket.socketpair()
+ours.close()
+ForkServer(theirs).run()
+assert signal.set_wakeup_fd(-1) == -1
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("set_up", [False, True])
 def test_a_fork_server_whose_parent_goes_removes_its_marks_and_nothing_else(tmp_path: Path, set_up: bool) -> None:
     """Before and after its setup, which has the folder."""

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 HEAD_BYTES = 32 << 10
 """Limit of the request line plus headers."""
+HEAD_LINES = 256
+"""Limit of their number: parsing a header costs as much as finding thousands of bytes too many."""
 SMALL_CHUNK = 64
 MANY_CHUNKS = 1024
 """A body with more chunks than this must have ``SMALL_CHUNK`` bytes per chunk on average, since parsing a chunk costs
@@ -37,25 +39,34 @@ _WAITING = (h11.IDLE, h11.SEND_RESPONSE)
 
 
 class _Parser(h11.Connection):
-    """h11's parser, with limits also for headers that arrive complete; h11 limits only incomplete ones."""
+    """h11's parser, with limits that are checked before anything is parsed; h11 limits only incomplete headers."""
 
     _chunks = 0
     _body = 0
 
     def next_event(self) -> Any:
         """The next event. Raises ``h11.RemoteProtocolError`` if a limit is exceeded."""
+        if self.their_state is h11.IDLE:
+            self._check_head(self.trailing_data[0])
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._chunks = self._body = 0
-            fields = sum(len(name) + len(value) + 4 for name, value in event.headers)
-            if len(event.method) + len(event.target) + fields > HEAD_BYTES:
-                raise h11.RemoteProtocolError(f"request line and headers exceed {HEAD_BYTES} bytes", 431)
         elif isinstance(event, h11.Data):
             self._chunks += 1
             self._body += len(event.data)
             if self._chunks > MANY_CHUNKS and self._body < SMALL_CHUNK * self._chunks:
                 raise h11.RemoteProtocolError(f"the body has chunks of less than {SMALL_CHUNK} bytes on average")
         return event
+
+    @staticmethod
+    def _check_head(data: bytes) -> None:
+        """Raises if the request line and headers, as far as they have arrived, are too large or too many."""
+        ends = [end for end in (data.find(b"\n\r\n"), data.find(b"\n\n")) if end >= 0]
+        end = min(ends, default=len(data))
+        if end > HEAD_BYTES:
+            raise h11.RemoteProtocolError(f"request line and headers exceed {HEAD_BYTES} bytes", 431)
+        if data.count(b"\n", 0, end) > HEAD_LINES:
+            raise h11.RemoteProtocolError(f"the request has more than {HEAD_LINES} headers", 431)
 
 
 class _Lingering:
@@ -110,7 +121,8 @@ class Connection(H11Protocol):
     @property
     def receives(self) -> bool:
         """Whether the client has not sent its whole request yet."""
-        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+        state = self.conn.their_state
+        return state in (h11.SEND_BODY, h11.ERROR) or (state is h11.IDLE and bool(self.conn.trailing_data[0]))
 
     @property
     def _answering(self) -> bool:

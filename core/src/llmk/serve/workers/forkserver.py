@@ -126,6 +126,8 @@ class ForkServer:
                 os.kill(pid, signal.SIGKILL)
             if self.folder is not None:
                 _remove_marks(self.folder)
+        finally:
+            signal.set_wakeup_fd(-1)  # a worker that was killed may end after the descriptor is closed
 
     def _follow(self, order: Order, end: socket.socket | None, own: tuple[socket.socket, ...]) -> None:
         match order:
