@@ -24,13 +24,18 @@ class CUDAGraphs:
         replayed again. ``run`` must not synchronize with the device, and must read its inputs from the same tensors
         each time.
         """
+        graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             run()
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may allocate during the capture, which does not affect it.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            result = run()
+            torch.cuda.synchronize()
+            # Other threads may allocate during the capture, which does not affect it. ``torch.cuda.graph`` would empty
+            # the allocator's cache too, which costs the steps that come after.
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                result = run()
+            finally:
+                graph.capture_end()
 
         def replay() -> Any:
             graph.replay()
