@@ -231,6 +231,7 @@ def measure(url: str, model: str, args: argparse.Namespace, more: dict[str, Any]
     """Runs all loads against one server; returns whether all requests ended as they should."""
     fine = True
     run(url, model, Load(math.inf, args.warm_up, args.prompt, args.new, args.seed - 1), args.vocabulary)
+    time.sleep(args.settle)
     for load in loads_of(args):
         answers = run(url, model, load, args.vocabulary)
         line = {**more, "model": Path(model).name, **summarize(load, answers)}
@@ -256,6 +257,7 @@ def main() -> int:
     parser.add_argument("--beside", type=int, default=0, help="tokens of one long prompt among the others")
     parser.add_argument("--vocabulary", type=int, default=100_000, help="ids of prompts are below it")
     parser.add_argument("--warm-up", type=int, default=16, help="requests before the first load")
+    parser.add_argument("--settle", type=float, default=10.0, help="seconds between these and the first load")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--wait", type=float, default=300.0, help="seconds for a server to start")
     parser.add_argument("--out", type=Path, help="file that lines are added to")
