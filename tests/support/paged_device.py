@@ -163,7 +163,7 @@ class PagedDevice(Executor):
             row = self.rows[work.slot]
             first = row.computed
             assert work.before - work.num_uncertain <= first <= work.before
-            drafts = work.drafts or drafted(row, work.num_drafts)
+            drafts = [*work.drafts] or drafted(row, work.num_drafts)
             assert len(drafts) == work.num_drafts
             self._write(row, work, drafts)
             self._score(number, row, first, result)

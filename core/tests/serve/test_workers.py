@@ -365,7 +365,7 @@ def test_nothing_outlives_the_server(victim: str, tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_worker_that_ends_after_the_fork_server_wakes_nobody() -> None:
+def test_a_worker_that_ends_after_the_fork_server_wakes_no_process() -> None:
     """Else the signal would be written to a descriptor that is closed, and the error be printed."""
     program = """
 import signal, socket

@@ -13,7 +13,7 @@ from llmk.engine.wire.plugin_calls import SPECULATOR, Call, is_distrusted, is_in
 from llmk.planning.choices.speculation import DEVICE, HOST, host_speculator, speculation_of
 
 if TYPE_CHECKING:
-    from llmk.api import Grammar, Speculator
+    from llmk.api import Speculator
     from llmk.engine.cache.block_cache import BlockCache
     from llmk.engine.scheduling.issued_step import IssuedStep
     from llmk.engine.scheduling.sequence import Sequence
@@ -161,14 +161,12 @@ class Drafting:
             return True
         return self.on_host and self._chosen > 0 and self._of(sequence).gain >= _WORTH_WAITING
 
-    def force(self, sequence: Sequence, grammar: Grammar) -> None:
-        """Takes note of what must follow new tokens of a sequence. Raises what its grammar raises."""
-        if self.on_host and not self._failed:
-            self._of(sequence).forced = list(takewhile(self._is_token, grammar.forced()))
-
     def follow(self, sequence: Sequence) -> None:
-        """Takes note of new tokens of a sequence."""
+        """Takes note of new tokens of a sequence, and of what its grammar forces behind them. Raises what that
+        raises."""
         own = self._of(sequence)
+        if sequence.grammar is not None and self.on_host and not self._failed:
+            own.forced = list(takewhile(self._is_token, sequence.grammar.forced()))
         if not own.passed or self._failed:
             return
         known = len(sequence.tokens)

@@ -32,16 +32,16 @@ class IssuedStep:
         behind its last token: ``drafts``, or where that is empty, what the device drafts."""
         plan, before = self.plan, sequence.num_computed
         self.budget -= count
-        sequence.num_computed += count
+        sequence.num_computed = computed = before + count
         sequence.issued = plan.step
         known = len(sequence.tokens) + sequence.num_pending + num_drafts
-        sample = sequence.num_computed == known and sequence.request.returns == "tokens"
+        sample = computed == known and sequence.request.returns == "tokens"
         if sample:
             sequence.num_pending += 1 + num_drafts
         new_blocks = sequence.tables.take_new_blocks()
         work = Work(slot=sequence.slot, before=before, num_tokens=count, new_blocks=new_blocks, sample=sample)
         if num_drafts or sequence.num_uncertain:
-            work.num_drafts, work.drafts, work.num_uncertain = num_drafts, list(drafts), sequence.num_uncertain
+            work.num_drafts, work.drafts, work.num_uncertain = num_drafts, tuple(drafts), sequence.num_uncertain
             sequence.num_uncertain += num_drafts
             plan.speculative = True
         elif sequence.num_late:
@@ -49,5 +49,5 @@ class IssuedStep:
         if sample and sequence.grammar is not None:
             work.masked = plan.deferred = True
         plan.work.append(work)
-        self.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
+        self.entries.append((sequence, sequence.admissions, computed, sample))
         self.policy.computed(sequence.ticket, count)

@@ -161,8 +161,8 @@ class Scheduler:
         step = self._take(result.step)
         outputs: list[TokenOutput] = []
         sampled = iter(result.tokens)
-        scored, errors, logprobs = result.scored, result.errors, result.logprobs
-        self._decoded = self._drafting is not None and all(sample for *_, sample in step.entries)
+        scored, errors, logprobs, drafting = result.scored, result.errors, result.logprobs, self._drafting
+        self._decoded = drafting is not None and all(sample for *_, sample in step.entries)
         self.stats.broken_logits += result.num_broken + len(result.broken)
         for work, (sequence, admission, num_computed, sample) in enumerate(step.entries):
             tokens = next(sampled) if sample else []
@@ -171,10 +171,10 @@ class Scheduler:
             if work in scored:
                 sequence.take_scores(scored[work])
             is_running = sequence.admissions == admission and sequence.slot != NO_SLOT
-            if sample and self._drafting is not None:
+            if drafting is not None and sample:
                 num_computed = len(sequence.tokens)  # without drafts: recurrent state takes them in with the next step
                 if num_drafts := step.plan.work[work].num_drafts:
-                    self._drafting.settle(sequence, num_drafts, len(tokens) - 1, is_running)
+                    drafting.settle(sequence, num_drafts, len(tokens) - 1, is_running)
                     self.stats.count_drafts(num_drafts, len(tokens) - 1)
             if is_running:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
@@ -185,7 +185,7 @@ class Scheduler:
                 outputs.append(failed(sequence, *errors[work]))
                 self.live.finish(sequence)
             elif sample:
-                outputs.append(self._append(sequence, tokens, logprobs.get(work, [])))
+                outputs.append(self._append(sequence, tokens, logprobs.get(work)))
             elif sequence.request.returns != "tokens":
                 ended = num_computed == sequence.num_prompt
                 outputs += self._prompt_outputs(sequence, result.hidden.get(work), ended=ended)
@@ -342,22 +342,18 @@ class Scheduler:
         step.issue(sequence, count)
         return True
 
-    def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs]) -> TokenOutput:
+    def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> TokenOutput:
         sequence.num_pending -= 1
         reason, stop_token = sequence.append(tokens)
-        if reason is None and sequence.grammar is not None:
+        self.stats.generated_tokens += len(tokens)
+        if reason is None and (self._drafting is not None or sequence.grammar is not None):
             try:
-                sequence.grammar.accept(tokens)
-                if self._drafting is not None:
-                    self._drafting.force(sequence, sequence.grammar)
+                self._follow(sequence, tokens)
             except LlmkError as error:
                 self.live.finish(sequence)
                 return failed_by(sequence.id, error)
-        if self._drafting is not None and reason is None:
-            self._drafting.follow(sequence)
-        self.stats.generated_tokens += len(tokens)
-        pinned = self._pin(sequence) if sequence.request.pin else 0
-        if sequence.request.pin and not pinned:
+        pinned = 0
+        if sequence.request.pin and not (pinned := self._pin(sequence)):
             self.live.finish(sequence)
             why = self.pins.why_not(sequence.num_prompt, self.cache.prefix_caching)
             return failed(sequence, why, RequestError.code)
@@ -366,13 +362,20 @@ class Scheduler:
         output = TokenOutput(
             id=sequence.request.id,
             token_ids=tokens,
-            logprobs=logprobs[: len(tokens)],
+            logprobs=logprobs[: len(tokens)] if logprobs else [],
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,
             num_pinned_tokens=pinned,
         )
         return sequence.complete_first(output)
+
+    def _follow(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Takes new tokens to the sequence's grammar and drafts. Raises what the grammar raises."""
+        if sequence.grammar is not None:
+            sequence.grammar.accept(tokens)
+        if self._drafting is not None:
+            self._drafting.follow(sequence)
 
     def _prompt_outputs(self, sequence: Sequence, hidden: HiddenRows | None, *, ended: bool) -> Iterator[TokenOutput]:
         """The output of a step for a sequence that ends with its prompt, if there is one."""

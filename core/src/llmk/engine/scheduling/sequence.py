@@ -149,20 +149,21 @@ class Sequence:
     def append(self, tokens: list[int]) -> tuple[FinishReason | None, int | None]:
         """Adds tokens until one ends the sequence, and removes from ``tokens`` those behind it. Returns the reason for
         the end, if it has come, and the stop token that the request named."""
-        for count, token in enumerate(tokens, 1):
-            self.tokens.append(token)
-            end = self._end(token)
-            if end[0] is not None:
-                del tokens[count:]
+        known, stops, limit = self.tokens, self.stops, self.limit
+        start = len(known)
+        for token in tokens:
+            known.append(token)
+            if (token in stops or len(known) >= limit) and (end := self._end(token)) is not None:
+                del tokens[len(known) - start :]
                 return end
         return None, None
 
-    def _end(self, token: int) -> tuple[FinishReason | None, int | None]:
-        length = len(self.tokens)
-        may_end = length >= self.num_prompt + self.request.params.min_tokens or self.grammar is not None
-        if token in self.stops and may_end:  # a grammar that allows nothing else ends the output before min_tokens
-            return "stop", token if token in self.request.params.stop_token_ids else None
-        return ("length" if length >= self.limit else None), None
+    def _end(self, token: int) -> tuple[FinishReason, int | None] | None:
+        length, params = len(self.tokens), self.request.params
+        # A grammar that allows nothing else ends the output before min_tokens.
+        if token in self.stops and (length >= self.num_prompt + params.min_tokens or self.grammar is not None):
+            return "stop", token if token in params.stop_token_ids else None
+        return ("length", None) if length >= self.limit else None
 
 
 arrival_of = attrgetter("ticket.arrival")

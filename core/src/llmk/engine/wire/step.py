@@ -59,7 +59,7 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
     new_blocks: list[list[int]] = []
     sample: bool = False
     num_drafts: int = 0
-    drafts: list[int] = []
+    drafts: tuple[int, ...] = ()
     num_uncertain: int = 0
     masked: bool = False
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llmk.config.schema import ServerSection
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.errors import CLIENT_GONE, Refused
+from llmk.serve.http.heap import HeapTrimmer
 from llmk.serve.http.turns import Turns
 
 SHOWN = 100
@@ -32,6 +33,7 @@ class Limits:
         self.section = section
         self.in_flight = 0
         self.buffered: Counter[str] = Counter()
+        self.heap = HeapTrimmer()
         self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,6 +90,7 @@ class _Request:
         held[self._client] -= self._size
         if held[self._client] <= 0:
             del held[self._client]
+        self._limits.heap.freed(self._size)
         self._size = 0
 
     def end(self) -> None:
