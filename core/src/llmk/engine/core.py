@@ -58,6 +58,8 @@ class EngineCore:
         self._in_flight: deque[tuple[PendingStep, int, float]] = deque()
         """Steps, how many tokens each computes, and when it was issued."""
         self._issue_time = IssueTime() if runner.asynchronous and depth > 1 else None
+        self._has_prompts = False
+        """Whether the newest step computes several tokens of a request."""
         self._deferred: int | None = None
         """The newest of them, where it has not been sampled."""
         self._clock = scheduler.live.clock
@@ -131,7 +133,8 @@ class EngineCore:
         if self._issue_time is None or len(self._in_flight) != 1 or self._deferred is not None:
             return 0.0
         _, num_tokens, issued = self._in_flight[0]
-        return self._issue_time.spare(num_tokens, issued, self._clock())
+        prompts = self._has_prompts or bool(self.scheduler.waiting)
+        return self._issue_time.spare(num_tokens, issued, self._clock(), prompts=prompts)
 
     def step(self, announce: Callable[[EngineOutputs], None] | None = None) -> EngineOutputs:
         """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight.
@@ -162,7 +165,7 @@ class EngineCore:
         self._ended = now
         if times is not None:
             if self._issue_time is not None:
-                self._issue_time.take_host(times.host_seconds)
+                self._issue_time.take_host(times.host_seconds, prompts=self._has_prompts)
             self.scheduler.measure(times.num_tokens, times.seconds)
         return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
 
@@ -193,6 +196,7 @@ class EngineCore:
 
     def _issue(self, plan: StepPlan) -> list[TokenOutput]:
         try:
+            self._has_prompts = plan.num_tokens > len(plan.work)
             self._in_flight.append((self._submit(plan), plan.num_tokens, self._clock()))
             self._deferred = plan.step if plan.deferred else None
         except BaseException as error:

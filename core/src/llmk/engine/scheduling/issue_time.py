@@ -23,7 +23,9 @@ class IssueTime:
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
-        self._host = 0.0
+        self._host: dict[bool, float] = {}
+        """What the host takes for a step, without prompts and with them: these may have to be issued kernel by kernel,
+        which is to happen while the device runs the step before."""
         self._ended = 0.0
         """When the last step ended."""
 
@@ -36,18 +38,19 @@ class IssueTime:
                 self._recent.pop(next(iter(self._recent)))
             self._recent.setdefault(size, deque(maxlen=_RECENT)).append(ended - started)
 
-    def take_host(self, seconds: float) -> None:
+    def take_host(self, seconds: float, *, prompts: bool) -> None:
         """Takes note of what the host took for a step."""
-        self._host += _WEIGHT * (seconds - self._host) if self._host else seconds
+        usual = self._host.get(prompts, seconds)
+        self._host[prompts] = usual + _WEIGHT * (seconds - usual)
 
-    def spare(self, num_tokens: int, issued: float, now: float) -> float:
+    def spare(self, num_tokens: int, issued: float, now: float, *, prompts: bool) -> float:
         """Seconds until the step after the one that runs must be issued, which has ``num_tokens`` and was ``issued``
-        then. 0 where it is not known how long such a step takes."""
-        recent = self._recent.get(_size(num_tokens))
-        if not recent:
+        then. ``prompts``: the next one may compute some. 0 where it is not known how long such steps take."""
+        recent, host = self._recent.get(_size(num_tokens)), self._host.get(prompts)
+        if not recent or host is None:
             return 0.0
         end = max(issued, self._ended) + _SHARE * min(recent)
-        return max(0.0, end - 2 * self._host - _MARGIN - now)
+        return max(0.0, end - 2 * host - _MARGIN - now)
 
 
 def _size(num_tokens: int) -> int:
