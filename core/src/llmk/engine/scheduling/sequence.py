@@ -143,7 +143,7 @@ class Sequence:
         if self.no_output:
             self.no_output = False
             output.arrived, output.admitted = self.arrived, self.admitted
-            output.prompt_logprobs, self.scored = self.scored, []
+            output.prompt_logprobs, self.scored = tuple(self.scored), []
         return output
 
     def append(self, tokens: list[int]) -> tuple[FinishReason | None, int | None]:
