@@ -339,7 +339,7 @@ def test_logprobs_go_to_those_who_asked():
     outputs = drain(core)
     assert [len(o.logprobs) for o in outputs["a"]] == [1, 1]
     assert outputs["a"][0].logprobs[0].token_id == outputs["a"][0].token_ids[0]
-    assert [o.logprobs for o in outputs["b"]] == [[], []]
+    assert not any(o.logprobs for o in outputs["b"])
 
 
 def test_prompts_that_are_scored_take_no_hits_and_leave_some():

@@ -172,10 +172,16 @@ def test_what_is_not_http_gets_an_error_object(
     assert all(len(record.getMessage()) < 500 for record in caplog.records)
 
 
-def test_a_request_may_have_many_headers(make_service: Make) -> None:
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_a_request_may_have_many_headers(make_service: Make, cut: int) -> None:
+    """Also where the last bytes of the header arrive later."""
+
     async def scenario(live: Live) -> None:
         sent = b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 255 + b"\r\n"
-        assert (await Answer.read(await live.connect(sent))).status == 200
+        reader = await live.connect(sent[: len(sent) - cut])
+        await asyncio.sleep(BRIEF / 10)
+        live.writers[-1].write(sent[len(sent) - cut :])
+        assert (await Answer.read(reader)).status == 200
 
     run(scenario, make_service())
 

@@ -16,18 +16,22 @@ def test_it_is_returned_once_for_all_that_ended_together(monkeypatch: pytest.Mon
     monkeypatch.setattr(heap, "SECONDS", 0.05)
     calls: list[int] = []
 
+    async def returned(times: int) -> bool:
+        async with asyncio.timeout(30):
+            while len(calls) < times:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        return len(calls) == times
+
     async def scenario() -> None:
         trimmer = HeapTrimmer(lambda: calls.append(1))
         trimmer.freed(heap.LEAST - 1)
-        await asyncio.sleep(0.2)
-        assert not calls, "it is not worth it"
+        assert await returned(0), "it is not worth it"
         for _ in range(5):
             trimmer.freed(heap.LEAST)
-        await asyncio.sleep(0.2)
-        assert len(calls) == 1
+        assert await returned(1)
         trimmer.freed(heap.LEAST)
-        await asyncio.sleep(0.2)
-        assert len(calls) == 2
+        assert await returned(2)
 
     asyncio.run(scenario())
 

@@ -107,6 +107,18 @@ def test_bombs_are_refused_or_cost_little(kind: Any, text: str) -> None:
             grammar.accept(going[:1])
 
 
+@pytest.mark.parametrize("text", ["\u0663", "\u00e9", "\u00a0"])
+@pytest.mark.parametrize("kind", ["regex", "json"])
+def test_digits_and_letters_are_those_of_unicode_in_regexes_and_of_ascii_in_patterns(kind: Any, text: str) -> None:
+    """A digit, a letter and a space, as docs/structured-outputs.md says."""
+    grammar = r"[\d\w\s]" if kind == "regex" else json.dumps({"type": "string", "pattern": r"^[\d\w\s]$"})
+    started = compiler().compile(kind, grammar).start(frozenset({END}))
+    if kind == "json":
+        started.accept(b'"')
+    assert (text.encode()[0] in mask(started)) == (kind == "regex" or text.isspace())
+    assert ord("7") in mask(started)
+
+
 def test_limits_are_kept() -> None:
     schema = json.dumps({"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(500)}})
     compiler().compile("json", schema)

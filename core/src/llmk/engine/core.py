@@ -87,7 +87,8 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Gauges and counters as they are now."""
         stats = self.scheduler.snapshot()
-        stats.waiting += self._num_starting
+        if self._grammars is not None:
+            stats.waiting += self._grammars.num_starting
         return stats
 
     @property
@@ -143,7 +144,7 @@ class EngineCore:
         Raises :class:`~llmk.api.EngineDead` where the device is gone, or fails every step.
         """
         outputs: list[TokenOutput] = []
-        if self._num_starting:
+        if self._grammars is not None and self._grammars.num_starting:
             self._queue_started()
         started, self._away, num_tokens = self._clock(), 0.0, 0
         began = self._ended if self._in_flight else started
@@ -151,11 +152,12 @@ class EngineCore:
         if plan is not None:
             if announce is not None and plan.new:
                 announce(EngineOutputs(admitted=[request.id for request in plan.new], stats=self.stats))
-            outputs += self._sample()
+            if self._deferred is not None:
+                outputs += self._sample(self._deferred)
             outputs += self._issue(plan)
         if self._in_flight and (plan is None or len(self._in_flight) >= self.depth):
-            if len(self._in_flight) == 1:
-                outputs += self._sample()
+            if self._deferred is not None and len(self._in_flight) == 1:
+                outputs += self._sample(self._deferred)
             if self._in_flight:
                 num_tokens = self._in_flight[0][1]
                 outputs += self._receive_oldest()
@@ -203,13 +205,11 @@ class EngineCore:
             return self._fail(plan.step, error)
         return []
 
-    def _sample(self) -> list[TokenOutput]:
-        """Samples the newest step if it waits for masks. These need the tokens of all steps before it, and are filled
+    def _sample(self, step: int) -> list[TokenOutput]:
+        """Samples the newest step, which waits for masks. These need the tokens of all steps before it, and are filled
         while the device computes its logits."""
         outputs: list[TokenOutput] = []
-        if self._deferred is None:
-            return outputs
-        step, self._deferred = self._deferred, None
+        self._deferred = None
         while len(self._in_flight) > 1:
             outputs += self._receive_oldest()
         try:

@@ -195,7 +195,7 @@ class _Job:
         """Adds what came next to one of the choices."""
         self.output.outputs[delta.index].add(delta)
         self.output.num_cached_tokens = max(self.output.num_cached_tokens, delta.num_cached_tokens)
-        self.output.prompt_logprobs = self.output.prompt_logprobs or delta.prompt_logprobs or None
+        self.output.prompt_logprobs = self.output.prompt_logprobs or list(delta.prompt_logprobs) or None
 
 
 def _stepped(

@@ -40,12 +40,10 @@ class IssuedStep:
             sequence.num_pending += 1 + num_drafts
         new_blocks = sequence.tables.take_new_blocks()
         work = Work(slot=sequence.slot, before=before, num_tokens=count, new_blocks=new_blocks, sample=sample)
-        if num_drafts or sequence.num_uncertain:
+        if num_drafts or sequence.drafts is not None:
             work.num_drafts, work.drafts, work.num_uncertain = num_drafts, tuple(drafts), sequence.num_uncertain
             sequence.num_uncertain += num_drafts
-            plan.speculative = True
-        elif sequence.num_late:
-            plan.speculative = True
+            plan.speculative |= bool(sequence.num_uncertain or sequence.num_late)
         if sample and sequence.grammar is not None:
             work.masked = plan.deferred = True
         plan.work.append(work)

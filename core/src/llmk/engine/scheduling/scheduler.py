@@ -161,14 +161,15 @@ class Scheduler:
         step = self._take(result.step)
         outputs: list[TokenOutput] = []
         sampled = iter(result.tokens)
-        scored, errors, logprobs, drafting = result.scored, result.errors, result.logprobs, self._drafting
+        scored, logprobs, drafting = result.scored, result.logprobs, self._drafting
+        failures = result.errors | dict.fromkeys(result.broken, BROKEN_MODEL)
         self._decoded = drafting is not None and all(sample for *_, sample in step.entries)
         self.stats.broken_logits += result.num_broken + len(result.broken)
         for work, (sequence, admission, num_computed, sample) in enumerate(step.entries):
             tokens = next(sampled) if sample else []
             if sequence.finished:
                 continue
-            if work in scored:
+            if scored and work in scored:
                 sequence.take_scores(scored[work])
             is_running = sequence.admissions == admission and sequence.slot != NO_SLOT
             if drafting is not None and sample:
@@ -178,14 +179,11 @@ class Scheduler:
                     self.stats.count_drafts(num_drafts, len(tokens) - 1)
             if is_running:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
-            if work in result.broken:
-                outputs.append(failed(sequence, *BROKEN_MODEL))
-                self.live.finish(sequence)
-            elif work in errors:
-                outputs.append(failed(sequence, *errors[work]))
+            if failures and work in failures:
+                outputs.append(failed(sequence, *failures[work]))
                 self.live.finish(sequence)
             elif sample:
-                outputs.append(self._append(sequence, tokens, logprobs.get(work)))
+                outputs.append(self._append(sequence, tokens, logprobs.get(work) if logprobs else None))
             elif sequence.request.returns != "tokens":
                 ended = num_computed == sequence.num_prompt
                 outputs += self._prompt_outputs(sequence, result.hidden.get(work), ended=ended)
@@ -248,7 +246,7 @@ class Scheduler:
         Gets blocks for all of them before anything is issued, so that a preempted sequence has no part in the step. Of
         a budget below the configured one, half is left to prompts.
         """
-        live = self.live
+        live, drafting = self.live, self._drafting
         protected, running = live.protected, list(self.running)
         if protected is not None:
             running = [protected, *(other for other in running if other is not protected)]
@@ -261,7 +259,7 @@ class Scheduler:
                 continue
             if rest == 1 and known >= sequence.limit:
                 continue
-            if self._drafting is not None and sequence.num_pending and self._drafting.waits(sequence):
+            if drafting is not None and sequence.num_pending and drafting.waits(sequence):
                 continue
             if sequence.num_computed >= sequence.tables.capacity and not self._preemption.make_room(
                 sequence, in_flight=bool(self._issued)
@@ -279,12 +277,12 @@ class Scheduler:
         limit = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
         if len(ready) > limit:
             ready = in_turns(ready)[:limit]
-        if self._drafting is None:
+        if drafting is None:
             for sequence in ready:
                 step.issue(sequence, 1)
         else:
             room = max(0, step.budget - len(ready))
-            self._drafting.issue(step, ready, room // 2 if prompts else room, self.cache, len(self.running))
+            drafting.issue(step, ready, room // 2 if prompts else room, self.cache, len(self.running))
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
 
     def _extend(self, sequence: Sequence, count: int) -> int:
@@ -362,7 +360,7 @@ class Scheduler:
         output = TokenOutput(
             id=sequence.request.id,
             token_ids=tokens,
-            logprobs=logprobs[: len(tokens)] if logprobs else [],
+            logprobs=tuple(logprobs[: len(tokens)]) if logprobs else (),
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,

@@ -143,27 +143,28 @@ class Sequence:
         if self.no_output:
             self.no_output = False
             output.arrived, output.admitted = self.arrived, self.admitted
-            output.prompt_logprobs, self.scored = self.scored, []
+            output.prompt_logprobs, self.scored = tuple(self.scored), []
         return output
 
     def append(self, tokens: list[int]) -> tuple[FinishReason | None, int | None]:
         """Adds tokens until one ends the sequence, and removes from ``tokens`` those behind it. Returns the reason for
         the end, if it has come, and the stop token that the request named."""
-        known, stops, limit = self.tokens, self.stops, self.limit
-        start = len(known)
-        for token in tokens:
-            known.append(token)
-            if (token in stops or len(known) >= limit) and (end := self._end(token)) is not None:
-                del tokens[len(known) - start :]
-                return end
-        return None, None
+        self.tokens += tokens
+        if len(self.tokens) < self.limit and self.stops.isdisjoint(tokens):
+            return None, None
+        return self._end(tokens)
 
-    def _end(self, token: int) -> tuple[FinishReason, int | None] | None:
-        length, params = len(self.tokens), self.request.params
-        # A grammar that allows nothing else ends the output before min_tokens.
-        if token in self.stops and (length >= self.num_prompt + params.min_tokens or self.grammar is not None):
-            return "stop", token if token in params.stop_token_ids else None
-        return ("length", None) if length >= self.limit else None
+    def _end(self, tokens: list[int]) -> tuple[FinishReason | None, int | None]:
+        params, before = self.request.params, len(self.tokens) - len(tokens)
+        for count, token in enumerate(tokens, 1):
+            length = before + count
+            # A grammar that allows nothing else ends the output before min_tokens.
+            may_stop = length >= self.num_prompt + params.min_tokens or self.grammar is not None
+            stops = may_stop and token in self.stops
+            if stops or length >= self.limit:
+                del tokens[count:], self.tokens[length:]
+                return "stop" if stops else "length", token if stops and token in params.stop_token_ids else None
+        return None, None
 
 
 arrival_of = attrgetter("ticket.arrival")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmk.engine.text.detokenizer import Detokenizer
@@ -31,10 +32,10 @@ class GenerationDelta:
     index: int
     text: str
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: Sequence[TokenLogprobs] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    prompt_logprobs: Sequence[TokenLogprobs | None] = ()
     """One for each token of the prompt, ``None`` for the first, where they are wanted; in a choice's first delta."""
     hidden: HiddenRows | None = None
     num_prompt_tokens: int = 0

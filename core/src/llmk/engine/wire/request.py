@@ -94,8 +94,8 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     id: str
     token_ids: list[int] = []
-    logprobs: list[TokenLogprobs] = []
-    prompt_logprobs: list[TokenLogprobs] = []
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """Those of the prompt's second token and on, with the first output of a sequence that wants them."""
     hidden: HiddenRows | None = None
     finish_reason: FinishReason | None = None

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES = 32 << 10
 """Limit of the request line plus headers."""
 HEAD_LINES = 256
-"""Limit of their number: parsing a header costs as much as finding thousands of bytes too many."""
+"""Limit of the number of headers: parsing one takes as long as searching thousands of bytes."""
 SMALL_CHUNK = 64
 MANY_CHUNKS = 1024
 """A body with more chunks than this must have ``SMALL_CHUNK`` bytes per chunk on average, since parsing a chunk costs
@@ -65,7 +65,8 @@ class _Parser(h11.Connection):
         end = min(ends, default=len(data))
         if end > HEAD_BYTES:
             raise h11.RemoteProtocolError(f"request line and headers exceed {HEAD_BYTES} bytes", 431)
-        if data.count(b"\n", 0, end) > HEAD_LINES:
+        # Of a whole head, the end of the last line is not counted, as the request line is.
+        if data.count(b"\n", 0, end) > (HEAD_LINES if ends else HEAD_LINES + 1):
             raise h11.RemoteProtocolError(f"the request has more than {HEAD_LINES} headers", 431)
 
 
