@@ -1,4 +1,5 @@
-"""What users of a server feel, over HTTP: times to the first token and between tokens, with requests that arrive one by one.
+"""What users of a server feel, over HTTP: times to the first token and between tokens, with requests that arrive one
+by one.
 
     llmk serve /tmp/models/qwen3-8b &
     python benchmarks/serving.py --load 4 12 24                     # requests a second, Poisson arrivals

@@ -108,25 +108,29 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
 
     while True:
         for command in receive(_patience(core)):
-            match command:
-                case Add():
-                    for request in command.requests:
-                        core.add(request)
-                case Abort():
-                    core.abort(command.ids)
-                    send(Stepped(EngineOutputs(stats=core.stats)))
-                case Unpin():
-                    core.unpin(command.ids)
-                    send(Stepped(EngineOutputs(stats=core.stats)))
-                case Ping():
-                    send(Pong(command.number, core.answers()))
-                case Close():
-                    return
+            if isinstance(command, Close):
+                return
+            _obey(core, command, send)
         if core.has_work:
             if core.spare_seconds() < LEAST_SPARE:
                 send(Stepped(core.step(announce)))
         elif core.can_prepare:
             core.prepare()
+
+
+def _obey(core: EngineCore, command: Add | Abort | Unpin | Ping, send: Callable[[Reply], None]) -> None:
+    match command:
+        case Add():
+            for request in command.requests:
+                core.add(request)
+        case Abort():
+            core.abort(command.ids)
+            send(Stepped(EngineOutputs(stats=core.stats)))
+        case Unpin():
+            core.unpin(command.ids)
+            send(Stepped(EngineOutputs(stats=core.stats)))
+        case Ping():
+            send(Pong(command.number, core.answers()))
 
 
 def _patience(core: EngineCore) -> float | None:

@@ -1,5 +1,5 @@
-"""When to issue the next step while one runs: early enough that the device does not wait for it, and no earlier, so that
-requests that arrive meanwhile are part of it."""
+"""When to issue the next step while one runs: early enough that the device does not wait for it, and no earlier, so
+that requests that arrive meanwhile are part of it."""
 
 from __future__ import annotations
 

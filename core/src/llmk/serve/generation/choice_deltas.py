@@ -210,8 +210,13 @@ async def merged(
 
     An error in one stream ends all, as does closing the iterator. Streams are opened one at a time, so that opening
     many does not block the event loop. Reading from them pauses while items with a total ``size_of`` of :data:`READY`
-    are buffered.
+    are buffered. One stream by itself is read directly: its items wait in the stream.
     """
+    if count == 1:
+        async with aclosing(open_stream(0)) as items:
+            async for item in items:
+                yield take(0, item)
+        return
     ready: asyncio.Queue[tuple[int, R | Exception | None]] = asyncio.Queue()
     buffered, room = 0, asyncio.Event()
 
