@@ -193,8 +193,8 @@ def recordable(boot: Boot, platform: Platform) -> Recordings:
         first += _unless_refused(plan, "that verify drafts", verifying_shapes(most, config.speculation.num_drafts))
     later = _unless_refused(plan, "with prompts", mixed_shapes(most, most_tokens))
     variants = [frozenset[str](), *([ADAPTERS] if boot.adapters else [])]
-    with_variants = ([shape._replace(variant=one) for shape in shapes for one in variants] for shapes in (first, later))
-    return Recordings(*with_variants)
+    first, later = ([shape._replace(variant=one) for shape in shapes for one in variants] for shapes in (first, later))
+    return Recordings(first, later)
 
 
 def _unless_refused(plan: Plan, which: str, shapes: list[StepShape]) -> list[StepShape]:

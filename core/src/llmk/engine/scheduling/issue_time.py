@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import deque
 
 _RECENT = 8
-"""Steps of a size that are remembered, of which the fastest counts: a step that is issued late costs time of the device,
-one that is issued early only time of a request that just arrives."""
+"""Steps of a size that are remembered, of which the fastest counts: a step that is issued late costs time of the
+device, one that is issued early only time of a request that just arrives."""
 _SIZES = 512
 """Sizes that are remembered."""
 _SHARE = 0.95

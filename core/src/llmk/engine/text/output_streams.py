@@ -10,7 +10,6 @@ from llmk.engine.text.output_processor import GenerationDelta, SequenceOutput
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.request import EngineRequest, TokenOutput
 
-
 JOINED = 64
 """Tokens and log-probabilities up to which what waits to be taken is made one delta with what comes next: sending each
 by itself costs a front end that is behind more than it costs the client to have several at once."""

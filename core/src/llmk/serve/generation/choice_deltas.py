@@ -173,8 +173,10 @@ async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenera
         reading = choice.reader.read(delta.text, len(delta.token_ids), ended=delta.finish_reason is not None)
         return at, delta, choice, reading
 
+    count = len(job.prompts)
+    merging = merged(open_stream, count, read, size_of) if count > 1 else alone(open_stream, read)
     try:
-        async with aclosing(merged(open_stream, len(job.prompts), read, size_of)) as items:
+        async with aclosing(merging) as items:
             async for item in items:
                 yield item
     finally:
@@ -200,6 +202,15 @@ def _visible_logprobs(delta: GenerationDelta, params: SamplingParams) -> Sequenc
     return delta.logprobs[:-1] if hidden else delta.logprobs
 
 
+async def alone(
+    open_stream: Callable[[int], AsyncGenerator[T, None]], take: Callable[[int, T], R]
+) -> AsyncGenerator[R, None]:
+    """The same as :func:`merged` for one stream, which is read directly: what is not read yet waits in the stream."""
+    async with aclosing(open_stream(0)) as items:
+        async for item in items:
+            yield take(0, item)
+
+
 async def merged(
     open_stream: Callable[[int], AsyncGenerator[T, None]],
     count: int,
@@ -210,13 +221,8 @@ async def merged(
 
     An error in one stream ends all, as does closing the iterator. Streams are opened one at a time, so that opening
     many does not block the event loop. Reading from them pauses while items with a total ``size_of`` of :data:`READY`
-    are buffered. One stream by itself is read directly: its items wait in the stream.
+    are buffered.
     """
-    if count == 1:
-        async with aclosing(open_stream(0)) as items:
-            async for item in items:
-                yield take(0, item)
-        return
     ready: asyncio.Queue[tuple[int, R | Exception | None]] = asyncio.Queue()
     buffered, room = 0, asyncio.Event()
 

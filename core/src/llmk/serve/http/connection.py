@@ -60,12 +60,12 @@ class _Parser(h11.Connection):
                 raise h11.RemoteProtocolError(f"the body has chunks of less than {SMALL_CHUNK} bytes on average")
         return event
 
-    def send(self, event: Any) -> bytes | None:
+    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override] # h11's overloads say no more
         """What to send for an event. Chunks of a body need none of h11's bookkeeping, which would take longer than all
         else that is done for a token."""
         if self._sends_chunks and isinstance(event, h11.Data):
             return b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
-        data = super().send(event)
+        data: bytes | None = super().send(event)
         chunked = isinstance(event, h11.Response) and data is not None and _CHUNKED in data.lower()
         self._sends_chunks = chunked and self.our_state is h11.SEND_BODY
         return data
