@@ -20,7 +20,7 @@ def after(*steps: tuple[int, float], host: float = 0.0) -> tuple[IssueTime, floa
 def test_a_step_is_issued_shortly_before_the_one_that_runs_ends() -> None:
     times, now = after((8, 0.010), (8, 0.012), host=0.001)
     spare = times.spare(8, issued=now - 0.005, now=now, prompts=False)
-    assert spare == pytest.approx(0.95 * 0.010 - 0.002 - 0.0003), "it began when the one before had ended"
+    assert spare == pytest.approx(0.95 * 0.010 - 0.002 - 0.0003), "it started when the one before had ended"
     later = now + 0.003
     assert times.spare(8, issued=later, now=later, prompts=False) == pytest.approx(spare), "or when it was issued"
     assert times.spare(8, issued=now, now=now + 0.004, prompts=False) == pytest.approx(spare - 0.004)
@@ -39,7 +39,7 @@ def test_nothing_is_put_off_for_a_step_of_unknown_length(num_tokens: int) -> Non
     assert times.spare(num_tokens, now, now, prompts=False) == 0.0
 
 
-def test_a_step_that_nobody_waited_for_says_nothing_but_that_it_ended() -> None:
+def test_a_step_that_the_host_did_not_wait_for_says_only_that_it_ended() -> None:
     times, now = after((8, 0.010))
     times.take(8, now, now + 1.0, waited=False)
     assert times.spare(8, now, now + 1.0, prompts=False) == pytest.approx(0.95 * 0.010 - 0.0003)

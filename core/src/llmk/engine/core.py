@@ -147,7 +147,7 @@ class EngineCore:
         if self._grammars is not None and self._grammars.num_starting:
             self._queue_started()
         started, self._away, num_tokens = self._clock(), 0.0, 0
-        began = self._ended if self._in_flight else started
+        since = self._ended if self._in_flight else started
         plan = self._schedule()
         if plan is not None:
             if announce is not None and plan.new:
@@ -163,7 +163,7 @@ class EngineCore:
                 outputs += self._receive_oldest()
         outputs += self.scheduler.take_failures()
         stats, now = self.stats, self._clock()
-        times = StepTimes(num_tokens, now - began, now - started - self._away) if num_tokens else None
+        times = StepTimes(num_tokens, now - since, now - started - self._away) if num_tokens else None
         self._ended = now
         if times is not None:
             if self._issue_time is not None:
@@ -222,14 +222,14 @@ class EngineCore:
     def _receive_oldest(self) -> list[TokenOutput]:
         """Waits for the oldest step in flight, and takes in its result."""
         pending, num_tokens, issued = self._in_flight.popleft()
-        began = self._clock()
+        waiting = self._clock()
         try:
             result = self._wait(pending)
         except BaseException as error:
             return self._fail(pending.step, error)
         if self._issue_time is not None and num_tokens:
             ended = self._clock()
-            self._issue_time.take(num_tokens, issued, ended, waited=ended - began > _WAITED)
+            self._issue_time.take(num_tokens, issued, ended, waited=ended - waiting > _WAITED)
         if result.tokens or result.scored or result.hidden:
             self._failures = 0
         add_counts(self.scheduler.stats.shadows, result.shadows)

@@ -64,7 +64,7 @@ class OutputStream:
         self._some = asyncio.Event()
 
     def take(self, output: TokenOutput, time: float) -> bool:
-        """Adds an output of ``time``, which whoever waits for gets with :meth:`wake`; returns whether its sequence has
+        """Adds an output of ``time``, which who waits gets with :meth:`wake`; returns whether its sequence has
         ended."""
         if output.finish_reason == "error":
             del self.sequences[output.id]
