@@ -143,7 +143,7 @@ boot = replace(boot, plan=replace(boot.plan, platform_implementation="here:Here"
 loaded = build.load_model(boot)
 (groups,) = build.cache_groups(boot, [loaded.cache_specs])
 runner = build.build_runner(boot, loaded, warmup.BLOCKS, groups)
-warm_up = warmup.WarmUp(runner, groups, 96, 8, 128, build.recordable(boot, loaded.platform)[0])
+warm_up = warmup.WarmUp(runner, groups, 96, 8, 128, build.recordable(boot, loaded.platform).first)
 warm_up.run(loaded.platform)
 few, at_first = len(runs), len(noted)
 assert at_first > 10, len(noted)

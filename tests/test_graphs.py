@@ -16,11 +16,18 @@ import pytest
 from paged_device import Always
 from rerun import Rerun
 from spread import answers, check, make, tight
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 
 from llmk import LLM, SamplingParams
 from llmk.api import Speculator, SpeculatorContext
-from llmk.engine.device.graphs import StepShape, decoding_shapes, verifying_shapes, why_not_recorded
+from llmk.engine.device.graphs import (
+    StepGraphs,
+    StepShape,
+    decoding_shapes,
+    mixed_shapes,
+    verifying_shapes,
+    why_not_recorded,
+)
 from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.text.output_processor import CompletionOutput
 from llmk_testing.checkpoints import write_checkpoint
@@ -104,6 +111,63 @@ def test_steps_of_any_shape_are_replayed(family: str, drafts: int, tmp_path: Pat
     assert graphs.replays > len(used)
 
 
+def test_steps_with_prompts_are_recorded_while_idle_or_once_long_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_checkpoint(tmp_path, "qwen3")
+    later = [StepShape(tokens, 10) for tokens in (12, 14, 16, 20, 24)]
+    with LLM(str(folder), dtype="float32", **SETTINGS) as llm:
+        expected = [[output.token_ids for output in generate(llm, count, KINDS[:1] * count)] for count in range(1, 10)]
+        runner(llm).record(Rerun(), decoding_shapes(9), later)
+        steps, core = runner(llm)._graphs, llm._core
+        assert core is not None
+        core.can_prepare = True
+        for left in (len(later) - 1, len(later) - 2):
+            core.prepare()
+            assert (len(steps._later), core.can_prepare) == (left, True)
+        assert [graph.shape for graph in steps._others] == later[-2:], "the largest come first"
+        assert [output.token_ids for output in generate(llm, 9, KINDS[:1] * 9)] == expected[-1]
+        assert len(steps._later) == len(later) - 2, "the load was short"
+        monkeypatch.setattr("llmk.engine.device.graphs._STEPS_BETWEEN", 2)
+        for count, tokens in enumerate(expected, 1):
+            assert [output.token_ids for output in generate(llm, count, KINDS[:1] * count)] == tokens
+        assert len(steps._later) < len(later) - 2
+        while core.can_prepare:
+            core.prepare()
+        assert [graph.shape for graph in steps._others] == later
+        core.prepare()
+        assert not core.can_prepare
+
+
+def test_what_does_not_fit_any_more_ends_recording(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Rerun()
+    with LLM(str(write_checkpoint(tmp_path, "qwen3")), dtype="float32", **SETTINGS) as llm:
+        expected = [output.token_ids for output in generate(llm, 5, KINDS[:1] * 5)]
+        runner(llm).record(recorder, decoding_shapes(5), mixed_shapes(5, 24))
+        monkeypatch.setattr(recorder, "capture", _no_memory)
+        monkeypatch.setattr("llmk.engine.device.graphs._STEPS_BETWEEN", 0)
+        assert [output.token_ids for output in generate(llm, 5, KINDS[:1] * 5)] == expected
+        assert not runner(llm)._graphs._later
+    assert "graphs: no more are recorded: full" in caplog.text
+
+
+def _no_memory(_: Any) -> Any:
+    raise OutOfMemoryError("full")
+
+
+def test_a_step_that_would_be_padding_for_more_than_half_is_not_replayed(engines: tuple[LLM, LLM, Rerun]) -> None:
+    _, recorded, _ = engines
+    steps = StepGraphs(Rerun(), runner(recorded)._recorded, [StepShape(1, 1), StepShape(96, 6)], runner(recorded).build)
+    assert steps.find(47, 6, 1) is None
+    assert steps.find(48, 7, 1) is None
+    assert steps.find(48, 6, 2) is None
+    found = steps.find(48, 6, 1)
+    assert found is not None
+    assert found.shape == StepShape(96, 6)
+
+
 class Repeating(Speculator):
     """Drafts from none to ``most`` tokens that have occurred."""
 
@@ -123,10 +187,14 @@ def test_recording_leaves_the_batch_as_it_was(engines: tuple[LLM, LLM, Rerun]) -
 def test_sizes_reach_what_may_run_at_once() -> None:
     assert decoding_shapes(1) == [StepShape(1, 1, 1)]
     assert decoding_shapes(6) == [StepShape(size, size, 1) for size in (1, 2, 4, 6)]
-    assert decoding_shapes(4096)[-1] == StepShape(512, 512, 1)
+    assert decoding_shapes(4096)[-1] == StepShape(1024, 1024, 1)
     sizes = [(2, 1, 2), (4, 2, 2), (3, 1, 3), (6, 2, 3), (4, 1, 4), (8, 2, 4)]
     assert verifying_shapes(2, 3) == [StepShape(*size) for size in sizes]
     assert verifying_shapes(4096, 8)[-1] == StepShape(64 * 9, 64, 9)
+    assert mixed_shapes(1, 24) == [StepShape(16, 1), StepShape(24, 1)]
+    assert {shape.requests for shape in mixed_shapes(256, 8192)} == {32, 256}
+    assert not any(shape.decodes for shape in mixed_shapes(256, 8192))
+    assert mixed_shapes(256, 8192)[-1] == StepShape(2048, 256)
 
 
 def test_what_speaks_against_it_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

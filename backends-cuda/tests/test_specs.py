@@ -80,7 +80,7 @@ def advised(arch: str, model: ModelFacts | None = None, **changes: Any) -> dict[
 def test_a_larger_gpu_runs_larger_steps() -> None:
     paths = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
     sizes = {arch: tuple(advised(arch)[path].value for path in paths) for arch in ("sm_75", "sm_89", "sm_90")}
-    assert sizes == {"sm_75": (128, 2048), "sm_89": (256, 4096), "sm_90": (256, 8192)}
+    assert sizes == {"sm_75": (128, 2048), "sm_89": (256, 4096), "sm_90": (1024, 8192)}
     assert "80 GiB of NVIDIA H100" in advised("sm_90")[paths[0]].why
 
 

@@ -8,7 +8,7 @@ from llmk.api import Default, PlatformFacts
 
 _GIB = 1 << 30
 
-_SIZES = ((64 * _GIB, 256, 8192, 0.95), (32 * _GIB, 256, 4096, 0.92), (0, 128, 2048, 0.9))
+_SIZES = ((64 * _GIB, 1024, 8192, 0.95), (32 * _GIB, 256, 4096, 0.92), (0, 128, 2048, 0.9))
 """(least memory, concurrent requests, tokens per step, cache share). Larger GPUs need more requests and tokens to be
 busy. The last is the cache's share of the memory that weights and the largest step leave: the rest is for memory that
 torch does not allocate, or only after the cache (graphs, library workspaces, NCCL's buffers), which is about the same

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class CUDAGraphs:
     """Captures on a side stream, into one pool of memory that all graphs share.
 
-    Graphs of one pool reuse each other's intermediate memory, so they must be replayed one at a time, and the largest
-    is best captured first. Nothing else may be launched on the device during a capture.
+    Graphs of one pool reuse each other's memory, so they must be replayed one at a time, and the largest is best
+    captured first. Nothing else may be launched on the device during a capture.
     """
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Captures ``run`` after running it once, which compiles kernels and creates library handles and workspaces: a
-        capture allows neither. The replay returns what ``run`` returned while it was captured.
+        capture allows neither. The replay returns what ``run`` returned while it was captured: a tensor, or a tuple,
+        list or dataclass of such.
 
-        These tensors belong to the graph: their addresses are fixed, and their contents stay valid until the graph is
-        replayed again. ``run`` must not synchronize with the device, and must read its inputs from the same tensors
-        each time.
+        The tensors' addresses are fixed, and their contents stay valid until any graph is replayed: their memory is the
+        pool's again, or all graphs together would hold as much as their results. ``run`` must not synchronize with the
+        device, and must read its inputs from the same tensors each time.
         """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -31,6 +34,7 @@ class CUDAGraphs:
         # Other threads may allocate during the capture, which does not affect it.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
+        result = _unowned(result)
 
         def replay() -> Any:
             graph.replay()
@@ -45,3 +49,29 @@ class CUDAGraphs:
     @cached_property
     def _pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
+
+
+class _Memory:
+    """Bytes of a device by their address, in the form that tensors are made of."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def _unowned(value: Any) -> Any:
+    """The same tensors, without keeping their memory from being used again."""
+    if isinstance(value, Tensor):
+        return _view(value) if value.is_cuda and value.numel() else value
+    if isinstance(value, tuple | list):
+        each = [_unowned(item) for item in value]
+        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return dataclasses.replace(value, **{field.name: _unowned(getattr(value, field.name)) for field in fields})
+    return value
+
+
+def _view(tensor: Tensor) -> Tensor:
+    size = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    memory = torch.as_tensor(_Memory(tensor.data_ptr(), size * tensor.element_size()), device=tensor.device)
+    return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())

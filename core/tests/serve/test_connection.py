@@ -309,3 +309,35 @@ def test_the_first_bytes_of_a_pipelined_request_are_not_lost(make_service: Make)
         assert [(await Answer.read(reader)).status for _ in range(3)] == [200, 200, 200]
 
     run(scenario, make_service())
+
+
+async def chunks(reader: asyncio.StreamReader) -> list[bytes]:
+    """A body's chunks."""
+    found = []
+    while size := int(await reader.readline(), 16):
+        found.append(await reader.readexactly(size))
+        assert await reader.readexactly(2) == b"\r\n"
+    assert await reader.readline() == b"\r\n"
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_streams_are_framed_as_the_version_of_http_says(make_service: Make, version: str) -> None:
+    """Chunks pass h11's bookkeeping by: what comes after them on the connection must be parsed as ever."""
+
+    async def scenario(live: Live) -> None:
+        body = json.dumps({**json.loads(BODY), "stream": True}).encode()
+        asked = post(len(body)).replace(b"HTTP/1.1", f"HTTP/{version}".encode()) + body
+        reader = await live.connect(asked)
+        for again in (True, False) if version == "1.1" else (False,):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head.partition(b"\r\n")[0]
+            assert (b"transfer-encoding: chunked" in head.lower()) is (version == "1.1")
+            data = b"".join(await chunks(reader)) if version == "1.1" else await reader.read()
+            *events, end, rest = data.split(b"\n\n")
+            assert (end, rest) == (b"data: [DONE]", b"")
+            assert len([json.loads(event.removeprefix(b"data: ")) for event in events]) > 2
+            if again:
+                live.writers[-1].write(asked)
+
+    run(scenario, make_service())

@@ -101,7 +101,11 @@ class Graphs(Protocol):
 
     @abstractmethod
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """Captures ``run``, whose tensors must outlive the graph; returns the replay."""
+        """Captures ``run``, whose tensors must outlive the graph; returns the replay.
+
+        The replay returns what ``run`` returned: a tensor, or a tuple, list or dataclass of such. It is valid until any
+        graph is replayed, so that all graphs may share memory.
+        """
         ...
 
 

@@ -355,7 +355,7 @@ class EngineSection(Section):
     )
     seed: int = Field(default=0, description="Seed of dummy weights, and of requests without a seed.")
     graphs: bool = Field(
-        default=True, description="Capture decode steps as graphs and replay them, if platform and kernels support it."
+        default=True, description="Capture steps as graphs and replay them, if platform and kernels support it."
     )
     warm_up: bool = Field(
         default=True,

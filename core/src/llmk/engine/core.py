@@ -10,6 +10,7 @@ from typing import TypeVar
 from llmk.api import EngineDead, LlmkError, RequestError
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.executor import Executor, PendingStep
+from llmk.engine.scheduling.issue_time import IssueTime
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.text.grammars import GrammarStarter
 from llmk.engine.wire.grammar_params import PARAM
@@ -24,6 +25,10 @@ logger = logging.getLogger(__name__)
 MAX_FAILURES = 3
 """After so many failed steps with no result between, the device is taken to be broken, and not the requests."""
 
+_PREPARATION = -2
+"""Stands for the number of a step in plans that no scheduler made."""
+_WAITED = 1e-4
+"""Seconds of waiting for a step above which it ended when the waiting did."""
 _GRAMMAR_SECONDS = 0.01
 """How long an idle engine waits for a grammar before it looks for commands again."""
 
@@ -50,13 +55,18 @@ class EngineCore:
         self.runner = runner
         self.depth = depth
         self._grammars = grammars
-        self._in_flight: deque[tuple[PendingStep, int]] = deque()
-        """Steps, and how many tokens each computes."""
+        self._in_flight: deque[tuple[PendingStep, int, float]] = deque()
+        """Steps, how many tokens each computes, and when it was issued."""
+        self._issue_time = IssueTime() if runner.asynchronous and depth > 1 else None
+        self._has_prompts = False
+        """Whether the newest step computes several tokens of a request."""
         self._deferred: int | None = None
         """The newest of them, where it has not been sampled."""
         self._clock = scheduler.live.clock
         self._away = 0.0
         """Seconds of this step in which the host ran it or waited for it."""
+        self._ended = 0.0
+        """When the last step ended."""
         self._schedule = trace.timed("schedule", scheduler.schedule)
         self._fill_masks = trace.timed("fill masks", scheduler.masks)
         self._update = trace.timed("update", scheduler.update)
@@ -65,6 +75,8 @@ class EngineCore:
         self._wait = self._counted(wait) if runner.asynchronous else wait
         self._sample_masked = runner.sample if runner.asynchronous else self._counted(runner.sample)
         self._failures = 0
+        self.can_prepare = bool(runner.asynchronous)
+        """Whether :meth:`prepare` has anything to do."""
 
     @property
     def has_work(self) -> bool:
@@ -117,6 +129,14 @@ class EngineCore:
         for id in ids:
             self.scheduler.pins.drop(id)
 
+    def spare_seconds(self) -> float:
+        """How long the next :meth:`step` may be put off, so that sequences that arrive meanwhile are part of it."""
+        if self._issue_time is None or len(self._in_flight) != 1 or self._deferred is not None:
+            return 0.0
+        _, num_tokens, issued = self._in_flight[0]
+        prompts = self._has_prompts or bool(self.scheduler.waiting)
+        return self._issue_time.spare(num_tokens, issued, self._clock(), prompts=prompts)
+
     def step(self, announce: Callable[[EngineOutputs], None] | None = None) -> EngineOutputs:
         """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight.
 
@@ -127,6 +147,7 @@ class EngineCore:
         if self._grammars is not None and self._grammars.num_starting:
             self._queue_started()
         started, self._away, num_tokens = self._clock(), 0.0, 0
+        since = self._ended if self._in_flight else started
         plan = self._schedule()
         if plan is not None:
             if announce is not None and plan.new:
@@ -138,14 +159,29 @@ class EngineCore:
             if self._deferred is not None and len(self._in_flight) == 1:
                 outputs += self._sample(self._deferred)
             if self._in_flight:
-                pending, num_tokens = self._in_flight.popleft()
-                outputs += self._receive(pending)
+                num_tokens = self._in_flight[0][1]
+                outputs += self._receive_oldest()
         outputs += self.scheduler.take_failures()
         stats, now = self.stats, self._clock()
-        times = StepTimes(num_tokens, now - started, now - started - self._away) if num_tokens else None
+        times = StepTimes(num_tokens, now - since, now - started - self._away) if num_tokens else None
+        self._ended = now
         if times is not None:
+            if self._issue_time is not None:
+                self._issue_time.take_host(times.host_seconds, prompts=self._has_prompts)
             self.scheduler.measure(times.num_tokens, times.seconds)
         return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
+
+    def prepare(self) -> None:
+        """Makes later steps faster, while there is no work: has the device record one more kind of step. Raises
+        :class:`~llmk.api.EngineDead` where no more steps can be run."""
+        try:
+            left = self.runner.submit(StepPlan(step=_PREPARATION, record=True)).result().unrecorded
+        except EngineDead:
+            raise
+        except Exception as error:
+            logger.warning("no more steps are recorded: %s", error)
+            left = 0
+        self.can_prepare = left > 0
 
     def _queue_started(self) -> None:
         """Queues the sequences whose grammars are started; waits a little for one where nothing else can be done."""
@@ -162,7 +198,8 @@ class EngineCore:
 
     def _issue(self, plan: StepPlan) -> list[TokenOutput]:
         try:
-            self._in_flight.append((self._submit(plan), plan.num_tokens))
+            self._has_prompts = plan.num_tokens > len(plan.work)
+            self._in_flight.append((self._submit(plan), plan.num_tokens, self._clock()))
             self._deferred = plan.step if plan.deferred else None
         except BaseException as error:
             return self._fail(plan.step, error)
@@ -174,7 +211,7 @@ class EngineCore:
         outputs: list[TokenOutput] = []
         self._deferred = None
         while len(self._in_flight) > 1:
-            outputs += self._receive(self._in_flight.popleft()[0])
+            outputs += self._receive_oldest()
         try:
             self._sample_masked(self._fill_masks(step))
         except BaseException as error:
@@ -182,11 +219,17 @@ class EngineCore:
             outputs += self._fail(step, error)
         return outputs
 
-    def _receive(self, pending: PendingStep) -> list[TokenOutput]:
+    def _receive_oldest(self) -> list[TokenOutput]:
+        """Waits for the oldest step in flight, and takes in its result."""
+        pending, num_tokens, issued = self._in_flight.popleft()
+        waiting = self._clock()
         try:
             result = self._wait(pending)
         except BaseException as error:
             return self._fail(pending.step, error)
+        if self._issue_time is not None and num_tokens:
+            ended = self._clock()
+            self._issue_time.take(num_tokens, issued, ended, waited=ended - waiting > _WAITED)
         if result.tokens or result.scored or result.hidden:
             self._failures = 0
         add_counts(self.scheduler.stats.shadows, result.shadows)

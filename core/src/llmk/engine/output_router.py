@@ -22,6 +22,11 @@ logger = logging.getLogger(__name__)
 
 _TOKENS_AT_ONCE = 1 << 16
 """Prompt tokens that are sent to the engine without a pause: about two milliseconds' worth."""
+_STEPS_AT_ONCE = 8
+"""Steps whose outputs may be handed out before the requests that they are for go on. Steps wait where the front end is
+slower than the engine; sending the tokens of several at once is what lets it catch up."""
+_WOKEN = 8
+"""Requests that send something to their clients before the event loop gets to others."""
 
 
 class OutputRouter:
@@ -42,6 +47,8 @@ class OutputRouter:
         """By request id."""
         self._streams: dict[str, OutputStream] = {}
         """The same by sequence id, while the sequence has not ended."""
+        self._due: dict[OutputStream, None] = {}
+        """Those that got something since they were last woken; a dictionary for its order."""
         self._dead: EngineDead | None = None
         """Why no output will arrive any more."""
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
@@ -81,6 +88,7 @@ class OutputRouter:
             ids = [id for id in stream.sequences if wanted in (None, id)]
             for id in ids:
                 self._take(TokenOutput(id=id, finish_reason="abort"), 0.0)
+            stream.wake()
             await self._client.abort(ids)
 
     async def close(self) -> None:
@@ -132,10 +140,14 @@ class OutputRouter:
 
     async def _deliver(self) -> None:
         """Hands out what the engine sends, until it is gone."""
-        breather = Yielder()
+        breather, num_steps = Yielder(), 0
         try:
             while True:
+                if num_steps == _STEPS_AT_ONCE or not self._client.outputs.has_more:
+                    await self._wake()
+                    num_steps = 0
                 outputs = await self._client.outputs.next()
+                num_steps += 1
                 self.stats = outputs.stats
                 stopped = []
                 for output in outputs.outputs:
@@ -156,12 +168,21 @@ class OutputRouter:
             self._dead = EngineDead(f"the front end failed: {describe(error)}")
         self._fail(self._dead)
 
+    async def _wake(self) -> None:
+        """Has requests go on that got something, few at a time, as each then holds the event loop to send it."""
+        due, self._due = self._due, {}
+        for number, stream in enumerate(due, 1):
+            stream.wake()
+            if number % _WOKEN == 0:
+                await asyncio.sleep(0)
+
     def _take(self, output: TokenOutput, time: float) -> bool:
         """Hands an output of ``time`` to its request; returns whether the sequence has ended here and the engine
         doesn't know yet."""
         stream = self._streams.get(output.id)
         if stream is None:
             return False
+        self._due[stream] = None
         try:
             ended = stream.take(output, time)
         except Exception as error:

@@ -3,17 +3,21 @@ kernels there are."""
 
 from __future__ import annotations
 
+import logging
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 
 from llmk.engine.device.transfer import to_device
 
 if TYPE_CHECKING:
     from llmk.api import Choice, Graphs, Plan
     from llmk.nn.build import Build
+
+logger = logging.getLogger(__name__)
 
 _NOT_RECORDED = frozenset(
     {
@@ -23,9 +27,15 @@ _NOT_RECORDED = frozenset(
 )
 """Ops that run before or after what is recorded."""
 
-_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+_STEPS = ((2, 4, 2), (4, 16, 4), (16, 32, 8), (32, 128, 16), (128, 256, 32), (256, 512, 64), (512, 1024, 128))
+_SIZES = (1, *(size for start, end, step in _STEPS for size in range(start, end, step)), 1024)
 _MOST_VERIFYING = 64
 """Requests up to which steps that verify drafts are recorded: with more, devices take longer than issuing does."""
+_MIXED_SIZES = (*(size for size in _SIZES if size >= 16), *range(1280, 2049, 256))
+"""Tokens of recorded steps with prompts: with more, devices take longer than issuing does."""
+_FEW_REQUESTS = 32
+_STEPS_BETWEEN = 128
+"""Steps with prompts from one recording to the next, while the device has work: recording takes about ten of them."""
 
 
 Variant = frozenset[str]
@@ -95,16 +105,22 @@ class StepGraphs:
         run: what is recorded.
         shapes: for which shapes.
         build: of the model, which says where it runs and with which other ranks.
+        later: shapes to record by :meth:`record_next`, or when they have long been wanted. None of them decodes.
     """
 
-    def __init__(self, graphs: Graphs, run: Run, shapes: Iterable[StepShape], build: Build) -> None:
+    def __init__(
+        self, graphs: Graphs, run: Run, shapes: Iterable[StepShape], build: Build, later: Iterable[StepShape] = ()
+    ) -> None:
+        self._graphs = graphs
+        self._run = run
         self._device = build.device
         self._parallel = build.parallel
         # The largest first: the others find room in what it leaves.
-        largest_first = sorted(shapes, key=lambda shape: (*shape[:3], len(shape.variant)), reverse=True)
-        made = [self._record(graphs, run, shape) for shape in largest_first]
+        made = [self._record(shape) for shape in sorted(shapes, key=_size, reverse=True)]
         self._decoding = {variant: _by_count(made, variant) for variant in {graph.shape.variant for graph in made}}
         self._others = [graph for graph in reversed(made) if not graph.shape.decodes]
+        self._later = sorted(later, key=_size)
+        self._unrecorded_steps = 0
 
     def most_decoding(self, variant: Variant = PLAIN) -> int:
         """Requests that a recorded step of a variant has room for in which each computes one token."""
@@ -123,16 +139,38 @@ class StepGraphs:
 
     def find(self, tokens: int, requests: int, samples: int, variant: Variant = PLAIN) -> _Graph | None:
         """The least of the recorded steps of a variant that has room for so many tokens, requests, and samples per
-        request, and is not for decoding alone."""
-        fitting = (
-            graph
-            for graph in self._others
-            if graph.shape.variant == variant
-            and graph.shape.tokens >= tokens
-            and graph.shape.requests >= requests
-            and graph.shape.samples >= samples
-        )
-        return next(fitting, None)
+        request, and is not for decoding alone. ``None`` where there is none, or half of it would be padding."""
+
+        def fits(shape: StepShape) -> bool:
+            room = shape.tokens >= tokens and shape.requests >= requests and shape.samples >= samples
+            return room and shape.variant == variant and shape.tokens <= 2 * max(tokens, _FEW_REQUESTS)
+
+        found = next((graph for graph in self._others if fits(graph.shape)), None)
+        better = next((shape for shape in self._later if fits(shape)), None)
+        if better is None or (found is not None and found.shape.tokens <= better.tokens):
+            return found
+        self._unrecorded_steps += 1
+        if self._unrecorded_steps <= _STEPS_BETWEEN:
+            return found
+        self._unrecorded_steps = 0
+        return self._record_later(better)
+
+    def record_next(self) -> int:
+        """Records the largest of the steps that are to be recorded later; returns how many are left."""
+        if self._later:
+            self._record_later(self._later[-1])
+        return len(self._later)
+
+    def _record_later(self, shape: StepShape) -> _Graph | None:
+        self._later.remove(shape)
+        try:
+            graph = self._record(shape)
+        except OutOfMemoryError as error:
+            logger.warning("graphs: no more are recorded: %s", error)
+            self._later.clear()
+            return None
+        insort(self._others, graph, key=lambda other: _size(other.shape))
+        return graph
 
     def run(self, graph: _Graph, slots: list[int], counts: list[int], samples: list[int]) -> tuple[Tensor, Recorded]:
         """Runs a step that was found; returns ``slots``, int64 on the device, and the result."""
@@ -143,7 +181,7 @@ class StepGraphs:
         self._parallel.num_calls += graph.num_calls
         return graph.inputs[: len(slots)], recorded
 
-    def _record(self, graphs: Graphs, run: Run, shape: StepShape) -> _Graph:
+    def _record(self, shape: StepShape) -> _Graph:
         lists = 2 if shape.decodes else 3
         inputs = to_device([-1] * shape.requests + [0] * (lists - 1) * shape.requests, self._device)
         slots, counts, *rest = inputs.split(shape.requests)
@@ -152,12 +190,16 @@ class StepGraphs:
         def step() -> Recorded:
             nonlocal num_calls
             before = self._parallel.num_calls
-            recorded = run(shape, slots, counts, rest[0] if rest else counts)
+            recorded = self._run(shape, slots, counts, rest[0] if rest else counts)
             num_calls = self._parallel.num_calls - before
             return recorded
 
-        replay = graphs.capture(step)
+        replay = self._graphs.capture(step)
         return _Graph(shape, inputs, num_calls, replay)
+
+
+def _size(shape: StepShape) -> tuple[int, ...]:
+    return (*shape[:3], len(shape.variant))
 
 
 def _by_count(made: Sequence[_Graph], variant: Variant) -> list[_Graph]:
@@ -178,6 +220,14 @@ def verifying_shapes(most: int, num_drafts: int) -> list[StepShape]:
     powers = {1 << power for power in range(num_drafts.bit_length())}
     samples = sorted(1 + drafts for drafts in powers | {num_drafts} if 0 < drafts <= num_drafts)
     return [StepShape(size * count, size, count) for count in samples for size in sizes]
+
+
+def mixed_shapes(most: int, most_tokens: int) -> list[StepShape]:
+    """Shapes to record of steps with prompt tokens, in which at most ``most`` requests compute at most ``most_tokens``
+    tokens."""
+    sizes = [*(size for size in _MIXED_SIZES if size < most_tokens), min(most_tokens, _MIXED_SIZES[-1])]
+    requests = sorted({min(_FEW_REQUESTS, most), most})
+    return [StepShape(tokens, count) for tokens in sizes for count in requests if tokens != count]
 
 
 def why_not_recorded(plan: Plan, shapes: Sequence[StepShape], wanted: bool = True) -> str:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,14 @@ import torch
 
 from llmk.api import CacheSpec, LogitsProcessor, LogitsProcessorSpec, Plan, Platform, PluginError
 from llmk.engine.device.batch import Batch
-from llmk.engine.device.graphs import ADAPTERS, StepShape, decoding_shapes, verifying_shapes, why_not_recorded
+from llmk.engine.device.graphs import (
+    ADAPTERS,
+    StepShape,
+    decoding_shapes,
+    mixed_shapes,
+    verifying_shapes,
+    why_not_recorded,
+)
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.adapters import load_adapters, place_adapters
 from llmk.engine.execution.cache_tensors import CacheTensors
@@ -148,9 +155,9 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
     if boot.settings.config.engine.warm_up and compiles(boot.plan):
         (groups,) = cache_groups(boot, [loaded.cache_specs])
         runner = build_runner(boot, loaded, BLOCKS, groups)
-        shapes, against = recordable(boot, loaded.platform)
+        recordings = recordable(boot, loaded.platform)
         most = (limits.max_num_batched_tokens, limits.max_num_seqs, boot.facts.max_model_len)
-        warm_up = WarmUp(runner, groups, *most, () if against else shapes)
+        warm_up = WarmUp(runner, groups, *most, recordings.first + recordings.later)
         with loaded.build.shadows.compare_every_step() if loaded.build.shadows else nullcontext():
             needed = warm_up.run(loaded.platform)
     if needed is None:
@@ -160,37 +167,57 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
     return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
 
 
-def recordable(boot: Boot, platform: Platform) -> tuple[list[StepShape], str]:
-    """Shapes of which steps are to be recorded, and what speaks against it, if anything: steps that decode, and those
-    that verify drafts, where nothing speaks against these."""
+@dataclass(frozen=True, slots=True)
+class Recordings:
+    """Which steps are to be recorded: those that decode, and that verify drafts, before the first request; those with
+    prompts once there is time. ``against`` is what speaks against all of them, if anything."""
+
+    first: list[StepShape] = field(default_factory=list)
+    later: list[StepShape] = field(default_factory=list)
+    against: str = ""
+
+
+def recordable(boot: Boot, platform: Platform) -> Recordings:
+    """Which steps are to be recorded."""
     config, plan = boot.settings.config, boot.plan
-    variants = [frozenset[str](), *([ADAPTERS] if boot.adapters else [])]
-    shapes = decoding_shapes(config.scheduler.max_num_seqs)
-    against = why_not_recorded(plan, shapes, config.engine.graphs)
+    most, most_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+    first = decoding_shapes(most)
+    against = why_not_recorded(plan, first, config.engine.graphs)
     if not against and platform.graphs is None:
         against = f"{plan.platform.label} has none"
     if not against and plan.num_ranks > 1 and not (platform.collectives and platform.collectives.recordable):
         against = f"{plan.platform.label} can't record how processes exchange tensors"
-    if not against and speculation_of(plan) is not None:
-        verifying = verifying_shapes(config.scheduler.max_num_seqs, config.speculation.num_drafts)
-        if refused := why_not_recorded(plan, verifying):
-            logger.info("graphs: none of steps that verify drafts (%s)", refused)
-        else:
-            shapes += verifying
-    return [shape._replace(variant=variant) for shape in shapes for variant in variants], against
+    if against:
+        return Recordings(against=against)
+    if speculation_of(plan) is not None:
+        first += _unless_refused(plan, "that verify drafts", verifying_shapes(most, config.speculation.num_drafts))
+    later = _unless_refused(plan, "with prompts", mixed_shapes(most, most_tokens))
+    variants = [frozenset[str](), *([ADAPTERS] if boot.adapters else [])]
+    first, later = ([shape._replace(variant=one) for shape in shapes for one in variants] for shapes in (first, later))
+    return Recordings(first, later)
+
+
+def _unless_refused(plan: Plan, which: str, shapes: list[StepShape]) -> list[StepShape]:
+    if refused := why_not_recorded(plan, shapes):
+        logger.info("graphs: none of steps %s (%s)", which, refused)
+        return []
+    return shapes
 
 
 def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:
-    """Records steps that decode, where nothing speaks against it; else the log says what does."""
-    shapes, against = recordable(boot, platform)
-    if against or platform.graphs is None:
-        logger.info("graphs: none (%s)", against)
+    """Records steps, where nothing speaks against it; else the log says what does."""
+    recordings = recordable(boot, platform)
+    if recordings.against or platform.graphs is None:
+        logger.info("graphs: none (%s)", recordings.against)
         return
     start = time.perf_counter()
-    runner.record(platform.graphs, shapes)
+    runner.record(platform.graphs, recordings.first, recordings.later)
     platform.device.synchronize()
-    took, most = time.perf_counter() - start, max(shape.requests for shape in shapes)
-    logger.info("graphs: steps of 1 to %d decoding requests, %d recorded in %.1f s", most, len(shapes), took)
+    took, most = time.perf_counter() - start, max(shape.requests for shape in recordings.first)
+    now = f"steps of 1 to {most} decoding requests, {len(recordings.first)} recorded in {took:.1f} s"
+    longest = max((shape.tokens for shape in recordings.later), default=0)
+    later = f"; of up to {longest} tokens with prompts, {len(recordings.later)} to be recorded while idle"
+    logger.info("graphs: %s%s", now, later if longest else "")
 
 
 def check_wheels(plan: Plan) -> None:

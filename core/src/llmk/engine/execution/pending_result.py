@@ -34,6 +34,7 @@ class PendingResult:
     gained: Tensor | None = None
     counts: Sequence[int] = ()
     compared: PendingComparison | None = None
+    unrecorded: int = 0
 
     def result(self) -> StepResult:
         """Waits for the device and returns what was sampled."""
@@ -44,7 +45,14 @@ class PendingResult:
         hidden = {part.work: part.result() for part in self.hidden}
         broken = [part.work for part in self.hidden if not part.rows.isfinite().all()]
         broken += [work for work, part in scored.items() if part.broken]
-        result = StepResult(step=self.step, scored=scored, hidden=hidden, shadows=shadows, broken=broken)
+        result = StepResult(
+            step=self.step,
+            scored=scored,
+            hidden=hidden,
+            shadows=shadows,
+            broken=broken,
+            unrecorded=self.unrecorded,
+        )
         if self.sampled is not None:
             self._read(self.sampled, result)
         return result

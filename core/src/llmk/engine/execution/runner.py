@@ -94,9 +94,10 @@ class Runner(Executor):
         self._sample = trace.timed("sample", self.sampler)
 
     @torch.inference_mode()
-    def record(self, graphs: Graphs, shapes: Sequence[StepShape]) -> None:
-        """Records steps of ``shapes``, which are replayed from then on."""
-        self._graphs = StepGraphs(graphs, self._recorded, shapes, self.build)
+    def record(self, graphs: Graphs, shapes: Sequence[StepShape], later: Sequence[StepShape] = ()) -> None:
+        """Records steps of ``shapes``, which are replayed from then on; those of ``later`` once there is time
+        (:attr:`~llmk.engine.wire.step.StepPlan.record`)."""
+        self._graphs = StepGraphs(graphs, self._recorded, shapes, self.build, later)
         self._decode = self._trace.timed("replay", self._graphs.decode)
 
     @torch.inference_mode()
@@ -130,7 +131,8 @@ class Runner(Executor):
         self.reader.update(plan.freed, plan.new)
         self._given.update(plan.freed, plan.new)
         if not plan.work:
-            return PendingResult(plan.step, None)
+            left = self._graphs.record_next() if plan.record and self._graphs is not None else 0
+            return PendingResult(plan.step, None, unrecorded=left)
         self._apply(plan)
         given = self._given.of(plan.work)
         has_tails = plan.speculative and self.batch.accepted is not None  # no recorded step has these, or embeddings
@@ -201,8 +203,8 @@ class Runner(Executor):
         steps without prompts alone, as the others have one sample per request."""
         assert self._graphs is not None
         samples = [work.sample + work.num_drafts for work in plan.work]
-        width = max(samples)
-        if width < 1 or (width > 1 and not all(samples)):
+        width = max(1, *samples)
+        if width > 1 and not all(samples):
             return None
         graph = self._graphs.find(plan.num_tokens, len(plan.work), width, self._variant(plan))
         if graph is None:
@@ -212,6 +214,8 @@ class Runner(Executor):
         _, recorded = self._graphs.run(graph, [work.slot for work in plan.work], counts, samples)
         prompts = self.scorer(recorded.hidden, plan.work), self.reader(recorded.hidden, plan.work)
         host, room = HostRows.of(plan), graph.shape.samples
+        if not host.slots:
+            return PendingResult(plan.step, None, *prompts, event(self.batch.device))
         rows, drafts = self.batch.sample_rows(plan, host)
         at = [item * room + row for item, count in zip(host.items, host.counts, strict=True) for row in range(count)]
         recorded = recorded.rows(to_device(at, self.batch.device))

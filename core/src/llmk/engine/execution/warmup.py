@@ -66,7 +66,7 @@ class WarmUp:
 
     Attributes:
         max_tokens, max_requests, max_len: of a step, of a step, and of a request.
-        recorded: shapes of which steps will be recorded, those that decode by size; none: they won't be.
+        recorded: shapes of which steps will be recorded; none: they won't be.
     """
 
     runner: Runner
@@ -104,10 +104,7 @@ class WarmUp:
         try:
             with platform.compiling.ahead(), self.runner.build.representative_layers():
                 self._eager()
-                # Kernels differ by powers of two at most: what lies between needs none of its own.
-                most = max((shape.requests for shape in self.recorded), default=0)
-                sizes = {most, *(1 << power for power in range(most.bit_length()))}
-                self._record([shape for shape in self.recorded if shape.requests in sizes])
+                self._record(self._representative())
         except Exception:  # steps in which kernels are left out may fail where whole ones don't
             logger.warning("not all kernels could be compiled ahead", exc_info=True)
 
@@ -127,6 +124,14 @@ class WarmUp:
         if shapes:
             self.runner.record(_NoCapture(), shapes)
 
+    def _representative(self) -> list[StepShape]:
+        """Shapes for which all kernels are needed. They differ by powers of two at most: what lies between needs none
+        of its own."""
+        requests = _powers(max((shape.requests for shape in self.recorded), default=0))
+        tokens = _powers(max((shape.tokens for shape in self.recorded), default=0))
+        found = [shape for shape in self.recorded if shape.requests in requests]
+        return [shape for shape in found if shape.decodes or shape.samples > 1 or shape.tokens in tokens]
+
     def _steps(self) -> Iterator[list[_Part]]:
         """Prompts of all lengths at which kernels take turns, and of some between; requests that decode, as many as no
         recorded step has room for, short and long; every feature of sampling by itself; and the largest step, which has
@@ -138,8 +143,9 @@ class WarmUp:
             yield ([_Part(self.max_len)] * whole + [_Part(rest)] * (rest > 0))[: self.max_requests]
         for params in _FEATURES:
             yield [_Part(1, few, params)]
+        recorded = max((shape.requests for shape in self.recorded if shape.decodes), default=0)
         for count in self._counts(most):
-            if count > max((shape.requests for shape in self.recorded), default=0):
+            if count > recorded:
                 yield [_Part(1, few)] * count
                 yield [_Part(1, long), *[_Part(1, few)] * (count - 1)]
         prompt = min(self.max_tokens - most + 1, self.max_len)
@@ -149,8 +155,7 @@ class WarmUp:
         """Powers of two, the numbers of tokens at which another kernel takes its turn, and the most."""
         plan = self.runner.build.plan
         turns = {piece.start for choice in plan.all_choices() for piece in choice.pieces}
-        powers = {1 << power for power in range(most.bit_length())}
-        return sorted(count for count in turns | powers | {most} if count <= most)
+        return sorted(count for count in turns | _powers(most) if count <= most)
 
     def _request(self, slot: int, part: _Part) -> NewRequest:
         length = part.before + part.num_tokens
@@ -166,6 +171,11 @@ class WarmUp:
             seed=0,
             adapter=int(self.runner.batch.adapters is not None),
         )
+
+
+def _powers(most: int) -> set[int]:
+    """The powers of two up to a number, and the number."""
+    return {most, *(1 << power for power in range(most.bit_length()))}
 
 
 def compiles(plan: Plan) -> bool:

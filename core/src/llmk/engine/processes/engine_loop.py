@@ -73,11 +73,15 @@ Command = Add | Abort | Unpin | Ping | Close
 Reply = Ready | Failed | Stepped | Pong
 
 
+LEAST_SPARE = 1e-3
+"""Seconds for which it is worth it to wait for requests before the next step is issued."""
+
+
 class Receive(Protocol):
     """Where commands come from."""
 
-    def __call__(self, *, wait: bool) -> Iterable[Command]:
-        """All commands that are there; with ``wait``, at least one."""
+    def __call__(self, seconds: float | None) -> Iterable[Command]:
+        """All commands that are there; waits for the first one, at most so long (``None``: for ever)."""
         ...
 
 
@@ -103,20 +107,34 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
         send(Stepped(outputs))
 
     while True:
-        for command in receive(wait=not core.has_work):
-            match command:
-                case Add():
-                    for request in command.requests:
-                        core.add(request)
-                case Abort():
-                    core.abort(command.ids)
-                    send(Stepped(EngineOutputs(stats=core.stats)))
-                case Unpin():
-                    core.unpin(command.ids)
-                    send(Stepped(EngineOutputs(stats=core.stats)))
-                case Ping():
-                    send(Pong(command.number, core.answers()))
-                case Close():
-                    return
+        for command in receive(_patience(core)):
+            if isinstance(command, Close):
+                return
+            _obey(core, command, send)
         if core.has_work:
-            send(Stepped(core.step(announce)))
+            if core.spare_seconds() < LEAST_SPARE:
+                send(Stepped(core.step(announce)))
+        elif core.can_prepare:
+            core.prepare()
+
+
+def _obey(core: EngineCore, command: Add | Abort | Unpin | Ping, send: Callable[[Reply], None]) -> None:
+    match command:
+        case Add():
+            for request in command.requests:
+                core.add(request)
+        case Abort():
+            core.abort(command.ids)
+            send(Stepped(EngineOutputs(stats=core.stats)))
+        case Unpin():
+            core.unpin(command.ids)
+            send(Stepped(EngineOutputs(stats=core.stats)))
+        case Ping():
+            send(Pong(command.number, core.answers()))
+
+
+def _patience(core: EngineCore) -> float | None:
+    """How long to wait for a command; ``None``: until one comes."""
+    if core.has_work:
+        return core.spare_seconds()
+    return 0.0 if core.can_prepare else None

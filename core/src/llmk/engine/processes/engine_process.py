@@ -233,10 +233,13 @@ class _Channel:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Command)
 
-    def receive(self, *, wait: bool) -> Iterator[Command]:
-        """All commands that are there; with ``wait``, at least one."""
-        if wait:
+    def receive(self, seconds: float | None) -> Iterator[Command]:
+        """All commands that are there; waits for the first one, at most so long (``None``: for ever), in whole
+        milliseconds."""
+        if seconds is None:
             yield self._decoder.decode(self._commands.recv())
+        elif milliseconds := int(1e3 * seconds):
+            self._commands.poll(milliseconds)
         with contextlib.suppress(zmq.Again):
             while True:
                 yield self._decoder.decode(self._commands.recv(zmq.NOBLOCK))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import queue
 import threading
@@ -51,9 +52,10 @@ class InProcessClient(LoopClient):
     def _send(self, command: Command) -> None:
         self._commands.put(command)
 
-    def _receive(self, *, wait: bool) -> Iterator[Command]:
-        if wait:
-            yield self._commands.get()
+    def _receive(self, seconds: float | None) -> Iterator[Command]:
+        if seconds is None or seconds > 0:
+            with contextlib.suppress(queue.Empty):
+                yield self._commands.get(timeout=seconds)
         while not self._commands.empty():
             yield self._commands.get()
 

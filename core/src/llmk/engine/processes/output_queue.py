@@ -39,6 +39,11 @@ class OutputQueue:
         """Nothing follows: awaiting more raises what ``cause`` returns."""
         self._queue.put_nowait(cause)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether outputs wait."""
+        return not self._queue.empty()
+
     async def next(self) -> EngineOutputs:
         """Waits for the next outputs. Raises :class:`~llmk.api.EngineDead` after the last."""
         outputs = await self._queue.get()

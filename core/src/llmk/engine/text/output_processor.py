@@ -45,6 +45,19 @@ class GenerationDelta:
     times: SequenceTimes | None = None
     """In the last delta of a choice that ended by itself."""
 
+    def joins(self, later: GenerationDelta) -> bool:
+        """Whether ``later``, the next delta of the choice, can be made a part of this one."""
+        ended = later.finish_reason in ("abort", "error")  # what came before is sent first
+        return self.hidden is None and later.hidden is None and not ended
+
+    def join(self, later: GenerationDelta) -> None:
+        """Makes ``later``, the next delta of the choice, a part of this one."""
+        self.text += later.text
+        self.token_ids = [*self.token_ids, *later.token_ids]
+        self.logprobs = (*self.logprobs, *later.logprobs)
+        self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs
+        self.finish_reason, self.stop_reason, self.times = later.finish_reason, later.stop_reason, later.times
+
 
 @dataclass(slots=True)
 class CompletionOutput:

@@ -10,6 +10,10 @@ from llmk.engine.text.output_processor import GenerationDelta, SequenceOutput
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.request import EngineRequest, TokenOutput
 
+JOINED = 64
+"""Tokens and log-probabilities up to which what waits to be taken is made one delta with what comes next: sending each
+by itself costs a front end that is behind more than it costs the client to have several at once."""
+
 
 class AnswerNotRead(RequestError):
     """The client reads its answer too slowly."""
@@ -54,23 +58,39 @@ class OutputStream:
         """How much waits."""
         self._unread = unread
         self._ready: deque[GenerationDelta] = deque()
+        self._growing: dict[int, GenerationDelta] = {}
+        """The last of them of each choice."""
         self._error: LlmkError | None = None
         self._some = asyncio.Event()
 
     def take(self, output: TokenOutput, time: float) -> bool:
-        """Adds an output of ``time``; returns whether its sequence has ended."""
+        """Adds an output of ``time``, which who waits gets with :meth:`wake`; returns whether its sequence has
+        ended."""
         if output.finish_reason == "error":
             del self.sequences[output.id]
             self.fail(Failure.in_output(output).error())
             return True
         delta = self.sequences[output.id].take(output, time)
-        self._ready.append(delta)
-        self._hold(size_of(delta))
-        self._some.set()
+        self._add(delta)
         if delta.finish_reason is None:
             return False
         del self.sequences[output.id]
         return True
+
+    def _add(self, delta: GenerationDelta) -> None:
+        """Adds a delta to what waits, or to the last one of its choice that does."""
+        waiting = self._growing.get(delta.index)
+        if waiting is not None and waiting.joins(delta) and size_of(waiting) + size_of(delta) <= JOINED:
+            self._hold(size_of(delta) - 1)
+            waiting.join(delta)
+            return
+        self._growing[delta.index] = delta
+        self._ready.append(delta)
+        self._hold(size_of(delta))
+
+    def wake(self) -> None:
+        """Has who waits for a delta go on."""
+        self._some.set()
 
     def fail(self, error: LlmkError) -> None:
         """Ends the request with ``error``, once what came before has been taken."""
@@ -80,6 +100,7 @@ class OutputStream:
     def drop(self) -> None:
         """What waits is not taken any more."""
         self._ready.clear()
+        self._growing.clear()
         self._hold(-self.held)
 
     @property
@@ -95,6 +116,8 @@ class OutputStream:
             self._some.clear()
             await self._some.wait()
         delta = self._ready.popleft()
+        if self._growing[delta.index] is delta:
+            del self._growing[delta.index]
         self._hold(-size_of(delta))
         return delta
 
@@ -105,5 +128,8 @@ class OutputStream:
 
 def size_of(delta: GenerationDelta) -> int:
     """Tokens and log-probabilities of a delta."""
-    logprobs = [*delta.logprobs, *delta.prompt_logprobs]
-    return 1 + len(delta.token_ids) + sum(1 + len(one.top) for one in logprobs if one is not None)
+    size = 1 + len(delta.token_ids)
+    if delta.logprobs or delta.prompt_logprobs:
+        logprobs = (*delta.logprobs, *delta.prompt_logprobs)
+        size += sum(1 + len(one.top) for one in logprobs if one is not None)
+    return size

@@ -67,7 +67,8 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
 class StepPlan(msgspec.Struct, kw_only=True):
     """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled. ``speculative``: it
     verifies drafts, or continues requests whose drafts a step in flight verifies, or whose recurrent states lack
-    accepted ones. ``deferred``: it samples only once its :class:`Masks` have come."""
+    accepted ones. ``deferred``: it samples only once its :class:`Masks` have come. ``record``: it has no work, and
+    records one more kind of step, where any is left."""
 
     step: int
     freed: list[int] = []
@@ -75,6 +76,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     work: list[Work] = []
     speculative: bool = False
     deferred: bool = False
+    record: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -116,7 +118,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     All else is by the number of the work item: ``logprobs`` of items that want them, one per token; ``scored`` and
     ``hidden`` parts of prompts; ``errors`` message and code of requests that the sampler had to fail, whose tokens mean
     nothing, and ``num_broken`` of which have logits that nothing can be drawn from. ``broken`` are items whose parts of
-    prompts are not finite. ``shadows`` is what the step compared.
+    prompts are not finite. ``shadows`` is what the step compared. ``unrecorded`` is how many kinds of steps are left to
+    record (:attr:`StepPlan.record`).
     """
 
     step: int
@@ -128,3 +131,4 @@ class StepResult(msgspec.Struct, kw_only=True):
     num_broken: int = 0
     broken: list[int] = []
     shadows: list[ShadowCount] = []
+    unrecorded: int = 0

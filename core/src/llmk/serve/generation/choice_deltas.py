@@ -173,8 +173,10 @@ async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenera
         reading = choice.reader.read(delta.text, len(delta.token_ids), ended=delta.finish_reason is not None)
         return at, delta, choice, reading
 
+    count = len(job.prompts)
+    merging = merged(open_stream, count, read, size_of) if count > 1 else alone(open_stream, read)
     try:
-        async with aclosing(merged(open_stream, len(job.prompts), read, size_of)) as items:
+        async with aclosing(merging) as items:
             async for item in items:
                 yield item
     finally:
@@ -198,6 +200,15 @@ def _visible_logprobs(delta: GenerationDelta, params: SamplingParams) -> Sequenc
     """Log-probabilities of the tokens that are part of the text, without the token that ended it."""
     hidden = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str) and not params.include_stop
     return delta.logprobs[:-1] if hidden else delta.logprobs
+
+
+async def alone(
+    open_stream: Callable[[int], AsyncGenerator[T, None]], take: Callable[[int, T], R]
+) -> AsyncGenerator[R, None]:
+    """The same as :func:`merged` for one stream, which is read directly: what is not read yet waits in the stream."""
+    async with aclosing(open_stream(0)) as items:
+        async for item in items:
+            yield take(0, item)
 
 
 async def merged(

@@ -9,7 +9,7 @@ from typing import Any, Protocol, get_args
 
 import msgspec
 
-from llmk.api import Event, ParserContext, ReasoningDelta
+from llmk.api import Event, ParserContext, ReasoningDelta, RequestError
 from llmk.serve.generation.output_rules import NO_OUTPUT_RULES, OutputRules
 from llmk.serve.generation.parsing import Dialect, ParserChain
 
@@ -96,8 +96,11 @@ class LocalReaders:
         self._dialect = dialect
 
     def open(self, setup: bytes) -> ChainReader:
-        """A reader for one choice."""
-        decoded = decode_setup(setup)
+        """A reader for one choice. Raises RequestError where the request's tools are nested too deeply."""
+        try:
+            decoded = decode_setup(setup)
+        except RecursionError:  # this process may have less of the stack left than the one that encoded it
+            raise RequestError("a value is nested too deeply", param="tools") from None
         return ChainReader(self._dialect.chain(decoded.context, decoded.rules))
 
 

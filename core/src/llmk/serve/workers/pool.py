@@ -11,15 +11,13 @@ from llmk.serve.generation.parsing import Dialect
 from llmk.serve.workers import io_worker, parser_worker, prepare_worker, served_model
 from llmk.serve.workers.io_pool import WorkerIO
 from llmk.serve.workers.parser_pool import WorkerReaders
-from llmk.serve.workers.prepare_lane import Bounds, PrepareLane
+from llmk.serve.workers.prepare_lane import SMALL, Bounds, PrepareLane
 from llmk.serve.workers.prepared_request import Prepared, Work
 from llmk.serve.workers.worker_process import WorkerProcesses
 
 if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
-SMALL = 16 << 10
-"""Bytes of a request that goes before larger ones: at worst, preparing it takes some tens of milliseconds."""
 NICE_SMALL, NICE_LARGE = 5, 15
 """Of workers that prepare requests: the engine and the event loop go first, and small requests before large ones."""
 

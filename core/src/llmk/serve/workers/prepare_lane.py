@@ -16,6 +16,13 @@ from llmk.serve.workers.worker_process import TooMuchMemory, Worker
 
 logger = logging.getLogger(__name__)
 
+SMALL = 16 << 10
+"""Bytes of a small request: at worst, preparing it takes some tens of milliseconds. A worker gets several requests at
+once that have no more together, as each exchange with it waits for all that the event loop sends to clients meanwhile.
+"""
+TRIES = 2
+"""How often a request is given to a worker that ends with it."""
+
 
 class TooSlow(RequestError):
     """Preparing a request took too long."""
@@ -43,6 +50,8 @@ class _Waiting:
     work: Work
     body: bytes
     done: asyncio.Future[Prepared]
+    tries: int = 0
+    """How many workers have ended with it."""
 
 
 @dataclass(slots=True)
@@ -58,6 +67,7 @@ class PrepareLane:
 
     def __init__(self, name: str, fork: Callable[[], Awaitable[Worker]], count: int, bounds: Bounds) -> None:
         self._fork = fork
+        self._count = count
         self._bounds = bounds
         self._queues: dict[str, _Queue] = {}
         self._turns: deque[str] = deque()
@@ -111,33 +121,39 @@ class PrepareLane:
                 self._turns.remove(tenant)
                 del self._queues[tenant]
 
-    async def _next(self) -> _Waiting:
-        """The next request, of the tenant whose turn it is."""
+    async def _next(self) -> deque[_Waiting]:
+        """The next requests of the tenant whose turn it is: a worker's share of those that wait, as long as they are no
+        larger together than a small one may be by itself."""
         async with self._some:
             await self._some.wait_for(lambda: bool(self._turns))
-            tenant = self._turns.popleft()
-            queue = self._queues[tenant]
-            waiting = queue.waiting.popleft()
-            queue.num_bytes -= len(waiting.body)
-            if queue.waiting:
-                self._turns.append(tenant)
-            else:
-                del self._queues[tenant]
-            return waiting
+        tenant = self._turns.popleft()
+        queue = self._queues[tenant]
+        share, size = -(-len(queue.waiting) // self._count), 0
+        batch = deque[_Waiting]()
+        while queue.waiting and len(batch) < share:
+            size += len(queue.waiting[0].body)
+            if batch and size > SMALL:
+                break
+            batch.append(queue.waiting.popleft())
+            queue.num_bytes -= len(batch[-1].body)
+        if queue.waiting:
+            self._turns.append(tenant)
+        else:
+            del self._queues[tenant]
+        return batch
 
     async def _serve(self) -> None:
         """Prepares waiting requests with one worker, which is replaced when it has ended."""
-        worker: Worker | None = await self._forked()
-        waiting: _Waiting | None = None
+        worker: Worker | None = None
+        batch = deque[_Waiting]()
         try:
             while True:
-                waiting = await self._next()
-                worker = await self._attend(worker or await self._forked(), waiting)
-                if worker is None and not waiting.done.done():  # the worker may have ended for another reason
-                    worker = await self._attend(await self._forked(), waiting, final=True)
                 worker = worker or await self._forked()
+                batch = batch or await self._next()
+                if not await self._attend(worker, batch):
+                    worker = None
         finally:
-            if waiting is not None:
+            for waiting in batch:
                 waiting.done.cancel()
             if worker is not None:
                 worker.close()
@@ -150,48 +166,62 @@ class PrepareLane:
                 logger.exception("no worker could be started; trying again in a second")
                 await asyncio.sleep(1.0)
 
-    async def _attend(self, worker: Worker, waiting: _Waiting, *, final: bool = False) -> Worker | None:
-        """Has ``worker`` prepare a request, and returns the worker if it can be used again.
+    async def _attend(self, worker: Worker, batch: deque[_Waiting]) -> bool:
+        """Has ``worker`` prepare the requests of a batch, and takes each out once it has a result. Returns whether the
+        worker can be used again.
 
-        If the worker has ended, the request stays without a result, unless this is the ``final`` attempt.
+        It prepares one after the other: so it is the first one left that it ended with. That one is tried once more,
+        as the worker may have ended for another reason.
         """
-        if waiting.done.done():
-            return worker
-        outcome: Prepared | Exception
-        left: Worker | None = None
+        seconds, memory = self._bounds.seconds, self._bounds.memory
         try:
-            async with asyncio.timeout(self._bounds.seconds):
-                worker.link.send(waiting.work)
-                await worker.link.send_large(waiting.body)
-                done = self._decode(await worker.receive(self._bounds.memory))
-            outcome = done.prepared
-            if done.last:
-                worker.close()
-            else:
-                left = worker
+            async with asyncio.timeout(seconds):
+                await _give(worker, batch)
+            while batch:
+                async with asyncio.timeout(seconds):
+                    done = self._decode(await worker.receive(memory))
+                _settle(batch.popleft(), done.prepared)
+                if done.last:
+                    worker.close()
+                    return False
         except TimeoutError:
             worker.kill()
             worker.close()
-            what = f"preparing the request took longer than {self._bounds.seconds:g} s (server.prepare_seconds)"
-            outcome = TooSlow(what, hint="send less in one request")
+            what = f"preparing the request took longer than {seconds:g} s (server.prepare_seconds)"
+            _settle(batch.popleft(), TooSlow(what, hint="send less in one request"))
         except TooMuchMemory as error:
             worker.close()
-            outcome = error
+            _settle(batch.popleft(), error)
         except EOFError:
             how = await worker.ending()
             worker.close()
             logger.error("a process that prepares requests %s", how)
-            if not final:
-                return None
-            outcome = WorkerFailed(f"the process that prepared the request {how}")
+            batch[0].tries += 1
+            if batch[0].tries == TRIES:
+                _settle(batch.popleft(), WorkerFailed(f"the process that prepared the request {how}"))
         except BaseException:
             worker.kill()
             worker.close()
             raise
-        if waiting.done.done():
-            return left
-        if isinstance(outcome, Exception):
-            waiting.done.set_exception(outcome)
         else:
-            waiting.done.set_result(outcome)
-        return left
+            return True
+        return False
+
+
+async def _give(worker: Worker, batch: deque[_Waiting]) -> None:
+    """Sends a worker the requests of a batch that somebody still waits for, and takes out the others."""
+    for _ in range(len(batch)):
+        waiting = batch.popleft()
+        if not waiting.done.done():
+            batch.append(waiting)
+            worker.link.send(waiting.work)
+            await worker.link.send_large(waiting.body)
+
+
+def _settle(waiting: _Waiting, outcome: Prepared | Exception) -> None:
+    if waiting.done.done():  # its client is gone
+        return
+    if isinstance(outcome, Exception):
+        waiting.done.set_exception(outcome)
+    else:
+        waiting.done.set_result(outcome)

@@ -60,6 +60,8 @@ class Worker:
         self._number = order.number
         self._send = send
         self._first = self._resident()
+        self._exceeds = False
+        """Whether it was ended because of its memory."""
 
     @property
     def growth(self) -> int:
@@ -70,15 +72,25 @@ class Worker:
         """Its next answer. Raises :class:`TooMuchMemory`, and ends it, where it grows by more than ``most`` bytes, and
         EOFError where it is gone.
         """
-        receiving = asyncio.ensure_future(self.link.receive())
+        self._watch(most)
         try:
-            while not (await asyncio.wait([receiving], timeout=MEMORY_SECONDS))[0]:
-                if self.growth > most:
-                    self.kill()
-                    raise TooMuchMemory(most)
-            return receiving.result()
+            return await self.link.receive()
+        except EOFError:
+            if self._exceeds:
+                raise TooMuchMemory(most) from None
+            raise
         finally:
-            receiving.cancel()
+            self._watching.cancel()
+
+    def _watch(self, most: int) -> None:
+        self._watching = asyncio.get_running_loop().call_later(MEMORY_SECONDS, self._look, most)
+
+    def _look(self, most: int) -> None:
+        self._exceeds = self.growth > most
+        if self._exceeds:
+            self.kill()
+        else:
+            self._watch(most)
 
     def _resident(self) -> int:
         try:

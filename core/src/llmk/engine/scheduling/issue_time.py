@@ -1,0 +1,59 @@
+"""When to issue the next step while one runs: early enough that the device does not wait for it, and no earlier, so
+that requests that arrive meanwhile are part of it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+_RECENT = 8
+"""Steps of a size that are remembered, of which the fastest counts: a step that is issued late costs time of the
+device, one that is issued early only time of a request that just arrives."""
+_SIZES = 512
+"""Sizes that are remembered."""
+_SHARE = 0.95
+"""Of the expected time, what is relied upon."""
+_MARGIN = 0.0003
+"""Seconds that the host may be late, besides twice what it usually takes to issue a step."""
+_WEIGHT = 0.1
+"""Of the latest step in what the host usually takes."""
+
+
+class IssueTime:
+    """Expects steps to take as long as recent ones of about as many tokens. All times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._recent: dict[int, deque[float]] = {}
+        self._host: dict[bool, float] = {}
+        """What the host takes for a step, without prompts and with them: these may have to be issued kernel by kernel,
+        which is to happen while the device runs the step before."""
+        self._ended = 0.0
+        """When the last step ended."""
+
+    def take(self, num_tokens: int, issued: float, ended: float, *, waited: bool) -> None:
+        """Takes note of the end of the oldest step in flight. Unless the host ``waited`` for it, it ended earlier."""
+        started, self._ended = max(issued, self._ended), ended
+        if waited:
+            size = _size(num_tokens)
+            if size not in self._recent and len(self._recent) >= _SIZES:
+                self._recent.pop(next(iter(self._recent)))
+            self._recent.setdefault(size, deque(maxlen=_RECENT)).append(ended - started)
+
+    def take_host(self, seconds: float, *, prompts: bool) -> None:
+        """Takes note of what the host took for a step."""
+        usual = self._host.get(prompts, seconds)
+        self._host[prompts] = usual + _WEIGHT * (seconds - usual)
+
+    def spare(self, num_tokens: int, issued: float, now: float, *, prompts: bool) -> float:
+        """Seconds until the step after the one that runs must be issued, which has ``num_tokens`` and was ``issued``
+        then. ``prompts``: the next one may compute some. 0 where it is not known how long such steps take."""
+        recent, host = self._recent.get(_size(num_tokens)), self._host.get(prompts)
+        if not recent or host is None:
+            return 0.0
+        end = max(issued, self._ended) + _SHARE * min(recent)
+        return max(0.0, end - 2 * host - _MARGIN - now)
+
+
+def _size(num_tokens: int) -> int:
+    """The same for numbers that differ by less than an eighth."""
+    step = 1 << max(0, num_tokens.bit_length() - 4)
+    return num_tokens // step * step
