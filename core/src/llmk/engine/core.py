@@ -198,8 +198,9 @@ class EngineCore:
 
     def _issue(self, plan: StepPlan) -> list[TokenOutput]:
         try:
-            self._has_prompts = plan.num_tokens > len(plan.work)
-            self._in_flight.append((self._submit(plan), plan.num_tokens, self._clock()))
+            num_tokens = plan.num_tokens
+            self._has_prompts = num_tokens > len(plan.work)
+            self._in_flight.append((self._submit(plan), num_tokens, self._clock()))
             self._deferred = plan.step if plan.deferred else None
         except BaseException as error:
             return self._fail(plan.step, error)
