@@ -25,6 +25,9 @@ _LEAST_SHARED = 512
 _TOGETHER = 256
 """Requests per block of the kernel's loop, so that the kernel is not compiled again for each number of requests."""
 
+_MIXED = 1024
+"""The same for larger steps with prompts: a warm-up runs only the largest of these."""
+
 _COLUMNS = 16
 """Columns of the block table that are compared at a time."""
 
@@ -101,7 +104,7 @@ class Rule:
             KV_HEADS=kv_heads,
             BLOCK_SIZE=step.block_size,
             MIXED=mixed,
-            REQUESTS=max(_TOGETHER, triton.next_power_of_2(requests)),
+            REQUESTS=_room(requests, mixed=mixed),
             COLUMNS=_COLUMNS,
             num_warps=8,
         )
@@ -137,6 +140,12 @@ def _shared_blocks(block_table, request, limit, stride_table, least, TEAM: tl.co
         start += COLUMNS
         equal = (end == start).to(tl.int32) * equal
     return shared
+
+
+def _room(requests: int, *, mixed: bool) -> int:
+    """The power of two that the kernel is compiled for."""
+    room = max(_TOGETHER, triton.next_power_of_2(requests))
+    return max(room, _MIXED) if mixed and room > _TOGETHER else room
 
 
 @triton.jit(do_not_specialize=["num_requests", "num_rows", "stride_table", "slots", "least"])
