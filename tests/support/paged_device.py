@@ -22,6 +22,7 @@ from llmk.engine.scheduling.deadlines import Deadlines
 from llmk.engine.scheduling.draft_length import Acceptance, DraftLength
 from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+from llmk.engine.scheduling.prompt_limit import PromptLimit
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
 from llmk.engine.wire.cost import CostModel
@@ -375,6 +376,7 @@ def make_core(
     queue_timeout: float = 0.0,
     request_timeout: float = 0.0,
     step_limit: StepLimit | None = None,
+    prompt_limit: PromptLimit | None = None,
     cost: CostModel | None = None,
     drafting: Drafting | None = None,
     seconds: Callable[[int], float] = lambda num_tokens: 1.0,
@@ -392,6 +394,7 @@ def make_core(
         policy=GuardedPolicy(policy, "test"),
         deadlines=Deadlines(queue_timeout, request_timeout),
         step_limit=step_limit,
+        prompt_limit=prompt_limit,
         cost=cost,
         drafting=drafting,
         vocab_size=VOCAB,

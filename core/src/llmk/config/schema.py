@@ -168,6 +168,11 @@ class SchedulerSection(Section):
     )
     queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must start, or 504. 0: no limit.")
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
+    target_inter_token_ms: Annotated[float, Field(ge=0)] = Field(
+        default=50.0,
+        description="Milliseconds between the tokens of requests that decode which prompts may not exceed, unless that "
+        "is less than three times what decoding alone takes. 0: no limit.",
+    )
     max_slowdown: Annotated[float, Field(ge=0)] = Field(
         default=4.0,
         description="Limit of a step's time while several tenants are served, as a multiple of the time of a step with "

@@ -24,6 +24,7 @@ from llmk.engine.scheduling.async_scheduling import choose_depth
 from llmk.engine.scheduling.deadlines import Deadlines
 from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+from llmk.engine.scheduling.prompt_limit import PromptLimit
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
 from llmk.engine.text.grammars import GrammarStarter, kinds_of
@@ -64,6 +65,9 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
     logger.info("steps in flight: %d (%s)", depth, why)
     limits = config.scheduler
     cache_dtype = plan.dtype if config.cache.dtype == "auto" else config.cache.dtype
+    cost = CostModel(
+        facts, dtype=plan.dtype, cache_dtype=cache_dtype, weight_bits=plan.weight_bits, devices=plan.num_ranks
+    )
     scheduler = Scheduler(
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -76,9 +80,8 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         policy=policy,
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
         step_limit=StepLimit(limits.max_slowdown),
-        cost=CostModel(
-            facts, dtype=plan.dtype, cache_dtype=cache_dtype, weight_bits=plan.weight_bits, devices=plan.num_ranks
-        ),
+        prompt_limit=PromptLimit(limits.target_inter_token_ms / 1e3, cost.prompt),
+        cost=cost,
         vocab_size=facts.vocab_size,
         drafting=drafting,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,11 +21,14 @@ accepted, and whether it is sampled."""
 @dataclass(slots=True, eq=False)
 class IssuedStep:
     """A step that is being planned, or whose result has not arrived. ``budget`` is how many more tokens it may compute;
-    ``entries`` has one entry per work item of the plan, in their order."""
+    ``room`` is for how many more operations for prompts there is time, of which it has ``operations``; ``entries`` has
+    one entry per work item of the plan, in their order."""
 
     plan: StepPlan
     policy: GuardedPolicy
     budget: int
+    room: float = math.inf
+    operations: float = 0.0
     entries: list[Entry] = field(default_factory=list)
 
     def issue(self, sequence: Sequence, count: int, num_drafts: int = 0, drafts: Iterable[int] = ()) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from llmk.api import Grammar, LlmkError, RequestError, Ticket
+from llmk.api import Grammar, LlmkError, RequestError
 from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
@@ -24,6 +24,8 @@ from llmk.engine.scheduling.issued_step import IssuedStep
 from llmk.engine.scheduling.live_sequences import LiveSequences, failed, failed_by
 from llmk.engine.scheduling.masks import fill_masks
 from llmk.engine.scheduling.preemption import Preemption
+from llmk.engine.scheduling.prompt_limit import PromptLimit
+from llmk.engine.scheduling.prompt_scheduler import PromptScheduler
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
 from llmk.engine.scheduling.step_limit import StepLimit, in_turns
 from llmk.engine.wire.cost import CostModel
@@ -40,9 +42,10 @@ class Scheduler:
     prompts, in the order that ``policy`` (:class:`~llmk.api.SchedulingPolicy`) gives them. Where no blocks are free,
     the sequence that the policy names is preempted, and computed again later.
 
-    While several tenants are served, ``step_limit`` keeps steps short, so that no tenant's tokens become much slower
-    because of another's requests. Where not every sequence gets its token in each step, sequences and tenants take
-    turns.
+    Where requests decode, ``prompt_limit`` bounds what a step computes of prompts, so that they get their tokens in
+    time. While several tenants are served, ``step_limit`` keeps steps short, so that no tenant's tokens become much
+    slower because of another's requests. Where not every sequence gets its token in each step, sequences and tenants
+    take turns.
 
     Sequences that miss their ``deadlines`` fail; ``clock`` returns seconds. ``cost`` estimates what steps cost, for the
     statistics.
@@ -73,6 +76,7 @@ class Scheduler:
         policy: GuardedPolicy | None = None,
         deadlines: Deadlines | None = None,
         step_limit: StepLimit | None = None,
+        prompt_limit: PromptLimit | None = None,
         cost: CostModel | None = None,
         drafting: Drafting | None = None,
         vocab_size: int = 0,
@@ -99,6 +103,14 @@ class Scheduler:
             max_num_seqs, self.admission, self.cache, policy or GuardedPolicy(), self.stats, clock
         )
         self._preemption = Preemption(self.live, self.admission, self.cache, self.pins)
+        self.prompts = PromptScheduler(
+            self.live,
+            self.cache,
+            self.admission,
+            prompt_limit or PromptLimit(),
+            max_run_tokens=self.max_run_tokens,
+            chunked=chunked_prefill,
+        )
         self.running = self.live.running
         self.waiting = self.live.waiting
         self._cost = cost
@@ -106,6 +118,8 @@ class Scheduler:
         self._vocab_size = vocab_size
         self._decoded = False
         """Whether the step whose result came last only decoded."""
+        self._operations = 0.0
+        """For prompts, in the step whose result came last."""
         self._issued: deque[IssuedStep] = deque()
         self._arrivals = 0
 
@@ -146,7 +160,7 @@ class Scheduler:
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
         step = IssuedStep(plan, live.policy, self._budget())
         prefills = self._schedule_decodes(step)
-        self._schedule_prompts(step, prefills, first)
+        self.prompts.schedule(step, prefills, first)
         if not plan.work and (self._issued or not live.freed_slots):
             return None
         plan.freed, live.freed_slots = live.freed_slots, []
@@ -197,6 +211,7 @@ class Scheduler:
     def measure(self, num_tokens: int, seconds: float) -> None:
         """Takes note of what the step took whose result came last."""
         self.step_limit.take(num_tokens, seconds)
+        self.prompts.limit.take(self._operations, seconds)
         if self._drafting is not None and self._decoded:
             self._drafting.length.measure(num_tokens, seconds)
 
@@ -268,7 +283,7 @@ class Scheduler:
             if rest == 1:
                 ready.append(sequence)
             elif sequence is protected:
-                step.issue(sequence, self._extend(sequence, min(step.budget, rest)))
+                self.prompts.compute(step, sequence)
             else:
                 prefills.append(sequence)
         ready = [sequence for sequence in ready if sequence.slot != NO_SLOT]
@@ -284,61 +299,6 @@ class Scheduler:
             room = max(0, step.budget - len(ready))
             drafting.issue(step, ready, room // 2 if prompts else room, self.cache, len(self.running))
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
-
-    def _extend(self, sequence: Sequence, count: int) -> int:
-        """Gets free blocks for the next ``count`` tokens of a sequence; returns for how many of these tokens it has
-        blocks now."""
-        self.cache.extend(sequence.tables, sequence.num_computed + count)
-        return min(count, sequence.tables.capacity - sequence.num_computed)
-
-    def _schedule_prompts(self, step: IssuedStep, prefills: list[Sequence], first: Sequence | None) -> None:
-        """Gives the rest of the step's budget to prompts in the policy's order, and admits waiting sequences while
-        there are tokens, slots and blocks. None is admitted before one for which there are too few blocks.
-        """
-        prompts = len(prefills)
-        waiting = self.waiting.tickets if self.live.free_slots else ()
-        if not (prompts or waiting) or step.budget <= 0:
-            return
-        tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
-        for sequence in self._in_order(tickets, first):
-            if sequence.slot != NO_SLOT:
-                prompts -= 1
-                rest = len(sequence.tokens) - sequence.num_computed
-                if room := self._extend(sequence, min(step.budget, rest)):
-                    step.issue(sequence, room)
-            elif waiting and not (self._admit(step, sequence) and self.live.free_slots):
-                waiting = ()
-            if step.budget <= 0 or not (prompts or waiting):
-                return
-
-    def _in_order(self, tickets: tuple[Ticket, ...], first: Sequence | None) -> Iterator[Sequence]:
-        """The sequence for which others were displaced, and then all others in the policy's order."""
-        if first is not None:
-            yield first
-        for ticket in self.live.policy.order(tickets):
-            sequence = self.live.of(ticket)
-            if sequence is not first:
-                yield sequence
-
-    def _admit(self, step: IssuedStep, sequence: Sequence) -> bool:
-        """Admits a waiting sequence, and issues as many of its tokens as the budget allows; returns ``False`` where it
-        must wait for tokens or blocks, and so must all after it.
-
-        One whose next prefix block another sequence is computing is passed over until that block is a hit.
-        """
-        if self.admission.awaits_another(sequence):
-            return True
-        length = len(sequence.tokens)
-        room = max(step.budget, self.max_run_tokens - step.plan.num_tokens)
-        whole = not self.chunked_prefill and length > room
-        if sequence.num_pending or whole or (cached := self.admission.take(sequence, len(self.running))) is None:
-            return False
-        self.live.enter(sequence, cached)
-        rest = length - cached
-        count = self._extend(sequence, min(rest, step.budget)) if self.chunked_prefill else rest
-        step.plan.new.append(sequence.entering())
-        step.issue(sequence, count)
-        return True
 
     def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> TokenOutput:
         sequence.num_pending -= 1
@@ -395,4 +355,5 @@ class Scheduler:
         issued = self._issued.popleft()
         if issued.plan.step != step:
             raise RuntimeError(f"the result of step {step} arrived, that of step {issued.plan.step} was expected")
+        self._operations = issued.operations
         return issued

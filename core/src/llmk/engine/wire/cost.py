@@ -94,6 +94,13 @@ class CostModel:
         share = self._share
         return Cost(cost.flops * share, cost.read_bytes * share, cost.written_bytes * share)
 
+    def prompt(self, start: int, count: int) -> float:
+        """Operations for ``count`` tokens of a prompt behind ``start`` others."""
+        flops = self._token.flops * count
+        for window, attention in self._attention.items():
+            flops += attention.flops * _seen([start + count], [count], window)[0]
+        return flops * self._share
+
     def _count_linear(self, facts: ModelFacts, width: int) -> None:
         self._token = Cost(0, facts.hidden_size * width, facts.hidden_size * width)  # the embedding
         for linear in facts.linear:
