@@ -55,7 +55,7 @@ def test_long_prompts_of_one_tenant_delay_other_tenants_little():
     shared = latency(core, "shared")
     assert core.scheduler.waiting or core.scheduler.running, "the flood was over before"
     assert shared < 2.5 * alone
-    assert max(steps[-12:]) <= 1 + SHORT / PER_TOKEN
+    assert max(steps[-12:]) <= 2 + SHORT / PER_TOKEN
     drain(core)
 
 
@@ -121,22 +121,39 @@ def test_a_client_that_was_there_just_now_finds_no_long_step():
 
 def test_the_limit_follows_what_steps_take():
     limit = StepLimit(2.0)
-    assert limit.tokens(2048) == 16, "before anything is known"
-    assert limit.tokens(12) == 12
+    assert (limit.rows(2048), limit.prompt_tokens(0, 2048)) == (17, 16), "before anything is known"
+    assert (limit.rows(12), limit.prompt_tokens(0, 12)) == (12, 12)
     for _ in range(100):
-        limit.take(1, 0.010)
-        limit.take(101, 0.060)
-    assert limit.tokens(2048) == pytest.approx(21, abs=1)
+        limit.take(1, 0, 0.010)
+        limit.take(101, 0, 0.060)
+    assert limit.rows(2048) == pytest.approx(21, abs=1)
+    assert limit.rows(2048, 0.5) == pytest.approx(11, abs=1)
+    assert limit.prompt_tokens(11, 2048) == 16, "what they take is not known yet"
     for _ in range(100):
-        limit.take(101, 0.020)
-    assert limit.tokens(2048) == pytest.approx(101, abs=2)
-    assert limit.tokens(50) == 50
-    limit.take(1, 60.0)
-    assert limit.tokens(2048) < 150, "one step that was held up says little"
-    assert StepLimit(0.0).tokens(2048) == 2048
+        limit.take(11, 100, 0.025)
+    assert limit.prompt_tokens(1, 2048) == pytest.approx(100, abs=4), "they cost a fifth of rows"
+    assert limit.prompt_tokens(11, 2048) == pytest.approx(50, abs=4)
+    assert limit.prompt_tokens(1, 50) == 50
     for _ in range(100):
-        limit.take(101, 30.0)
-    assert limit.tokens(2048) == 4, "something is always computed"
+        limit.take(101, 0, 0.020)
+    assert limit.rows(2048) == pytest.approx(101, abs=2)
+    limit.take(1, 0, 60.0)
+    assert limit.rows(2048) < 150, "one step that was held up says little"
+    for _ in range(100):
+        limit.take(101, 0, 30.0)
+    assert (limit.rows(2048), limit.prompt_tokens(3, 2048)) == (3, 2), "something is always computed"
+    assert (StepLimit(0.0).rows(2048), StepLimit(0.0).prompt_tokens(64, 2048)) == (2048, 2048)
+
+
+def test_rows_that_cost_more_than_tokens_of_prompts_are_limited_by_what_they_cost():
+    """Short prompts of many requests are cheap, and say nothing of the rows that these then are."""
+    limit = StepLimit(1.5)
+    limit.take(1, 0, 0.010)
+    for _ in range(50):
+        limit.take(1, 512, 0.020)
+        limit.take(33, 0, 0.042)
+    assert limit.rows(64) == pytest.approx(6, abs=1)
+    assert limit.prompt_tokens(1, 8192) > 200
 
 
 def test_tenants_are_remembered_for_a_while_and_no_longer():

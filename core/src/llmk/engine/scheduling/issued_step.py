@@ -21,14 +21,15 @@ accepted, and whether it is sampled."""
 @dataclass(slots=True, eq=False)
 class IssuedStep:
     """A step that is being planned, or whose result has not arrived. ``budget`` is how many more tokens it may compute;
-    ``room`` is for how many more operations for prompts there is time, of which it has ``operations``; ``entries`` has
-    one entry per work item of the plan, in their order."""
+    ``room`` is for how many more operations for prompts there is time; it has ``operations`` for ``prompt_tokens``.
+    ``entries`` has one entry per work item of the plan, in their order."""
 
     plan: StepPlan
     policy: GuardedPolicy
     budget: int
     room: float = math.inf
     operations: float = 0.0
+    prompt_tokens: int = 0
     entries: list[Entry] = field(default_factory=list)
 
     def issue(self, sequence: Sequence, count: int, num_drafts: int = 0, drafts: Iterable[int] = ()) -> None:

@@ -68,18 +68,20 @@ class PromptScheduler:
         for sequence in held:
             self.compute(step, sequence)
 
-    def compute(self, step: IssuedStep, sequence: Sequence) -> None:
-        """Issues the next tokens of a sequence, as many as the step has room for."""
+    def compute(self, step: IssuedStep, sequence: Sequence, most: int | None = None) -> None:
+        """Issues the next tokens of a sequence, as many as the step has room for, or ``most``."""
         start = sequence.num_computed
         count = len(sequence.tokens) - start
         if self._chunked:
-            count = self.limit.tokens(start, min(count, step.budget), step.room)
+            count = min(count, step.budget if most is None else most)
+            count = self.limit.tokens(start, count, step.room)
             self._cache.extend(sequence.tables, start + count)
             count = min(count, sequence.tables.capacity - start)
         if count > 0:
             operations = self.limit.operations(start, count)
             step.room -= operations
             step.operations += operations
+            step.prompt_tokens += count
             step.issue(sequence, count)
 
     def _is_long(self, sequence: Sequence, budget: int, room: float) -> bool:

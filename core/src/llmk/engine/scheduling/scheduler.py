@@ -27,7 +27,7 @@ from llmk.engine.scheduling.preemption import Preemption
 from llmk.engine.scheduling.prompt_limit import PromptLimit
 from llmk.engine.scheduling.prompt_scheduler import PromptScheduler
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
-from llmk.engine.scheduling.step_limit import StepLimit, in_turns
+from llmk.engine.scheduling.step_limit import NO_LIMIT, StepLimit, in_turns
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.failure import BROKEN_MODEL
 from llmk.engine.wire.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
@@ -97,7 +97,7 @@ class Scheduler:
             chunked_prefill=chunked_prefill,
         )
         self.deadlines = deadlines or Deadlines()
-        self.step_limit = step_limit or StepLimit(0.0)
+        self.step_limit = step_limit or NO_LIMIT
         self.stats = EngineStats(total_blocks=num_blocks)
         self.live = LiveSequences(
             max_num_seqs, self.admission, self.cache, policy or GuardedPolicy(), self.stats, clock
@@ -118,8 +118,8 @@ class Scheduler:
         self._vocab_size = vocab_size
         self._decoded = False
         """Whether the step whose result came last only decoded."""
-        self._operations = 0.0
-        """For prompts, in the step whose result came last."""
+        self._prompts_taken = 0, 0.0
+        """Tokens of prompts in the step whose result came last, and operations for them."""
         self._issued: deque[IssuedStep] = deque()
         self._arrivals = 0
 
@@ -158,7 +158,7 @@ class Scheduler:
         live.protect()
         first = self._preemption.displace()
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
-        step = IssuedStep(plan, live.policy, self._budget())
+        step = IssuedStep(plan, live.policy, self.max_issued_tokens)
         prefills = self._schedule_decodes(step)
         self.prompts.schedule(step, prefills, first)
         if not plan.work and (self._issued or not live.freed_slots):
@@ -210,8 +210,9 @@ class Scheduler:
 
     def measure(self, num_tokens: int, seconds: float) -> None:
         """Takes note of what the step took whose result came last."""
-        self.step_limit.take(num_tokens, seconds)
-        self.prompts.limit.take(self._operations, seconds)
+        prompt_tokens, operations = self._prompts_taken
+        self.step_limit.take(num_tokens - prompt_tokens, prompt_tokens, seconds)
+        self.prompts.limit.take(operations, seconds)
         if self._drafting is not None and self._decoded:
             self._drafting.length.measure(num_tokens, seconds)
 
@@ -249,19 +250,16 @@ class Scheduler:
             speculator_failures=0 if self._drafting is None else self._drafting.failures,
         )
 
-    def _budget(self) -> int:
-        """Tokens that the next step may compute. The limit holds only where prompts may be cut to fit it."""
-        several = self.chunked_prefill and self.live.tenants.several(self.live.clock())
-        return self.step_limit.tokens(self.max_issued_tokens) if several else self.max_issued_tokens
-
     def _schedule_decodes(self, step: IssuedStep) -> list[Sequence]:
         """Issues one token for each running sequence that needs just that; returns those that still have a prompt to
         compute.
 
-        Gets blocks for all of them before anything is issued, so that a preempted sequence has no part in the step. Of
-        a budget below the configured one, half is left to prompts.
+        Gets blocks for all of them before anything is issued, so that a preempted sequence has no part in the step.
+        Where the step's time is limited for the sake of other tenants, half of it is left to prompts. The limit holds
+        only where prompts may be cut to fit it.
         """
         live, drafting = self.live, self._drafting
+        limit = self.step_limit if self.chunked_prefill and live.tenants.several(live.clock()) else NO_LIMIT
         protected, running = live.protected, list(self.running)
         if protected is not None:
             running = [protected, *(other for other in running if other is not protected)]
@@ -283,21 +281,21 @@ class Scheduler:
             if rest == 1:
                 ready.append(sequence)
             elif sequence is protected:
-                self.prompts.compute(step, sequence)
+                self.prompts.compute(step, sequence, limit.prompt_tokens(0, step.budget))
             else:
                 prefills.append(sequence)
         ready = [sequence for sequence in ready if sequence.slot != NO_SLOT]
         prompts = prefills or (self.waiting and live.free_slots and not self.admission.refused)
-        budget = step.budget
-        limit = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
-        if len(ready) > limit:
-            ready = in_turns(ready)[:limit]
+        rows = limit.rows(step.budget, 0.5 if prompts else 1.0)
+        if len(ready) > rows:
+            ready = in_turns(ready)[:rows]
         if drafting is None:
             for sequence in ready:
                 step.issue(sequence, 1)
         else:
-            room = max(0, step.budget - len(ready))
+            room = max(0, rows - len(ready))
             drafting.issue(step, ready, room // 2 if prompts else room, self.cache, len(self.running))
+        step.budget = min(step.budget, limit.prompt_tokens(len(ready), step.budget) - step.prompt_tokens)
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
 
     def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> TokenOutput:
@@ -355,5 +353,5 @@ class Scheduler:
         issued = self._issued.popleft()
         if issued.plan.step != step:
             raise RuntimeError(f"the result of step {step} arrived, that of step {issued.plan.step} was expected")
-        self._operations = issued.operations
+        self._prompts_taken = issued.prompt_tokens, issued.operations
         return issued

@@ -14,10 +14,10 @@ RECENT = 30.0
 """Seconds for which a tenant counts as served after its last sequence: its next must not find a long step running."""
 _FEW = 2
 """Tokens of a step that counts as a short one."""
-_LEAST = 4
-"""Tokens that a step may compute at least, no matter what was measured."""
+_LEAST = 2
+"""Further rows and tokens that a step may compute at least, no matter what was measured."""
 _FIRST = 16
-"""Tokens that it may compute before anything was measured."""
+"""The same before anything was measured."""
 _WEIGHT = 0.1
 """Of the latest step in what is remembered of all."""
 _ODD = 3.0
@@ -27,30 +27,48 @@ _ODD = 3.0
 class StepLimit:
     """Limits steps to ``slowdown`` times what a short step takes; 0: no limit.
 
-    It learns from the steps that run what a short one takes, and what each further token adds.
+    It learns from the steps that run what a short one takes, and what each further row that decodes and each token of a
+    prompt adds: they may differ by much, as those of a prompt are computed together.
     """
 
     def __init__(self, slowdown: float) -> None:
         self._slowdown = slowdown
         self._short = 0.0
+        self._per_row = 0.0
         self._per_token = 0.0
 
-    def take(self, num_tokens: int, seconds: float) -> None:
-        """Takes note of what a step took."""
+    def take(self, rows: int, prompt_tokens: int, seconds: float) -> None:
+        """Takes note of what a step took in which so many rows decoded and so many tokens of prompts were computed."""
         short = self._short
-        if num_tokens <= _FEW:
+        if rows + prompt_tokens <= _FEW:
             self._short = _blended(short, min(seconds, _ODD * short) if short else seconds)
+        elif short and not prompt_tokens:
+            self._per_row = _blended(self._per_row, max(0.0, seconds - short) / (rows - 1))
         elif short:
-            added = max(0.0, seconds - short) / (num_tokens - 1)
-            self._per_token = _blended(self._per_token, added)
+            added = max(0.0, seconds - short - self._per_row * max(0, rows - 1))
+            self._per_token = _blended(self._per_token, added / prompt_tokens)
 
-    def tokens(self, most: int) -> int:
-        """Tokens that the next step may compute, of ``most`` that one may at all."""
+    def rows(self, most: int, share: float = 1.0) -> int:
+        """Rows that may decode in the next step, of ``most``: as many as take this share of the time that there is."""
+        return self._fitting(share * self._spare, self._per_row, most - 1) + 1 if most else 0
+
+    def prompt_tokens(self, rows: int, most: int) -> int:
+        """Tokens of prompts that the next step may compute besides ``rows`` that decode, of ``most``."""
+        return self._fitting(self._spare - self._per_row * max(0, rows - 1), self._per_token, most)
+
+    @property
+    def _spare(self) -> float:
+        return (self._slowdown - 1) * self._short
+
+    def _fitting(self, seconds: float, each: float, most: int) -> int:
         if not self._slowdown:
             return most
-        if not (self._short and self._per_token):
+        if not (self._short and each):
             return min(most, _FIRST)
-        return min(most, max(_LEAST, 1 + int((self._slowdown - 1) * self._short / self._per_token)))
+        return min(most, max(_LEAST, int(seconds / each)))
+
+
+NO_LIMIT = StepLimit(0.0)
 
 
 class Tenants:
