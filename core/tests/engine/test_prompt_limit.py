@@ -165,3 +165,16 @@ def test_what_held_a_step_up_once_counts_little() -> None:
     limit.take(100, 5.0)
     limit.take(0, 5.0)
     assert limit.most() > 0.5 * usual
+
+
+def test_of_long_prompts_one_is_computed_at_a_time_and_short_ones_pass_them() -> None:
+    core = make()
+    for number in range(10):
+        core.add(request(f"long{number}", [*LONG, number], new=1))
+    core.step()
+    core.add(request("short", [7] * 16, new=1))
+    assert steps_until(core, "short") == 1
+    assert core.stats.running == 1, "others take no blocks yet"
+    assert core.runner.steps == [128, 128]
+    done = ends(drain(core))
+    assert done == [f"long{number}" for number in range(10)]

@@ -155,23 +155,19 @@ class SchedulerSection(Section):
     """How requests are batched."""
 
     max_num_seqs: Annotated[int, Field(ge=1)] = Field(default=128, description="Requests that may run at once.")
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(
-        default=2048, description="Tokens that one step may compute."
-    )
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(default=2048, description="Tokens of one step.")
     chunked_prefill: bool = Field(default=True, description="Split long prompts over steps, batched with decodes.")
     max_waiting: Annotated[int, Field(ge=1)] = Field(
         default=1024, description="Requests that may wait; more are refused with 429."
     )
     max_per_tenant: Size = Field(
-        default=0,
-        description="Requests of one tenant (API key, else address) that run or wait; more get 429. 0: no limit.",
+        default=0, description="Requests of one tenant (API key, else address) that run or wait; more get 429. 0: any."
     )
     queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must start, or 504. 0: no limit.")
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
     target_inter_token_ms: Annotated[float, Field(ge=0)] = Field(
         default=50.0,
-        description="Milliseconds between the tokens of requests that decode which prompts may not exceed, unless that "
-        "is less than three times what decoding alone takes. 0: no limit.",
+        description="Milliseconds between tokens that prompts may cause, if decoding takes less than a third. 0: any.",
     )
     max_slowdown: Annotated[float, Field(ge=0)] = Field(
         default=4.0,

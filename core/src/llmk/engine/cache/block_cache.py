@@ -94,6 +94,10 @@ class BlockCache:
         hits = self._hits(tables, token_ids, reuse)
         return self._suffices(hits, sum(self._fresh(hits.length, len(token_ids), ahead)) + spare)
 
+    def cached(self, tables: BlockTables, token_ids: Sequence[int]) -> int:
+        """How many tokens :meth:`admit` would find cached."""
+        return self._hits(tables, token_ids, reuse=True).length
+
     def extend(self, tables: BlockTables, num_tokens: int, *, spare: int = 0) -> bool:
         """Takes blocks until there is room for ``num_tokens`` tokens, or no block is free but ``spare`` others; returns
         whether there is room for more than before.

@@ -62,6 +62,10 @@ class Admission:
         """Whether another sequence is computing this one's next prefix block, which will then be a hit."""
         return not sequence.num_wanted and self._cache.awaits_another(sequence.tables, sequence.tokens)
 
+    def cached(self, sequence: Sequence) -> int:
+        """How many tokens of a waiting sequence are cached."""
+        return 0 if sequence.num_wanted else self._cache.cached(sequence.tables, sequence.tokens)
+
     def is_short(self, sequence: Sequence, num_running: int) -> bool:
         """Whether there are too few blocks to admit a sequence to a batch of ``num_running`` others."""
         spare = self._spare(num_running)

@@ -13,6 +13,9 @@ from llmk.engine.scheduling.live_sequences import LiveSequences
 from llmk.engine.scheduling.prompt_limit import PromptLimit
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
 
+_PASSED = 16
+"""Long prompts that are passed over in search of a short one."""
+
 
 class PromptScheduler:
     """Computes prompts in the policy's order, as far as the step's tokens and ``limit`` go.
@@ -20,8 +23,8 @@ class PromptScheduler:
     A prompt that is longer than a step has room for leaves half of it to others, and gets what these leave.
 
     Args:
-        max_run_tokens: tokens that one step can compute at most.
-        chunked: whether a prompt may be computed in pieces.
+        chunk: tokens that one step computes at most.
+        chunked_prefill: whether a prompt may be computed in pieces.
     """
 
     def __init__(
@@ -31,15 +34,15 @@ class PromptScheduler:
         admission: Admission,
         limit: PromptLimit,
         *,
-        max_run_tokens: int,
-        chunked: bool,
+        chunk: int,
+        chunked_prefill: bool,
     ) -> None:
         self.limit = limit
         self._live = live
         self._cache = cache
         self._admission = admission
-        self._max_run_tokens = max_run_tokens
-        self._chunked = chunked
+        self._chunk = chunk
+        self._chunked = chunked_prefill
 
     def schedule(self, step: IssuedStep, prefills: list[Sequence], first: Sequence | None) -> None:
         """Issues tokens of ``prefills``, which run, and of waiting sequences while there are tokens, slots and blocks.
@@ -49,17 +52,16 @@ class PromptScheduler:
             return
         if step.entries:
             step.room = self.limit.most()
-        budget, room = step.budget, step.room
-        kept = budget // 2, room / 2 if room < math.inf else 0.0
+        kept = step.budget // 2, step.room / 2 if step.room < math.inf else 0.0
         held: list[Sequence] = []
-        for sequence, is_last in self._candidates(step, prefills, first):
-            if is_last or not self._is_long(sequence, budget, room):
-                self.compute(step, sequence)
-            else:
-                if not held:
-                    step.budget -= kept[0]
-                    step.room -= kept[1]
+        for sequence, is_long in self._candidates(step, prefills, first, held):
+            if is_long and not held:
+                step.budget -= kept[0]
+                step.room -= kept[1]
+            if is_long:
                 held.append(sequence)
+            else:
+                self.compute(step, sequence)
             if step.budget <= 0 or step.room <= 0:
                 break
         if held:
@@ -84,38 +86,43 @@ class PromptScheduler:
             step.prompt_tokens += count
             step.issue(sequence, count)
 
-    def _is_long(self, sequence: Sequence, budget: int, room: float) -> bool:
-        start = sequence.num_computed
-        rest = len(sequence.tokens) - start
-        return self._chunked and (rest > budget or self.limit.operations(start, rest) > room)
-
     def _candidates(
-        self, step: IssuedStep, prefills: list[Sequence], first: Sequence | None
+        self, step: IssuedStep, prefills: list[Sequence], first: Sequence | None, held: list[Sequence]
     ) -> Iterator[tuple[Sequence, bool]]:
-        """Prompts in their order, waiting ones once they are admitted, each with whether it is the last."""
-        live, prompts = self._live, len(prefills)
+        """Prompts in their order, waiting ones once they are admitted, each with whether it is longer than the step has
+        room for. While one of those is ``held``, waiting ones that are so too are passed over."""
+        live, prompts, passed = self._live, len(prefills), 0
         waiting = live.waiting.tickets if live.free_slots else ()
         if not (prompts or waiting):
             return
+        budget, room = step.budget, step.room
         tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
         for sequence in self._in_order(tickets, first):
             runs = sequence.slot != NO_SLOT
             if runs:
                 prompts -= 1
             elif waiting and not self._admission.awaits_another(sequence):  # whose block will be a hit
-                runs = self._admit(step, sequence)
-                if not (runs and live.free_slots):
-                    waiting = ()
+                if held and self._is_long(sequence, self._admission.cached(sequence), budget, room):
+                    passed += 1
+                    waiting = waiting if passed < _PASSED else ()
+                else:
+                    runs = self._admit(step, sequence)
+                    waiting = waiting if runs and live.free_slots else ()
             if runs:
-                yield sequence, not (prompts or waiting)
+                yield sequence, self._is_long(sequence, sequence.num_computed, budget, room)
             if not (prompts or waiting):
                 return
+
+    def _is_long(self, sequence: Sequence, start: int, budget: int, room: float) -> bool:
+        """Whether what comes after the first ``start`` tokens is more than a step has room for."""
+        rest = len(sequence.tokens) - start
+        return self._chunked and (rest > budget or self.limit.operations(start, rest) > room)
 
     def _admit(self, step: IssuedStep, sequence: Sequence) -> bool:
         """Admits a waiting sequence; returns ``False`` where it must wait for tokens or blocks, and so must all after
         it."""
         length = len(sequence.tokens)
-        room = max(step.budget, self._max_run_tokens - step.plan.num_tokens)
+        room = max(step.budget, self._chunk - step.plan.num_tokens)
         whole = not self._chunked and length > room
         cached = None
         if not (sequence.num_pending or whole):

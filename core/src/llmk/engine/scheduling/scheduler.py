@@ -89,12 +89,9 @@ class Scheduler:
         self.chunked_prefill = chunked_prefill
         self.cache = BlockCache(num_blocks=num_blocks, groups=tuple(groups), prefix_caching=prefix_caching)
         self.pins = PinnedBlocks(self.cache, pin_share)
+        most = self.max_run_tokens
         self.admission = Admission(
-            self.cache,
-            self.pins,
-            max_model_len=max_model_len,
-            chunk=self.max_run_tokens,
-            chunked_prefill=chunked_prefill,
+            self.cache, self.pins, max_model_len=max_model_len, chunk=most, chunked_prefill=chunked_prefill
         )
         self.deadlines = deadlines or Deadlines()
         self.step_limit = step_limit or NO_LIMIT
@@ -108,8 +105,8 @@ class Scheduler:
             self.cache,
             self.admission,
             prompt_limit or PromptLimit(),
-            max_run_tokens=self.max_run_tokens,
-            chunked=chunked_prefill,
+            chunk=most,
+            chunked_prefill=chunked_prefill,
         )
         self.running = self.live.running
         self.waiting = self.live.waiting
