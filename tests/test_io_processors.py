@@ -136,6 +136,16 @@ def joined(answer: Any) -> list[torch.Tensor]:
     return [torch.tensor(found[prompt]) for prompt in sorted(found)]
 
 
+def texts(answer: tuple[int, Any]) -> dict[int, str]:
+    """Text of each prompt's answer, whatever pieces it came in."""
+    status, body = answer
+    assert status == 200, body
+    found: dict[int, str] = {}
+    for piece in body["pieces"]:
+        found[piece["prompt"]] = found.get(piece["prompt"], "") + piece["text"]
+    return found
+
+
 def expected(oracle: Any, prompts: list[list[int]] = PROMPTS) -> list[torch.Tensor]:
     with torch.inference_mode():
         return [oracle.model(torch.tensor([prompt])).last_hidden_state[0] for prompt in prompts]
@@ -372,16 +382,16 @@ def test_one_that_misbehaves_over_http_fails_its_request_alone(
     served = Served(tmp_path / "log", "--port", "0", "--server.plugin-seconds", "2")
     with closing(served), ThreadPoolExecutor() as pool:
         body = {"prompts": [[5, 6, 7], [8]], "returns": "text", "sampling": {"temperature": 0, "max_tokens": 20}}
-        wanted = served.post("/v1/io/probe", body)
-        assert served.post("/v1/io/probes.twin1", body) == wanted
+        wanted = texts(served.post("/v1/io/probe", body))
+        assert texts(served.post("/v1/io/probes.twin1", body)) == wanted
         others = [pool.submit(served.post, "/v1/io/probe", {**body, "fail": {"open": "slow"}}) for _ in range(2)]
         bad = pool.submit(served.post, "/v1/io/probe", {**body, "fail": {"take": how}})
         while not bad.done():
-            assert served.post("/v1/io/probes.twin1", body, timeout=30) == wanted
+            assert texts(served.post("/v1/io/probes.twin1", body, timeout=30)) == wanted
             assert served.get("/health", timeout=10)[0] == 200
         status, answer = bad.result()
         assert (status, answer["error"]["code"]) == (500, "plugin_error")
         assert "probes.probe of probes 1.0" in answer["error"]["message"]
         assert told in answer["error"]["message"]
-        assert [other.result() for other in others] == [wanted] * 2
-        assert served.post("/v1/io/probe", body) == wanted
+        assert [texts(other.result()) for other in others] == [wanted] * 2
+        assert texts(served.post("/v1/io/probe", body)) == wanted
