@@ -12,6 +12,7 @@ from loads import Load, drain, ends, request, tight_loads
 from paged_device import make_core, run_alone
 
 from llmk.engine.core import EngineCore
+from llmk.engine.scheduling.prompt_limit import LONG as LONG_SECONDS
 from llmk.engine.scheduling.prompt_limit import PromptLimit
 
 DECODING, PER_TOKEN, TARGET = 0.006, 0.0003, 0.02
@@ -61,12 +62,21 @@ def test_tokens_come_in_time_alongside_a_long_prompt() -> None:
     drain(core)
 
 
-def test_without_a_target_a_step_takes_as_many_tokens_as_it_may() -> None:
-    core = make(target=0.0)
+def test_without_a_target_only_long_prompts_are_bounded() -> None:
+    core = make(target=0.0, max_num_batched_tokens=1024)
     learn(core)
     core.add(request("long", LONG, new=1))
     core.step()
-    assert core.runner.steps == [128]
+    few = (LONG_SECONDS - DECODING) / PER_TOKEN
+    assert core.runner.steps.pop() == pytest.approx(few, rel=0.1)
+    for number in range(20):
+        core.add(request(f"short{number}", [number] * 60, new=1))
+    core.step()
+    assert core.runner.steps.pop() == pytest.approx(512 + few / 2, rel=0.1), "half of a step, and the long one goes on"
+    core.abort(["decodes", *(f"short{number}" for number in range(20))])
+    core.step()
+    assert core.runner.steps.pop() == 1024, "the long one is alone"
+    drain(core)
 
 
 def test_nothing_is_limited_where_nothing_decodes() -> None:

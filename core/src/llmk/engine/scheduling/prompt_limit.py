@@ -6,6 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+LONG = 0.05
+"""Seconds that a step may take, with part of a long prompt in it and others alongside, where no target says less: the
+others wait for it, and so does a short prompt that comes meanwhile."""
 _LEAST = 3.0
 """Times of what decoding alone takes that a step may take no matter what the target is: with less, prompts would hardly
 get on where decoding takes about as long as the target."""
@@ -26,7 +29,7 @@ def count_tokens(start: int, count: int) -> float:
 
 
 class PromptLimit:
-    """Limits steps in which requests decode to ``target`` seconds; 0: no limit.
+    """Limits steps in which requests decode to ``target`` seconds; 0: no limit but :data:`LONG`, for long prompts.
 
     It learns from the steps that run what decoding alone takes, and what each operation for prompts adds. Until it
     knows both, there is no limit.
@@ -48,10 +51,18 @@ class PromptLimit:
 
     def most(self) -> float:
         """Operations for prompts that the next step may have if requests decode in it."""
-        if not (self._target and self._per_operation):
+        return self._within(self._target) if self._target else math.inf
+
+    def long(self, taken: float) -> float:
+        """Operations for a long prompt in a step that has ``taken`` others for short ones: what these leave, and at
+        least half of what it would get without them."""
+        room = self._within(min(self._target or LONG, LONG))
+        return max(room - taken, room / 2)
+
+    def _within(self, seconds: float) -> float:
+        if not self._per_operation:
             return math.inf
-        seconds = max(self._target, _LEAST * self._decoding)
-        return (seconds - self._decoding) / self._per_operation
+        return (max(seconds, _LEAST * self._decoding) - self._decoding) / self._per_operation
 
     def tokens(self, start: int, count: int, operations: float) -> int:
         """How many of the next ``count`` tokens of a prompt behind ``start`` others take so many operations, or the

@@ -48,7 +48,7 @@ class PromptScheduler:
         """Issues tokens of ``prefills``, which run, and of waiting sequences while there are tokens, slots and blocks.
         None is admitted before one for which there are too few blocks. ``first`` comes before all others.
         """
-        if step.budget <= 0:
+        if step.budget <= 0 or not (prefills or self._live.waiting):
             return
         if step.entries:
             step.room = self.limit.most()
@@ -67,6 +67,8 @@ class PromptScheduler:
         if held:
             step.budget += kept[0]
             step.room += kept[1]
+            if step.entries:
+                step.room = min(step.room, self.limit.long(step.operations))
         for sequence in held:
             self.compute(step, sequence)
 
@@ -93,8 +95,6 @@ class PromptScheduler:
         room for. While one of those is ``held``, waiting ones that are so too are passed over."""
         live, prompts, passed = self._live, len(prefills), 0
         waiting = live.waiting.tickets if live.free_slots else ()
-        if not (prompts or waiting):
-            return
         budget, room = step.budget, step.room
         tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
         for sequence in self._in_order(tickets, first):

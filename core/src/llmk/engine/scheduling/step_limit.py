@@ -50,10 +50,14 @@ class StepLimit:
 
     def rows(self, most: int, share: float = 1.0) -> int:
         """Rows that may decode in the next step, of ``most``: as many as take this share of the time that there is."""
-        return self._fitting(share * self._spare, self._per_row, most - 1) + 1 if most else 0
+        if not (self._slowdown and most):
+            return most
+        return self._fitting(share * self._spare, self._per_row, most - 1) + 1
 
     def prompt_tokens(self, rows: int, most: int) -> int:
         """Tokens of prompts that the next step may compute besides ``rows`` that decode, of ``most``."""
+        if not self._slowdown:
+            return most
         return self._fitting(self._spare - self._per_row * max(0, rows - 1), self._per_token, most)
 
     @property
@@ -61,8 +65,6 @@ class StepLimit:
         return (self._slowdown - 1) * self._short
 
     def _fitting(self, seconds: float, each: float, most: int) -> int:
-        if not self._slowdown:
-            return most
         if not (self._short and each):
             return min(most, _FIRST)
         return min(most, max(_LEAST, int(seconds / each)))

@@ -144,7 +144,7 @@ def _shared_blocks(block_table, request, limit, stride_table, least, TEAM: tl.co
 
 def _room(requests: int, *, mixed: bool) -> int:
     """The power of two that the kernel is compiled for."""
-    room = max(_TOGETHER, triton.next_power_of_2(requests))
+    room: int = max(_TOGETHER, triton.next_power_of_2(requests))
     return max(room, _MIXED) if mixed and room > _TOGETHER else room
 
 
