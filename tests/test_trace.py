@@ -125,10 +125,10 @@ def test_a_device_that_tells_no_times_has_no_lane() -> None:
     while core.has_work:
         core.step()
     assert list(trace.sizes.values()) == [
-        Sizes(tokens=16, samples=0, prefills=1, decodes=0),
-        Sizes(tokens=5, samples=2, prefills=2, decodes=0),
+        Sizes(tokens=16, samples=1, prefills=2, decodes=0),
+        Sizes(tokens=6, samples=2, prefills=1, decodes=1),
         Sizes(tokens=2, samples=2, prefills=0, decodes=2),
-        Sizes(tokens=2, samples=2, prefills=0, decodes=2),
+        Sizes(tokens=1, samples=1, prefills=0, decodes=1),
     ]
     assert trace.device() == []
     assert trace.summary().busy_share is None
