@@ -54,6 +54,7 @@ from llmk.api.kernels import CompositeOp, LinearKernel, MoEKernel, Op, Prepare
 from llmk.api.matching import match
 from llmk.api.op_contract import OpContract
 from llmk.api.parsers import (
+    CallWriter,
     Event,
     ParserContext,
     ReasoningDelta,
@@ -64,6 +65,7 @@ from llmk.api.parsers import (
     ToolCallFailed,
     ToolCallStart,
     ToolParser,
+    WrittenCall,
 )
 from llmk.api.plan import Alternative, Choice, Piece, Plan, QuantizationChoice, Rejection, Shadow, SiteVariant
 from llmk.api.platform import (
@@ -87,6 +89,17 @@ from llmk.api.query import (
     ParserQuery,
     Query,
 )
+from llmk.api.routes import (
+    AnswerDelta,
+    AnswerHead,
+    AnswerRenderer,
+    ApiRoute,
+    Frame,
+    RouteKind,
+    ServedModelInfo,
+    TokenCounts,
+    TranslatedRequest,
+)
 from llmk.api.sharding import sharded
 from llmk.api.specs import (
     ArchRange,
@@ -99,6 +112,7 @@ from llmk.api.specs import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    RouteSpec,
     StatLoggerSpec,
     Tier,
     TokenBand,
@@ -118,6 +132,10 @@ __all__ = [
     "FIRST_FIELDS",
     "OK",
     "Alternative",
+    "AnswerDelta",
+    "AnswerHead",
+    "AnswerRenderer",
+    "ApiRoute",
     "ArchRange",
     "AttentionBackend",
     "AttentionFacts",
@@ -125,6 +143,7 @@ __all__ = [
     "CacheLayout",
     "CacheSpec",
     "CacheStep",
+    "CallWriter",
     "Checkpoint",
     "CheckpointError",
     "CheckpointFile",
@@ -144,6 +163,7 @@ __all__ = [
     "DraftTails",
     "EngineDead",
     "Event",
+    "Frame",
     "FullAttentionCache",
     "Grammar",
     "GrammarCompiler",
@@ -212,8 +232,11 @@ __all__ = [
     "Rejection",
     "RequestError",
     "RequestTimeout",
+    "RouteKind",
+    "RouteSpec",
     "SchedulingPolicy",
     "SelectionError",
+    "ServedModelInfo",
     "Shadow",
     "SiteVariant",
     "SlidingWindowCache",
@@ -230,14 +253,17 @@ __all__ = [
     "Ticket",
     "Tier",
     "TokenBand",
+    "TokenCounts",
     "ToolCallArguments",
     "ToolCallEnd",
     "ToolCallFailed",
     "ToolCallStart",
     "ToolParser",
+    "TranslatedRequest",
     "TunedConfigs",
     "UnknownArchitecture",
     "Verdict",
+    "WrittenCall",
     "hookimpl",
     "match",
     "no",

@@ -27,6 +27,7 @@ from llmk.api.specs import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    RouteSpec,
     StatLoggerSpec,
     TunedConfigs,
 )
@@ -128,6 +129,12 @@ def llmk_reasoning_parsers() -> Iterable[ParserSpec]:
 @hookspec
 def llmk_tool_parsers() -> Iterable[ParserSpec]:
     """Tool parsers."""
+    return ()
+
+
+@hookspec
+def llmk_routes() -> Iterable[RouteSpec]:
+    """Routes of HTTP APIs other than OpenAI's."""
     return ()
 
 

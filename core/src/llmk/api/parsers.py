@@ -8,7 +8,7 @@ on malformed text, must run in linear time, and may hold back only text that cou
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -113,4 +113,40 @@ class ToolParser(Protocol):
     @abstractmethod
     def finish(self) -> Iterable[Event]:
         """Called at the end of the text: ends or fails an open call, and returns text that was held back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    """A tool call to write. ``arguments`` is a JSON object's Python value. ``id`` is the call's id, for dialects that
+    write one."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+
+
+class CallWriter(Protocol):
+    """Writes the tool calls of a dialect, and the grammar of those that a model may write.
+
+    :attr:`~llmk.api.ParserSpec.writer` names one. Parsing what it writes gives the calls back.
+    """
+
+    trigger: str
+    """The text with which every call, or list of calls, starts: where it appears in content, a call must follow. Empty
+    if calls have no marker."""
+
+    @abstractmethod
+    def render(self, calls: Sequence[WrittenCall]) -> str:
+        """The calls as the model writes them, without the token that ends the message."""
+        ...
+
+    @abstractmethod
+    def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
+        """The grammar, in llguidance's variant of Lark, of one call of any of ``tools`` (OpenAI function objects), or,
+        where ``many``, of one and more. Its first rule is ``start``; all of its text is that of calls.
+
+        Arguments follow the schema ``parameters`` of their tool. ``marker`` returns the Lark term of a marker's text: a
+        quoted string, or the special token that the model's vocabulary has for it.
+        """
         ...

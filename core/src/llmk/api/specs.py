@@ -290,6 +290,24 @@ class ParserSpec(CheckedSpec):
     score: int = 0
     special_tokens: bool = False
     """Whether the dialect's markers are special tokens, which must then not be skipped in detokenization."""
+    writer: str = ""
+    """Tool parsers: ``"module:attribute"`` of the :class:`~llmk.api.CallWriter` of the dialect."""
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSpec(CheckedSpec):
+    """A route of an HTTP API. ``implementation`` names a class that implements :class:`~llmk.api.ApiRoute`. Streamed
+    responses are server-sent events (``"sse"``), or JSON objects in lines (``"ndjson"``)."""
+
+    id: str
+    method: Literal["GET", "HEAD", "POST"]
+    path: str
+    implementation: str
+    framing: Literal["sse", "ndjson"] = "sse"
     examples: str = ""
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
