@@ -20,8 +20,8 @@ from llmk.serve.generation.parsing import Dialect, ParserKind
 from llmk.serve.generation.request_grammars import RequestGrammars
 from llmk.serve.protocol.chat import ChatRequest
 from llmk_grammar.compiler import Compiler, _grammar
-from llmk_parsers.deepseek_r1 import DeepSeekR1
-from llmk_parsers.hermes import WRITER, Hermes
+from llmk_parsers.reasoning.deepseek_r1 import DeepSeekR1
+from llmk_parsers.tools.hermes import WRITER, Hermes
 
 SPECIAL = 256
 """The id of a special token, which is written as <special>, behind the 256 bytes."""
