@@ -11,9 +11,9 @@ import pytest
 
 from llmk.api import ParserContext
 from llmk_parsers.deepseek_r1 import DeepSeekR1
-from llmk_parsers.hermes import Hermes
-from llmk_parsers.llama3_json import Llama3Json
 from llmk_parsers.qwen3 import Qwen3
+from llmk_parsers.tools.hermes import Hermes
+from llmk_parsers.tools.llama3_json import Llama3Json
 from llmk_testing.parsers import check_chunking, parse
 
 PARSERS = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes, "llama3_json": Llama3Json}

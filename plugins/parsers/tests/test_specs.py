@@ -47,7 +47,7 @@ def test_no_template_is_a_reason(spec: ParserSpec) -> None:
 
 
 def test_specs_are_cheap_to_list() -> None:
-    heavy = ("torch", "pydantic", "llmk_parsers.hermes")
+    heavy = ("torch", "pydantic", "llmk_parsers.tools.hermes")
     code = f"import sys, llmk_parsers.specs; print([name for name in {heavy} if name in sys.modules])"
     listed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert listed.stdout.strip() == "[]"

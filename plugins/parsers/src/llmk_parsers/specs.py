@@ -36,8 +36,8 @@ def llmk_tool_parsers() -> list[ParserSpec]:
         ParserSpec(
             id="parsers.hermes",
             name="hermes",
-            implementation="llmk_parsers.hermes:Hermes",
-            writer="llmk_parsers.hermes:WRITER",
+            implementation="llmk_parsers.tools.hermes:Hermes",
+            writer="llmk_parsers.tools.hermes:WRITER",
             claims=claims.hermes,
             examples="llmk_parsers.examples:HERMES",
             summary="JSON objects between <tool_call> tags",
@@ -45,8 +45,8 @@ def llmk_tool_parsers() -> list[ParserSpec]:
         ParserSpec(
             id="parsers.llama3_json",
             name="llama3_json",
-            implementation="llmk_parsers.llama3_json:Llama3Json",
-            writer="llmk_parsers.llama3_json:WRITER",
+            implementation="llmk_parsers.tools.llama3_json:Llama3Json",
+            writer="llmk_parsers.tools.llama3_json:WRITER",
             claims=claims.llama3_json,
             examples="llmk_parsers.examples:LLAMA3_JSON",
             summary="bare JSON objects with a name and parameters",
