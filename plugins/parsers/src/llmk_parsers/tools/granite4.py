@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmk_parsers.call_examples import NOW, SAY, WEATHER
+from llmk_parsers.tools import hermes
 from llmk_parsers.tools.hermes import Hermes
 
 
@@ -11,6 +12,8 @@ class Granite4(Hermes):
 
     WHITE_SPACE = "as written"
 
+
+WRITER = hermes.WRITER
 
 EXAMPLES = (
     f"I look.\n<tool_call>\n{WEATHER}\n</tool_call>",

@@ -8,7 +8,7 @@ from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
-_OPEN = " -> tool/function_call\n"
+_OPEN = " -> tool/function_call"
 
 
 class HyperClovaX(CallRegions):
@@ -17,7 +17,7 @@ class HyperClovaX(CallRegions):
     PAIRS: ClassVar = {_OPEN: ""}
 
 
-WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), before=f"{_OPEN}[", separator=", ", after="]")
+WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), before=f"{_OPEN}\n[", separator=", ", after="]")
 
 EXAMPLES = (
     f"I look.\n -> tool/function_call\n[{WEATHER}]",

@@ -13,7 +13,7 @@ _CLOSE = "</tool_calls>"
 
 
 class Jamba(CallRegions):
-    """A list, or lines of objects as MiniMax-M1 writes them."""
+    """A list, or lines of objects."""
 
     PAIRS: ClassVar = {_OPEN: _CLOSE}
 
@@ -25,11 +25,9 @@ WRITER = JsonWriter(
     separator=",\n    ",
     after=f"\n]{_CLOSE}",
 )
-MINIMAX_WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN, _CLOSE), before=f"{_OPEN}\n", after=f"\n{_CLOSE}")
 
 EXAMPLES = (
     f"I look.\n<tool_calls>[{WEATHER}]</tool_calls>",
     f"<tool_calls>[{WEATHER}, {SAY}]</tool_calls>\nDone.",
     f"<tool_calls>[\n  {NOW},\n  {SAY}\n]</tool_calls>",
-    f"<tool_calls>\n{WEATHER}\n{SAY}\n</tool_calls>",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmk_parsers.call_examples import NOW, SAY, WEATHER, with_keys
+from llmk_parsers.tools import llama3_json
 from llmk_parsers.tools.llama3_json import Llama3Json
 
 
@@ -12,6 +13,8 @@ class Llama4Json(Llama3Json):
     TAG = "<|python_start|>"
     END_TAGS = ("<|python_end|>",)
 
+
+WRITER = llama3_json.WRITER
 
 _WEATHER = with_keys(WEATHER)
 _SAY = with_keys(SAY)

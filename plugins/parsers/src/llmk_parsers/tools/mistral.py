@@ -37,7 +37,6 @@ class Mistral(CallRegions):
 WRITER = JsonWriter(
     trigger=_CALLS, markers=(_CALLS, _ARGS), opening=_CALLS, middle=_ARGS, closing="", separator="", quote=str
 )
-LIST_WRITER = JsonWriter(trigger=_CALLS, markers=(_CALLS,), before=f"{_CALLS}[", separator=", ", after="]")
 
 EXAMPLES = (
     '[TOOL_CALLS]weather[ARGS]{"city": "Oslo", "days": [1, 2]}',

@@ -1,4 +1,4 @@
-"""Tool calls as a list of objects behind ``functools``, or between markers: Phi-4-mini, FireFunction."""
+"""Tool calls as a list of objects behind ``functools``: FireFunction, and Phi-4-mini by the templates of others."""
 
 from __future__ import annotations
 
@@ -18,18 +18,9 @@ class Phi4MiniJson(CallRegions):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), before=_OPEN, separator=", ", after="]")
-MARKED_WRITER = JsonWriter(
-    trigger="<|tool_call|>",
-    markers=("<|tool_call|>", "<|/tool_call|>"),
-    before="<|tool_call|>[",
-    separator=", ",
-    after="]<|/tool_call|>",
-)
 
 EXAMPLES = (
     f"I look.\nfunctools[{WEATHER}]",
     f"functools[{WEATHER}, {SAY}]\nDone.",
     f"functools[\n  {NOW},\n  {SAY}\n]",
-    f"<|tool_call|>[{WEATHER}, {SAY}]<|/tool_call|>\nDone.",
-    f"<|tool_call|>[\n  {NOW},\n  {SAY}\n]<|/tool_call|>",
 )

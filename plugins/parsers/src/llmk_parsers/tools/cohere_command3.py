@@ -1,7 +1,6 @@
-"""Tool calls of Cohere's Command models: a list of objects with ``tool_name`` and ``parameters``.
+"""Tool calls of Cohere's Command R7B and Command A: a list of objects with ``tool_name`` and ``parameters``.
 
-Command A and Command R7B write it between markers, and text between others; Command R and R+ in a block of Markdown
-behind ``Action:``. Their ids count the calls of a conversation from 0, so they are not passed on.
+Their ids count the calls of a conversation from 0, so they are not passed on.
 """
 
 from __future__ import annotations
@@ -16,24 +15,16 @@ from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
 _OPEN, _CLOSE = "<|START_ACTION|>", "<|END_ACTION|>"
-_ACTION = "Action: ```json"
 
 
 class CohereCommand(CallRegions):
-    """The dialect with markers."""
+    """Text may stand between markers too."""
 
     PAIRS: ClassVar = {_OPEN: _CLOSE}
     DROPPED: ClassVar[Sequence[str]] = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
 
     def _reader(self, mark: str) -> CallReader:
         return CallObject(self._calls, names=("tool_name", "name"))
-
-
-class CohereCommandR(CohereCommand):
-    """The dialect in Markdown."""
-
-    PAIRS: ClassVar = {_ACTION: "```", "Action:```json": "```"}
-    DROPPED = ()
 
 
 WRITER = JsonWriter(
@@ -45,16 +36,6 @@ WRITER = JsonWriter(
     separator=",\n    ",
     after=f"\n]{_CLOSE}",
 )
-R_WRITER = JsonWriter(
-    trigger=_ACTION,
-    markers=(_ACTION,),
-    before=f"{_ACTION}\n[\n    ",
-    opening='{\n        "tool_name": ',
-    middle=',\n        "parameters": ',
-    closing="\n    }",
-    separator=",\n    ",
-    after="\n]```",
-)
 
 _SAY = with_keys(SAY, "tool_name")
 _NOW = with_keys(NOW, "tool_name")
@@ -62,8 +43,4 @@ EXAMPLES = (
     "<|START_RESPONSE|>Hello.<|END_RESPONSE|>",
     '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "a", "parameters": {"city": "Oslo"}}\n]<|END_ACTION|>',
     f"I look.<|START_ACTION|>[{_SAY}, {_NOW}]<|END_ACTION|>",
-)
-R_EXAMPLES = (
-    'Look.\nAction: ```json\n[\n    {\n        "tool_name": "weather",\n        "parameters": {"x": 1}\n    }\n]```',
-    'Action:```json\n[{"tool_name": "a", "parameters": {}}, {"tool_name": "b", "parameters": {"x": "}`"}}]\n```\nDone.',
 )
