@@ -14,7 +14,7 @@ _ASSISTANT = "助手："
 
 
 class HunyuanA13B(Jamba):
-    """What looks like a call in a think block is none."""
+    """What looks like a call in a think block is text."""
 
     VERBATIM: ClassVar = {"<think>": "</think>"}
 
