@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from schemas import all_schemas
 
+from llmk import LLM, SamplingParams
 from llmk.api import GrammarContext, RequestError
 from llmk_grammar.compiler import Compiler
 
@@ -88,3 +89,31 @@ def _keys(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _keys(inner)
+
+
+@pytest.mark.slow
+def test_the_demo_model_writes_instances(compiler: Compiler) -> None:
+    """Outputs that end are instances; those that are cut off are the start of one, which their compiler checks."""
+    accepted = []
+    for name, schema in SCHEMAS.items():
+        try:
+            compiler.compile("json", json.dumps(schema))
+        except RequestError:
+            continue
+        accepted.append((name, schema))
+    assert len(accepted) >= 400
+    sampling = {"max_tokens": 200, "temperature": 1.0, "frequency_penalty": 1.0}
+    params = [
+        SamplingParams(**sampling, seed=seed, structured_outputs={"json": schema})
+        for seed, (_, schema) in enumerate(accepted)
+    ]
+    scheduler = {"max_num_seqs": 32}
+    with LLM(max_model_len=512, dtype="float32", cache={"memory_gib": 0.25}, scheduler=scheduler) as llm:
+        answers = llm.generate(["Write it as JSON: "] * len(accepted), params)
+    ended = 0
+    for (name, schema), answer in zip(accepted, answers, strict=True):
+        output = answer.outputs[0]
+        if output.finish_reason == "stop":
+            ended += 1
+            assert is_instance(output.text, schema), (name, output.text)
+    assert ended > 0.8 * len(accepted)
