@@ -21,9 +21,10 @@ from llmk.serve.integrity import check_integrity
 from llmk.serve.metrics.access_log import AccessLogMiddleware
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.files import FileForm
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from llmk.serve.routes import chat, completions, io, models, pins, tokens
+from llmk.serve.routes import chat, completions, files, io, models, pins, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import Refusal
@@ -40,7 +41,7 @@ def create_app(service: Service) -> FastAPI:
         )
     if config.api_keys:
         layers.append(Middleware(ApiKeys, keys=config.api_keys))
-    layers.append(Middleware(Limits, section=config))
+    layers.append(Middleware(Limits, section=config, upload_bytes=service.storage.section.file_bytes))
     # Swagger UI is served from the wheel's files, and its validator badge is off, so that browsers load nothing from
     # other sites.
     app = FastAPIOffline(
@@ -54,9 +55,9 @@ def create_app(service: Service) -> FastAPI:
     errors.install(app)
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
-    for routes in (chat, completions, io, models, tokens, pins, service_routes):
+    for routes in (chat, completions, files, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
-    bodies = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
+    bodies = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, FileForm, PinRequest)
     openapi.install(app, *bodies, with_keys=bool(config.api_keys))
     return app
 

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 import uuid
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,6 +63,8 @@ class Service:
         storage: StorageSection | None = None,
     ) -> None:
         self.engine = engine
+        self.uploads: Counter[str] = Counter()
+        """Uploads that are running, by tenant."""
         self.storage = Storage(storage or StorageSection(), engine.model_name)
         self.workers = workers
         self.config = config

@@ -125,11 +125,14 @@ class Transaction:
             for row in self.connection.execute(select(*_FIELDS).where(mine).order_by(OBJECTS.c.position))
         ]
 
+    def room(self, tenant: str) -> int:
+        """The bytes that the tenant can store. Raises StorageFull if it can store no object."""
+        self.check_room(tenant, 0, num_new=1)
+        return self._section.bytes_per_client - self._held(tenant)[1]
+
     def check_room(self, tenant: str, num_bytes: int, *, num_new: int = 0) -> None:
         """Raises StorageFull if the tenant can't store ``num_bytes`` and ``num_new`` objects more."""
-        held = select(func.count(), func.coalesce(func.sum(OBJECTS.c.num_bytes), 0))
-        mine = held.where(OBJECTS.c.model == self.model, OBJECTS.c.tenant == tenant)
-        objects, total = self.connection.execute(mine).one()
+        objects, total = self._held(tenant)
         limits: tuple[tuple[str, Any, int], ...] = (
             ("objects", objects + num_new, self._section.objects_per_client),
             ("bytes", total + num_bytes, self._section.bytes_per_client),
@@ -147,6 +150,13 @@ class Transaction:
             self.connection.execute(delete(OBJECTS).where(OBJECTS.c.model == self.model, OBJECTS.c.parent == id))
         self.connection.execute(delete(OBJECTS).where(gone))
         return ids
+
+    def _held(self, tenant: str) -> tuple[int, int]:
+        """How many objects, and bytes, a tenant stores."""
+        held = select(func.count(), func.coalesce(func.sum(OBJECTS.c.num_bytes), 0))
+        mine = held.where(OBJECTS.c.model == self.model, OBJECTS.c.tenant == tenant)
+        objects, total = self.connection.execute(mine).one()
+        return int(objects), int(total)
 
     def _one(self, tenant: str, kind: str, id: str) -> ColumnElement[bool]:
         table = OBJECTS.c
