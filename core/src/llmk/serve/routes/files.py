@@ -97,7 +97,8 @@ class _Download(FileResponse):
 
 
 async def _nothing() -> Message:
-    return await asyncio.get_running_loop().create_future()
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never
 
 
 async def _received(request: Request, service: Service, tenant: str) -> tuple[StoredFile, Path]:
