@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import llmk
+from llmk.serve.batches import routes as batch_routes
+from llmk.serve.batches.runner import Batches
 from llmk.serve.http import errors, openapi
 from llmk.serve.http.allowed_hosts import AllowedHosts
 from llmk.serve.http.auth import ApiKeys
@@ -20,6 +22,7 @@ from llmk.serve.http.limits import Limits
 from llmk.serve.integrity import check_integrity
 from llmk.serve.metrics.access_log import AccessLogMiddleware
 from llmk.serve.plugin_routes import RouteResponses, router_of
+from llmk.serve.protocol.batches import BatchRequest
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.files import FileForm
@@ -55,15 +58,16 @@ def create_app(service: Service) -> FastAPI:
         swagger_ui_parameters={"validatorUrl": None},
     )
     app.state.service = service
+    app.state.batches = Batches(service)
     errors.install(app)
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
     taken = set()
-    for routes in (chat, completions, files, io, models, tokens, pins, service_routes):
+    for routes in (chat, completions, files, batch_routes, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
         taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
     app.include_router(router_of(service.routes, taken))
-    bodies = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, FileForm, PinRequest)
+    bodies = (BatchRequest, ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, FileForm, PinRequest)
     openapi.install(app, *bodies, with_keys=bool(config.api_keys))
     return app
 

@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmk.serve.app import create_app
+from llmk.serve.batches.runner import Batches
 from llmk.serve.generation.api_routes import load_routes
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.http.connection import Connection
@@ -38,8 +39,9 @@ class Server(uvicorn.Server):
         self.service = service
         self._tls = tls
         self._drain_seconds = service.config.drain_seconds
+        app = create_app(service)
         config = uvicorn.Config(
-            create_app(service),
+            app,
             http=H11Protocol,
             ws="none",
             log_config=None,
@@ -50,6 +52,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_SECONDS),
         )
         super().__init__(config)
+        self.batches: Batches = app.state.batches
         self._stopping = service.stopping
 
     @classmethod

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from llmk.serve.http.auth import OPEN_PATHS
-from llmk.serve.protocol import answers, files
+from llmk.serve.protocol import answers, batches, files
 from llmk.serve.protocol.base import Body
 
 ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
@@ -25,6 +25,10 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("get", "/v1/files/{id}"): files.FileAnswer,
     ("get", "/v1/files/{id}/content"): None,
     ("delete", "/v1/files/{id}"): files.FileDeletedAnswer,
+    ("post", "/v1/batches"): batches.BatchAnswer,
+    ("get", "/v1/batches"): batches.BatchesAnswer,
+    ("get", "/v1/batches/{id}"): batches.BatchAnswer,
+    ("post", "/v1/batches/{id}/cancel"): batches.BatchAnswer,
     ("post", "/v1/cache/pins"): answers.PinAnswer,
     ("get", "/v1/cache/pins"): answers.PinsAnswer,
     ("delete", "/v1/cache/pins/{id}"): answers.UnpinnedAnswer,
@@ -35,6 +39,8 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/detokenize"): answers.PromptAnswer,
 }
 """The schema of each route's JSON response; ``None``: any object, as for routes of plugins."""
+WITHOUT_BODY = frozenset({"/v1/batches/{id}/cancel"})
+"""Paths of POST requests without a body."""
 DOWNLOADS = frozenset({"/v1/files/{id}/content"})
 STREAMED = ("/v1/chat/completions", "/v1/completions")
 ADMIN_PATH = "/v1/cache/pins"
@@ -99,7 +105,7 @@ def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_key
     components["securitySchemes"] = schemes
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            if method == "post":
+            if method == "post" and path not in WITHOUT_BODY:
                 # The bodies of these routes are defined by plugins.
                 body = {"required": True, "content": {_JSON: {"schema": {"type": "object"}}}}
                 operation.setdefault("requestBody", body)

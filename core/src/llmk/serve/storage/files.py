@@ -37,9 +37,10 @@ class StoredFile(msgspec.Struct, kw_only=True):
         now = int(time.time())
         return cls(id=id, bytes=size, created_at=now, expires_at=int(now + seconds), filename=filename, purpose=purpose)
 
-    def put(self, to: Transaction, tenant: str) -> None:
-        """Stores the file, whose content is in its place. Raises StorageFull."""
-        to.put(tenant, FILE, self.id, _encode(self), expires_at=self.expires_at, more_bytes=self.bytes)
+    def put(self, to: Transaction, tenant: str, *, checked: bool = True) -> None:
+        """Stores the file, whose content is in its place. Raises StorageFull, if the limit is ``checked``."""
+        data, size = _encode(self), self.bytes
+        to.put(tenant, FILE, self.id, data, expires_at=self.expires_at, more_bytes=size, checked=checked)
 
 
 _encode = msgspec.json.Encoder().encode
