@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ from starlette.requests import Request
 
 from llmk.config.logs import request_id
 from llmk.config.schema import ServerSection
+from llmk.config.storage_section import StorageSection
 from llmk.engine.text.io_processors import IOHost
 from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation.api_routes import PluginRoute
@@ -24,6 +26,7 @@ from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
+from llmk.serve.storage.store import Storage
 from llmk.serve.workers.prepared_request import ROUTE, Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
@@ -64,8 +67,12 @@ class Service:
         workers: Workers,
         spans: Spans | None = None,
         routes: Mapping[str, PluginRoute] | None = None,
+        storage: StorageSection | None = None,
     ) -> None:
         self.engine = engine
+        self.uploads: Counter[str] = Counter()
+        """Uploads that are running, by tenant."""
+        self.storage = Storage(storage or StorageSection(), engine.model_name)
         self.workers = workers
         self.config = config
         self.created = int(time.time())

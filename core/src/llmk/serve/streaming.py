@@ -90,17 +90,13 @@ class AnswerResponse(Response):
             await send(_body(self._form.encode(self._form.error(status, body)) + self._form.end, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        usage, yielder = Usage(), Yielder()
-        async with aclosing(self._deltas(scope, usage)) as deltas:
-            async for delta in deltas:
-                self._renderer.add(delta, usage)
-                await yielder.step()
+        answer = await whole_answer(self._service, self._job, self._renderer, scope)
         self._started = True
-        await JsonResponse(self._renderer.whole(usage))(scope, receive, send)
+        await JsonResponse(answer)(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
         usage, yielder, encode = Usage(), Yielder(), self._form.encode
-        async with aclosing(self._deltas(scope, usage)) as deltas:
+        async with aclosing(_deltas(self._service, self._job, scope, usage)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(encode, self._renderer.chunks(delta, usage))):
                     await self._start(send)
@@ -109,15 +105,26 @@ class AnswerResponse(Response):
         await self._start(send)
         await send(_body(b"".join(map(encode, self._renderer.last_chunks(usage))) + self._form.end, more=False))
 
-    def _deltas(self, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
-        deltas = answer(self._service.engine, self._job, usage, self._service.workers.readers)
-        return self._service.metrics.observe(deltas, RequestRecord(self._job, usage, scope))
-
     async def _start(self, send: Send) -> None:
         if not self._started:
             self._started = True
             headers = [(b"content-type", self._form.media_type), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def whole_answer(service: Service, job: Job, renderer: Renderer, scope: Scope) -> Mapping[str, Any]:
+    """Runs a job of the request ``scope``, and returns the complete response. Cancelling aborts it."""
+    usage, yielder = Usage(), Yielder()
+    async with aclosing(_deltas(service, job, scope, usage)) as deltas:
+        async for delta in deltas:
+            renderer.add(delta, usage)
+            await yielder.step()
+    return renderer.whole(usage)
+
+
+def _deltas(service: Service, job: Job, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
+    deltas = answer(service.engine, job, usage, service.workers.readers)
+    return service.metrics.observe(deltas, RequestRecord(job, usage, scope))
 
 
 def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:
