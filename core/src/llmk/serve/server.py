@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmk.serve.app import create_app
+from llmk.serve.generation.api_routes import load_routes
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.http.connection import Connection
 from llmk.serve.http.listener import BACKLOG
@@ -55,7 +56,7 @@ class Server(uvicorn.Server):
     def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
         """Creates the server for an engine, with the engine's settings."""
         section, dialect = engine.boot.settings.config.server, Dialect.choose(engine.boot)
-        return cls(Service(engine, dialect, section, workers, spans), tls)
+        return cls(Service(engine, dialect, section, workers, spans, load_routes(engine.boot.registry)), tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Listens as uvicorn does, but with :class:`Connection` and a deadline for TLS handshakes."""
