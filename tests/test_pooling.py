@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from pooled import hidden_states, logits, write_classifier, write_embedder
+from pooled_checkpoints import hidden_states, logits, write_classifier, write_embedder
 
 from llmk import LLM, SamplingParams
 from llmk.api import CheckpointError, ConfigError, RequestError, UnknownArchitecture

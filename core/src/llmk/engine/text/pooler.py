@@ -124,8 +124,9 @@ class Pooler:
                 check_text(self._tokenizer, text, self._max_model_len)
             ends.append(self._tokenizer.encode_prompt(text, False) if room is None else self._cut(text, room))
         left = None if room is None else room - len(self._tokenizer.joined(ends[0], []))
-        if left is not None and left < 0:
-            raise ContextLengthExceeded(f"the query has more than {room} tokens", param="query")
+        if left is not None and left < 1:
+            what = f"the query leaves no room for a document in {room} tokens"
+            raise ContextLengthExceeded(what, param="truncate_prompt_tokens", hint="shorten the query")
         kept = min((each for each in (left, most_second) if each is not None), default=None)
         return self._fitting(self._tokenizer.joined(ends[0], ends[1][:kept]), "documents")
 
