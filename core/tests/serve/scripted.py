@@ -137,7 +137,7 @@ class ScriptedEngine:
     def boot(self) -> Any:
         checkpoint = Checkpoint(path=Path("/scripted"), config={}, generation_config=self.generation_config)
         facts = SimpleNamespace(max_model_len=self.info.max_model_len)
-        return SimpleNamespace(checkpoint=checkpoint, facts=facts)
+        return SimpleNamespace(checkpoint=checkpoint, facts=facts, pooling=None)
 
     @property
     def stats(self) -> EngineStats:

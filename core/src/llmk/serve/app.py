@@ -28,7 +28,7 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.files import FileForm
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from llmk.serve.routes import chat, completions, files, io, models, pins, tokens
+from llmk.serve.routes import chat, completions, files, io, models, pins, pooling, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import Refusal
@@ -63,12 +63,12 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
     taken = set()
-    for routes in (chat, completions, files, batch_routes, io, models, tokens, pins, service_routes):
+    for routes in (chat, completions, pooling, files, batch_routes, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
         taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
     app.include_router(router_of(service.routes, taken))
     bodies = (BatchRequest, ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, FileForm, PinRequest)
-    openapi.install(app, *bodies, with_keys=bool(config.api_keys))
+    openapi.install(app, *bodies, *pooling.BODIES, with_keys=bool(config.api_keys))
     return app
 
 

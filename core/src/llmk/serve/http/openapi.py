@@ -10,12 +10,17 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from llmk.serve.http.auth import OPEN_PATHS
-from llmk.serve.protocol import answers, batches, files
+from llmk.serve.protocol import answers, batches, files, pooling_answers
 from llmk.serve.protocol.base import Body
 
 ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/v1/chat/completions"): answers.ChatAnswer,
     ("post", "/v1/completions"): answers.TextAnswer,
+    ("post", "/v1/embeddings"): pooling_answers.EmbeddingsAnswer,
+    ("post", "/pooling"): pooling_answers.PoolingAnswer,
+    **{("post", f"{at}/classify"): pooling_answers.ClassesAnswer for at in ("", "/v1")},
+    **{("post", f"{at}/score"): pooling_answers.ScoresAnswer for at in ("", "/v1")},
+    **{("post", f"{at}/rerank"): pooling_answers.RanksAnswer for at in ("", "/v1", "/v2")},
     ("get", "/v1/io"): answers.ProcessorsAnswer,
     ("post", "/v1/io/{name}"): None,
     ("get", "/v1/models"): answers.ModelsAnswer,

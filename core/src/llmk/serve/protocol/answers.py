@@ -167,6 +167,7 @@ class ModelAnswer(Answer):
     created: int
     owned_by: str
     max_model_len: int
+    capabilities: list[str]
 
 
 class ModelsAnswer(Answer):

@@ -13,6 +13,7 @@ from llmk.engine.wire.prompt import EmbeddedPrompt, EmbeddingRun, token_ids_of
 from llmk.engine.wire.request import RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.choice_deltas import Job
+from llmk.serve.generation.pooling_jobs import PoolingJob
 from llmk.serve.http.json_response import JsonResponse
 
 ROUTE = "route:"
@@ -81,7 +82,7 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
         return Job(self.context, Prompts(self.prompts, self.embeddings), self.params, self.reading, self.stop)
 
 
-Prepared = Refused | Rendered | Pinning | Generation
+Prepared = Refused | Rendered | Pinning | Generation | PoolingJob
 
 
 class PreparedReply(msgspec.Struct, array_like=True):
