@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import ParserContext, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallFailed, ToolCallStart
-from llmk_parsers.hermes import Hermes
+from llmk_parsers.tools.hermes import Hermes
 from llmk_testing.parsers import check_chunking, check_parser
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import ParserContext, ReasoningDelta, TextDelta
-from llmk_parsers.deepseek_r1 import DeepSeekR1
-from llmk_parsers.qwen3 import Qwen3
+from llmk_parsers.reasoning.deepseek_r1 import DeepSeekR1
+from llmk_parsers.reasoning.qwen3 import Qwen3
 from llmk_parsers.think_tags import ThinkTags
 from llmk_testing.parsers import check_chunking, check_parser
 

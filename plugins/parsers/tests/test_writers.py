@@ -14,10 +14,10 @@ from llguidance import LLMatcher, LLTokenizer
 
 from llmk.api import CallWriter, ParserContext, WrittenCall
 from llmk.kernel.loader import load_object as load
-from llmk_parsers import specs
+from llmk_parsers.specs import tools_json
 from llmk_testing.parsers import parse
 
-DIALECTS = {spec.name: spec for spec in specs.llmk_tool_parsers() if spec.writer}
+DIALECTS = {spec.name: spec for spec in tools_json.TOOL_PARSERS if spec.writer}
 TOKENIZER = LLTokenizer("byte")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),

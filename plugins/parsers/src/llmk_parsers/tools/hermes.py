@@ -9,6 +9,14 @@ from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
+EXAMPLES = (
+    'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": [1, 2]}}\n</tool_call>',
+    '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>\n<tool_call>\n'
+    '{"name": "b", "arguments": {"x": "}\\""}}\n</tool_call>\nDone.',
+    '<tool_call>{"arguments": {"text": "\\u00e9\\ud83d\\ude00 </tool_call>"}, "name": "say"}</tool_call>',
+)
+"""Answers as models write them, for the conformance kit."""
+
 _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
 _OUTSIDE = markers(_OPEN)

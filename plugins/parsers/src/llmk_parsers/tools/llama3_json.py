@@ -10,6 +10,13 @@ from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
+EXAMPLES = (
+    '{"name": "get_weather", "parameters": {"city": "Oslo", "days": [1, 2]}}',
+    '<|python_tag|>{"name": "a", "parameters": {}}; {"name": "b", "parameters": {"x": "}; {\\""}}',
+    '{"parameters": {"text": "\\u00e9\\ud83d\\ude00"}, "name": "say"}',
+)
+"""Answers as models write them, for the conformance kit."""
+
 _TAG = "<|python_tag|>"
 _CALL_STARTS = markers(_TAG, "{")
 _SPACE = re.compile(r"\s*")
