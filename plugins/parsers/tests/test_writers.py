@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dialects import SPECS, load, make
+from dialects import load, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from llmk.api import CallWriter, WrittenCall
+from llmk_parsers.specs import tools_json, tools_lists, tools_pythonic
 from llmk_testing.parsers import parse
 
-DIALECTS = {name: spec for name, spec in SPECS.items() if spec.writer}
+FAMILIES = (tools_json, tools_lists, tools_pythonic)
+DIALECTS = {f"tools/{spec.name}": spec for family in FAMILIES for spec in family.TOOL_PARSERS if spec.writer}
 TOKENIZER = LLTokenizer("byte")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
