@@ -101,7 +101,7 @@ CASES = {
     "mistral, two names": ("mistral", "[TOOL_CALLS]f g{}", None, []),
     "mistral, separator cut off": ("mistral", "[TOOL_CALLS]f[AR", None, []),
     "mistral, arguments cut off": ("mistral", '[TOOL_CALLS]f[ARGS]{"x": 1', None, []),
-    "mistral, arguments that are none": ("mistral", "[TOOL_CALLS]f[ARGS]{x}B", None, []),
+    "mistral, arguments of another kind": ("mistral", "[TOOL_CALLS]f[ARGS]{x}B", None, []),
     "mistral, a call and none": ("mistral", "[TOOL_CALLS]g{}[TOOL_CALLS]f B", "[TOOL_CALLS]f B", [G]),
     "mistral, long name": ("mistral", "[TOOL_CALLS]" + "f" * 300 + "{}", None, []),
     "mistral_list": ("mistral_list", f"[TOOL_CALLS][{CALL}]", "", [F]),
