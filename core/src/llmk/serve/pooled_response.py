@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
-
 from llmk.api import LlmkError
 from llmk.engine.cooperative import Yielder
 from llmk.engine.text.pooler import embedding_of, probabilities, scores_of
@@ -23,19 +21,19 @@ _API_VERSION = {"api_version": {"version": "2"}, "billed_units": {"search_units"
 """What Cohere's clients read of a response's ``meta``."""
 
 
-async def pooled(service: Service, job: PoolingJob) -> dict[str, Any]:
-    """The response to a job, as plain data that is encoded in part.
+async def pooled(service: Service, job: PoolingJob, *, encode: bool = True) -> dict[str, Any]:
+    """The response to a job, as plain data. With ``encode``, its entries are encoded already.
 
-    Numbers are encoded a row at a time, so that a large response doesn't hold the event loop. Raises what
+    Numbers are converted a row at a time, so that a large response doesn't hold the event loop. Raises what
     :meth:`~llmk.engine.async_llm.AsyncLLM.pool` raises.
     """
     rows, num_tokens, yielder = await _rows(service, job)
     head = service.head(job.context)
     shared = {"id": head["id"], "model": head["model"]}
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    entries = []
+    entries: list[Any] = []
     for entry in _ranked(rows, job) if job.form == "ranks" else _entries(service, rows, job):
-        entries.append(encoded(entry))
+        entries.append(encoded(entry) if encode else entry)
         await yielder.step()
     if job.form == "ranks":
         return {**shared, "results": entries, "usage": usage, "meta": _API_VERSION}
@@ -112,9 +110,3 @@ def _ranked(rows: list[array[float]], job: PoolingJob) -> Iterator[dict[str, Any
     for at in best:
         entry: dict[str, Any] = {"index": at, "relevance_score": scores[at]}
         yield {**entry, "document": {"text": job.documents[at]}} if job.documents else entry
-
-
-def plain(response: dict[str, Any]) -> dict[str, Any]:
-    """A response that is encoded in part as plain data, for plugins."""
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(response))
-    return found

@@ -62,7 +62,7 @@ class InputFields(PooledFields):
 class EmbeddingRequest(InputFields):
     """The body of a request for embeddings."""
 
-    encoding_format: Literal["float", "base64"] = Field(
+    encoding_format: Literal["float", "base64"] | None = Field(
         default="float", description="base64: of 32-bit floating-point numbers, the low bytes first"
     )
     dimensions: Positive | None = Field(default=None, description="keep so many of an embedding's first numbers")

@@ -167,6 +167,9 @@ class RequestPreparer:
         if isinstance(made, Generation):
             made.stream, made.options = wanted.stream, dict(wanted.options)
             return made
+        if isinstance(made, PoolingJob):
+            made.options = dict(wanted.options)
+            return made
         result = msgspec.json.decode(made.body) if isinstance(made, Rendered) else {}
         return Rendered(msgspec.json.encode(route.api.result(result, wanted.options, self._served.describe())))
 
