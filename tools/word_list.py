@@ -36,6 +36,7 @@ DATA = {
 
 ALLOWED = {
     "tool▁calls▁begin": "DeepSeek's control token",
+    "BEGIN IMMEDIATE": "a statement of SQLite",
     "itertools.product": "a function of the standard library",
     "have not told": "a reply in the demo model's training data, which models/training/evaluate.py looks for",
 }

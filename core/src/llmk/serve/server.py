@@ -54,8 +54,8 @@ class Server(uvicorn.Server):
     @classmethod
     def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
         """Creates the server for an engine, with the engine's settings."""
-        section, dialect = engine.boot.settings.config.server, Dialect.choose(engine.boot)
-        return cls(Service(engine, dialect, section, workers, spans), tls)
+        config, dialect = engine.boot.settings.config, Dialect.choose(engine.boot)
+        return cls(Service(engine, dialect, config.server, workers, spans, config.storage), tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Listens as uvicorn does, but with :class:`Connection` and a deadline for TLS handshakes."""

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from llmk.config.logs import request_id
 from llmk.config.schema import ServerSection
+from llmk.config.storage_section import StorageSection
 from llmk.engine.text.io_processors import IOHost
 from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation.parsing import Dialect
@@ -22,6 +23,7 @@ from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
+from llmk.serve.storage.store import Storage
 from llmk.serve.workers.prepared_request import Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
@@ -57,8 +59,10 @@ class Service:
         config: ServerSection,
         workers: Workers,
         spans: Spans | None = None,
+        storage: StorageSection | None = None,
     ) -> None:
         self.engine = engine
+        self.storage = Storage(storage or StorageSection(), engine.model_name)
         self.workers = workers
         self.config = config
         self.created = int(time.time())
