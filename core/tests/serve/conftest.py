@@ -30,9 +30,9 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture
 def make_service(engine: ScriptedEngine) -> Callable[..., Service]:
-    def make(dialect: Dialect = DIALECT, **server: Any) -> Service:
-        workers = InlineWorkers(engine, dialect)
-        return Service(engine, dialect, ServerSection(**server), workers)  # type: ignore[arg-type]
+    def make(dialect: Dialect = DIALECT, routes: Any = None, **server: Any) -> Service:
+        workers: Any = InlineWorkers(engine, dialect, routes=routes)
+        return Service(engine, dialect, ServerSection(**server), workers, routes=routes)  # type: ignore[arg-type]
 
     return make
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +33,7 @@ from llmk.engine.wire.request import EngineStats, RequestContext, StepTimes, Tok
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.kernel.discovery import Plugin
 from llmk.kernel.registry import Registered
+from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import LocalReaders
 from llmk.serve.workers.prepare_worker import RequestPreparer
@@ -135,7 +136,8 @@ class ScriptedEngine:
     @property
     def boot(self) -> Any:
         checkpoint = Checkpoint(path=Path("/scripted"), config={}, generation_config=self.generation_config)
-        return SimpleNamespace(checkpoint=checkpoint)
+        facts = SimpleNamespace(max_model_len=self.info.max_model_len)
+        return SimpleNamespace(checkpoint=checkpoint, facts=facts)
 
     @property
     def stats(self) -> EngineStats:
@@ -228,13 +230,21 @@ COMPILER = Registered(
 class InlineWorkers:
     """What workers do, done in a thread of this process, and as it is when it comes from one."""
 
-    def __init__(self, engine: ScriptedEngine, dialect: Dialect, limits: LimitsSection | None = None) -> None:
+    def __init__(
+        self,
+        engine: ScriptedEngine,
+        dialect: Dialect,
+        limits: LimitsSection | None = None,
+        routes: Mapping[str, PluginRoute] | None = None,
+    ) -> None:
         self.readers = LocalReaders(dialect)
         tokenizer: Any = engine.tokenizer
         boot: Any = engine.boot
         limits = limits or LimitsSection()
         grammars = GrammarChecker(COMPILER, Config(limits=limits))
-        served = ServedModel(engine.model_name, tokenizer, dialect, grammars, engine.default_params, limits, boot)
+        served = ServedModel(
+            engine.model_name, tokenizer, dialect, grammars, engine.default_params, limits, boot, routes=routes or {}
+        )
         self._preparing = RequestPreparer(served)
 
     async def prepare(self, work: Work, body: bytes) -> Prepared:

@@ -24,14 +24,22 @@ RouteKind = Literal["chat", "text", "tokenize", "embed", "info"]
 class TranslatedRequest:
     """A request in terms of llmk's own routes.
 
-    ``body`` is the body of the route of that ``kind``; it has no ``stream`` and no ``stream_options``, which
-    ``stream`` replaces. ``options`` is plain JSON data, which ``open`` or ``result`` gets.
+    Attributes:
+        body: the body of the route of that ``kind``, without ``stream`` and ``stream_options``, which ``stream``
+            replaces. Of the kind ``"info"``, a ``model`` is checked, and nothing else.
+        options: plain JSON data, which ``open`` or ``result`` gets.
+        thinking: whether the model should reason, or how much (``"low"``, ``"medium"``, ``"high"``), as far as its chat
+            template has a switch for that. A template without one ignores it.
+        fit_max_tokens: whether a limit of tokens that exceeds what the model's context has left is lowered, and is not
+            an error.
     """
 
     kind: RouteKind
     body: Mapping[str, Any]
     stream: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    thinking: bool | str | None = None
+    fit_max_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +172,17 @@ class ApiRoute(Protocol):
 
     @abstractmethod
     def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: ServedModelInfo) -> Any:
-        """The response to other kinds. ``result`` is the JSON that llmk's own route returns, empty for ``"info"``."""
+        """The response to other kinds: JSON data, or a ``str`` for plain text. ``result`` is what llmk's own route
+        returns, empty for ``"info"``.
+
+        Raises:
+            RequestError: as ``translate`` does.
+        """
         ...
 
     @abstractmethod
     def error(self, status: int, error: Mapping[str, Any]) -> Frame:
         """An error in the API's format; its event is the name that it has in a stream. ``error`` has ``message``,
-        ``type``, ``param`` and ``code`` as in OpenAI's API."""
+        ``type``, ``param`` and ``code`` as in OpenAI's API, and ``request_id``, the request's id, which every response
+        also has as the header ``request-id``."""
         ...

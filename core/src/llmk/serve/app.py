@@ -19,6 +19,7 @@ from llmk.serve.http.disconnects import ClientGone, on_client_gone
 from llmk.serve.http.limits import Limits
 from llmk.serve.integrity import check_integrity
 from llmk.serve.metrics.access_log import AccessLogMiddleware
+from llmk.serve.plugin_routes import RouteResponses, router_of
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
@@ -34,6 +35,8 @@ def create_app(service: Service) -> FastAPI:
     config = service.config
     check_integrity()
     layers = [Middleware(AccessLogMiddleware, metrics=service.metrics), Middleware(AllowedHosts, section=config)]
+    if service.routes:
+        layers.insert(0, Middleware(RouteResponses, routes=list(service.routes.values())))
     if config.cors_origins:
         layers.append(
             Middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])
@@ -54,8 +57,11 @@ def create_app(service: Service) -> FastAPI:
     errors.install(app)
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
+    taken = set()
     for routes in (chat, completions, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
+        taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
+    app.include_router(router_of(service.routes, taken))
     bodies = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
     openapi.install(app, *bodies, with_keys=bool(config.api_keys))
     return app

@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmk.serve.app import create_app
+from llmk.serve.generation.api_routes import load_routes
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.http.connection import Connection
 from llmk.serve.http.listener import BACKLOG
@@ -54,8 +55,11 @@ class Server(uvicorn.Server):
     @classmethod
     def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
         """Creates the server for an engine, with the engine's settings."""
-        config, dialect = engine.boot.settings.config, Dialect.choose(engine.boot)
-        return cls(Service(engine, dialect, config.server, workers, spans, config.storage), tls)
+        boot, config = engine.boot, engine.boot.settings.config
+        made = Service(
+            engine, Dialect.choose(boot), config.server, workers, spans, config.storage, load_routes(boot.registry)
+        )
+        return cls(made, tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Listens as uvicorn does, but with :class:`Connection` and a deadline for TLS handshakes."""

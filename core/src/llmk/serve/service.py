@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 import uuid
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ from llmk.config.schema import ServerSection
 from llmk.config.storage_section import StorageSection
 from llmk.engine.text.io_processors import IOHost
 from llmk.engine.wire.request import RequestContext
+from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import Readers
 from llmk.serve.http.auth import tenant_of
@@ -24,11 +26,14 @@ from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
 from llmk.serve.storage.store import Storage
-from llmk.serve.workers.prepared_request import Prepared, Refusal, Refused, Work
+from llmk.serve.workers.prepared_request import ROUTE, Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.serve.metrics.spans import Spans
+
+_SECRET = frozenset({"authorization", "cookie", "x-admin-key", "x-api-key"})
+"""Headers that plugins don't get."""
 
 
 class Workers(Protocol):
@@ -50,7 +55,8 @@ class Workers(Protocol):
 
 
 class Service:
-    """A served model. ``spans`` exports a span of each request. ``stopping`` is set when running requests must end."""
+    """A served model. ``spans`` exports a span of each request; ``routes`` are those of plugins, by id. ``stopping`` is
+    set when running requests must end."""
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Service:
         workers: Workers,
         spans: Spans | None = None,
         storage: StorageSection | None = None,
+        routes: Mapping[str, PluginRoute] | None = None,
     ) -> None:
         self.engine = engine
         self.storage = Storage(storage or StorageSection(), engine.model_name)
@@ -71,6 +78,7 @@ class Service:
         if spans is not None:
             self.metrics.listeners.append(partial(spans.end, engine.model_name))
         self.dialect = dialect
+        self.routes = routes or {}
 
     def head(self, context: RequestContext) -> dict[str, Any]:
         """The common fields of all responses. Equal fingerprints mean equal plans, so equal seeds give equal
@@ -89,8 +97,13 @@ class Service:
             ClientGone, ShuttingDown: if the client disconnects or the server stops.
         """
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
-        body, work = await request.body(), Work(kind, context_of(request, id), info)
-        prepared = await while_connected(self.workers.prepare(work, body), request.receive, self.stopping)
+        headers = _public_headers(request) if kind.startswith(ROUTE) else {}
+        work = Work(kind, context_of(request, id), info, headers)
+        if request.method == "POST":
+            preparing = self.workers.prepare(work, await request.body())
+            prepared = await while_connected(preparing, request.receive, self.stopping)
+        else:
+            prepared = await self.workers.prepare(work, b"null")
         if isinstance(prepared, Refused):
             raise Refusal(prepared)
         return prepared
@@ -118,6 +131,10 @@ async def admin(request: Request) -> None:
     if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
         raise Forbidden("this route is for operators only", hint=hint)
+
+
+def _public_headers(request: Request) -> dict[str, str]:
+    return {name: value for name, value in request.headers.items() if name not in _SECRET}
 
 
 def new_id(prefix: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -18,22 +19,39 @@ from llmk.serve.http.json_response import END_OF_STREAM, JsonResponse, server_se
 from llmk.serve.service import Service
 
 
-class Renderer(Protocol):
-    """A response format."""
+@dataclass(frozen=True, slots=True)
+class StreamFormat:
+    """How the chunks of a streamed response are sent: each as ``encode`` writes it, and ``end`` after the last.
+    ``error`` returns the chunk for an error, from its status and error object."""
 
-    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[dict[str, Any]]:
+    media_type: bytes
+    encode: Callable[[Any], bytes]
+    end: bytes
+    error: Callable[[int, Mapping[str, Any]], Any]
+
+
+EVENTS = StreamFormat(
+    b"text/event-stream; charset=utf-8", server_sent_event, END_OF_STREAM, lambda status, error: error
+)
+"""OpenAI's."""
+
+
+class Renderer(Protocol):
+    """A response format. Its chunks are what its :class:`StreamFormat` encodes."""
+
+    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Any]:
         """The chunks of a streamed response for one delta, with the ``usage`` so far."""
         ...
 
-    def last_chunks(self, usage: Usage) -> Iterator[dict[str, Any]]:
+    def last_chunks(self, usage: Usage) -> Iterator[Any]:
         """The chunks after the last delta."""
         ...
 
-    def add(self, delta: ChoiceDelta) -> None:
+    def add(self, delta: ChoiceDelta, usage: Usage) -> None:
         """Adds a delta to the complete response."""
         ...
 
-    def whole(self, usage: Usage) -> dict[str, Any]:
+    def whole(self, usage: Usage) -> Mapping[str, Any]:
         """The complete response, after all deltas were added."""
         ...
 
@@ -45,12 +63,15 @@ class AnswerResponse(Response):
     before the first chunk are sent as error responses; later ones as an event, after which the stream ends.
     """
 
-    def __init__(self, service: Service, job: Job, renderer: Renderer, *, stream: bool) -> None:
+    def __init__(
+        self, service: Service, job: Job, renderer: Renderer, *, stream: bool, form: StreamFormat = EVENTS
+    ) -> None:
         super().__init__()
         self._service = service
         self._job = job
         self._renderer = renderer
         self._stream = stream
+        self._form = form
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,29 +87,27 @@ class AnswerResponse(Response):
                 return
             status, body, _ = errors.describe(error)
             errors.log(error, status)
-            await send(_body(server_sent_event(body) + END_OF_STREAM, more=False))
+            await send(_body(self._form.encode(self._form.error(status, body)) + self._form.end, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         usage, yielder = Usage(), Yielder()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
-                self._renderer.add(delta)
+                self._renderer.add(delta, usage)
                 await yielder.step()
         self._started = True
         await JsonResponse(self._renderer.whole(usage))(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
-        usage, yielder = Usage(), Yielder()
+        usage, yielder, encode = Usage(), Yielder(), self._form.encode
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
-                if events := b"".join(map(server_sent_event, self._renderer.chunks(delta, usage))):
+                if events := b"".join(map(encode, self._renderer.chunks(delta, usage))):
                     await self._start(send)
                     await send(_body(events))
                 await yielder.step()
         await self._start(send)
-        await send(
-            _body(b"".join(map(server_sent_event, self._renderer.last_chunks(usage))) + END_OF_STREAM, more=False)
-        )
+        await send(_body(b"".join(map(encode, self._renderer.last_chunks(usage))) + self._form.end, more=False))
 
     def _deltas(self, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
         deltas = answer(self._service.engine, self._job, usage, self._service.workers.readers)
@@ -97,7 +116,7 @@ class AnswerResponse(Response):
     async def _start(self, send: Send) -> None:
         if not self._started:
             self._started = True
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            headers = [(b"content-type", self._form.media_type), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from llmk.api import ParserContext
+from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
@@ -64,3 +65,11 @@ class Hermes(ToolMachine):
         self._close_owed = self._close_owed or called
         self._state = self._body if called else self._content
         return True
+
+
+WRITER = JsonWriter(
+    trigger=_OPEN,
+    markers=(_OPEN, _CLOSE),
+    opening=f'{_OPEN}\n{{"name": ',
+    closing=f"}}\n{_CLOSE}",
+)

@@ -6,6 +6,7 @@ import re
 
 from llmk.api import ParserContext
 from llmk_parsers.json_value import Brackets
+from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
@@ -78,3 +79,6 @@ class Llama3Json(ToolMachine):
             self._state = self._content
             return True
         return False
+
+
+WRITER = JsonWriter(middle=', "parameters": ', separator="; ")

@@ -84,7 +84,7 @@ class ChatRenderer:
         if self._include_usage:
             yield self._envelope([], usage_object(usage))
 
-    def add(self, delta: ChoiceDelta) -> None:
+    def add(self, delta: ChoiceDelta, usage: Usage) -> None:
         """Adds a delta to the complete response."""
         choice = self._choices.setdefault(delta.index, _empty_choice(delta.index))
         for wire, entries in self._wires(delta):

@@ -49,7 +49,7 @@ class CompletionRenderer:
         if self._include_usage:
             yield self._envelope([], usage_object(usage))
 
-    def add(self, delta: ChoiceDelta) -> None:
+    def add(self, delta: ChoiceDelta, usage: Usage) -> None:
         """Adds a delta to the complete response."""
         new = self._choice(delta)
         whole = self._choices.setdefault(delta.index, {**new, "text": "", "logprobs": None})

@@ -60,8 +60,9 @@ class Jobs:
         self._dialect = dialect
         self.template = TemplateVariables(model.tokenizer.chat_templates)
 
-    def chat(self, request: ChatRequest, context: RequestContext) -> Job:
-        """The job of a chat completion. Raises :class:`~llmk.api.RequestError`, naming the field."""
+    def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Job:
+        """The job of a chat completion. ``fit`` lowers a limit of tokens to what the context has left. Raises
+        :class:`~llmk.api.RequestError`, naming the field."""
         tools = request.offered_tools
         if tools:
             self._check_tools()
@@ -86,12 +87,13 @@ class Jobs:
             rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
             params = replace(params, stop=())
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
-        self._check_room(prompt.token_ids, request.token_limit, param)
+        params = self._within_room(prompt.token_ids, params, request.token_limit, param, fit=fit)
         reading = encode_setup(ReaderSetup(parsing, rules)) if parsers else b""
         return self._job(request, context, [prompt.token_ids], params, stop, reading)
 
-    def text(self, request: CompletionRequest, context: RequestContext) -> Job:
-        """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
+    def text(self, request: CompletionRequest, context: RequestContext, *, fit: bool = False) -> Job:
+        """The job of a text completion, which no parser reads. ``fit`` as in :meth:`chat`. Raises
+        :class:`~llmk.api.RequestError`."""
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
         params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
@@ -102,7 +104,7 @@ class Jobs:
             check_taken(self._model.info.embeddings)
             prompts = [embedded([from_base64(text)], self._model.info) for text in request.embeddings]
         for prompt in prompts:
-            self._check_room(prompt, request.max_tokens, "max_tokens")
+            params = self._within_room(prompt, params, request.max_tokens, "max_tokens", fit=fit)
         return self._job(request, context, prompts, params, params.stop)
 
     def echo(self, request: CompletionRequest) -> list[str]:
@@ -169,16 +171,22 @@ class Jobs:
         own = replace(context, priority=request.priority, cache_salt=request.cache_salt)
         return Job(own, prompts, input_processor.checked(params), reading, stop)
 
-    def _check_room(self, prompt: list[int] | EmbeddedPrompt, limit: int | None, param: str) -> None:
-        """Refuses a token limit that does not fit in the context; without a limit, the output may fill the context."""
+    def _within_room(
+        self, prompt: list[int] | EmbeddedPrompt, params: SamplingParams, limit: int | None, param: str, *, fit: bool
+    ) -> SamplingParams:
+        """Refuses a token limit that does not fit in the context, or lowers it where it should ``fit``; without a
+        limit, the output may fill the context."""
         room = self._model.info.max_model_len - len(prompt)
         if limit is not None and limit > room > 0:
+            if fit:
+                return replace(params, max_tokens=room)
             raise ContextLengthExceeded(
                 f"{limit} tokens were requested after a prompt of {len(prompt)}, but the model's context is "
                 f"{self._model.info.max_model_len} tokens",
                 param=param,
                 hint=f"request {room} or fewer, or set no limit",
             )
+        return params
 
     def _check_tools(self) -> None:
         if not self.template.knows("tools"):

@@ -48,6 +48,16 @@ class TemplateVariables:
         """The request's switch for reasoning, ``None`` if it is not set."""
         return next((bool(options[name]) for name in THINKING_SWITCHES if name in options), None)
 
+    def wish(self, thinking: bool | str) -> dict[str, Any]:
+        """The keyword arguments that turn reasoning on or off, or set how much, as far as there are switches for it."""
+        found: dict[str, Any] = {}
+        switch = next((name for name in THINKING_SWITCHES if self._variables and name in self._variables), None)
+        if switch is not None:
+            found[switch] = bool(thinking)
+        if self._variables and "reasoning_effort" in self._variables and isinstance(thinking, str):
+            found["reasoning_effort"] = thinking
+        return found
+
     def _effort(self, effort: str) -> dict[str, Any]:
         if self._variables is not None and "reasoning_effort" in self._variables:
             return {"reasoning_effort": effort}

@@ -35,7 +35,7 @@ class ApiKeys:
             return
         tenant = self._tenant(Headers(scope=scope))
         if scope["type"] != "http" or (scope["path"] not in OPEN_PATHS and not tenant):
-            message = "a valid API key is needed: send the header 'Authorization: Bearer KEY'"
+            message = "a valid API key is needed: send the header 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'"
             await JsonResponse(error_object(message, 401), 401, {"www-authenticate": "Bearer"})(scope, receive, send)
             return
         scope.setdefault("state", {})["tenant"] = tenant
@@ -43,7 +43,7 @@ class ApiKeys:
 
     def _tenant(self, headers: Headers) -> str:
         """The tenant of a valid key, else ``""``."""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
+        scheme, _, key = headers.get("authorization", f"bearer {headers.get('x-api-key', '')}").partition(" ")
         given = _digest(key.strip().encode("latin-1"))
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         return given.hex()[:TENANT_DIGITS] if scheme.lower() == "bearer" and any(matches) else ""

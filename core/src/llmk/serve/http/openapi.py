@@ -29,7 +29,7 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/tokenize"): answers.TokensAnswer,
     ("post", "/detokenize"): answers.PromptAnswer,
 }
-"""The schema of each route's JSON response; ``None``: any object."""
+"""The schema of each route's JSON response; ``None``: any object, as for routes of plugins."""
 STREAMED = ("/v1/chat/completions", "/v1/completions")
 ADMIN_PATH = "/v1/cache/pins"
 ERRORS = {
@@ -118,7 +118,7 @@ def _content(method: str, path: str) -> Iterator[tuple[str, Any]]:
     if path == "/metrics":
         yield "text/plain", {"schema": {"type": "string"}}
         return
-    shape = ANSWERS[method, path]
+    shape = ANSWERS.get((method, path))
     schema = {"$ref": f"#/components/schemas/{shape.__name__}"} if shape else {"type": "object"}
     yield _JSON, {"schema": schema}
     if path in STREAMED:

@@ -15,13 +15,14 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from llmk.api import RequestError
+from llmk.api import RequestError, TranslatedRequest
 from llmk.config import logs
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.engine.wire.request import RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
+from llmk.serve.generation.api_routes import PluginRoute, translated
 from llmk.serve.generation.choice_deltas import Job
 from llmk.serve.generation.jobs import Jobs
 from llmk.serve.http import errors
@@ -35,6 +36,7 @@ from llmk.serve.workers import served_model
 from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_embeddings
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.prepared_request import (
+    ROUTE,
     Generation,
     Pinning,
     Prepared,
@@ -110,13 +112,15 @@ class RequestPreparer:
         """Prepares a request. Returns any error of the request as a response that says so."""
         logs.request_id.set(work.context.log_id)
         try:
-            schema, make = _KINDS[work.kind]
             body = self._body(raw, work.info.max_model_len)
-            request = schema.model_validate(body)
-            model, adapters = getattr(request, "model", None), self._served.adapters
-            errors.check_model(model, self._served.model_name, adapters)
-            context = replace(work.context, adapter=model) if model in adapters else work.context
-            return make(self._builder_for(work), request, context)
+            if not work.kind.startswith(ROUTE):
+                return self._made(work.kind, work, body)
+            route = self._served.routes[work.kind.removeprefix(ROUTE)]
+            wanted = translated(route, body, work.headers)
+            body = self._body_of(wanted, work)
+            options = {"fit": True} if wanted.fit_max_tokens else {}
+            made = self._made(wanted.kind, work, body, **options) if wanted.kind != "info" else None
+            return self._converted(route, wanted, made)
         except ValidationError as error:
             param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
             return Refused(400, _object(message, 400, param, code), {})
@@ -128,6 +132,32 @@ class RequestPreparer:
             errors.log(error, status)
             details = body["error"]
             return Refused(status, _object(details["message"], status, details["param"], details["code"]), headers)
+
+    def _body_of(self, wanted: TranslatedRequest, work: Work) -> dict[str, Any]:
+        """The body for llmk's own route."""
+        body = dict(wanted.body)
+        errors.check_model(body.get("model"), self._served.model_name, self._served.adapters)
+        check_counts(body, self._served.limits, work.info.max_model_len)
+        if wanted.thinking is not None:
+            switches = self._builder_for(work).wish(wanted.thinking)
+            body["chat_template_kwargs"] = {**switches, **body.get("chat_template_kwargs", {})}
+        return body
+
+    def _made(self, kind: str, work: Work, body: Any, **options: bool) -> Prepared:
+        schema, make = _KINDS[kind]
+        request = schema.model_validate(body)
+        model, adapters = getattr(request, "model", None), self._served.adapters
+        errors.check_model(model, self._served.model_name, adapters)
+        context = replace(work.context, adapter=model) if model in adapters else work.context
+        return make(self._builder_for(work), request, context, **options)
+
+    def _converted(self, route: PluginRoute, wanted: TranslatedRequest, made: Prepared | None) -> Prepared:
+        """What was prepared for a plugin's route: with its options, or as its result."""
+        if isinstance(made, Generation):
+            made.stream, made.options = wanted.stream, dict(wanted.options)
+            return made
+        result = msgspec.json.decode(made.body) if isinstance(made, Rendered) else {}
+        return Rendered(msgspec.json.encode(route.api.result(result, wanted.options, self._served.describe())))
 
     def _body(self, raw: bytes, max_model_len: int) -> Any:
         try:
@@ -168,14 +198,18 @@ class _RequestBuilder:
         self._model.info = info
         return self
 
-    def chat(self, request: ChatRequest, context: RequestContext) -> Generation:
-        self._check_processors(request)
-        return self._generation(self._jobs.chat(request, context), request, logprobs=request.logprobs)
+    def wish(self, thinking: bool | str) -> dict[str, Any]:
+        return self._jobs.template.wish(thinking)
 
-    def text(self, request: CompletionRequest, context: RequestContext) -> Generation:
+    def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Generation:
+        self._check_processors(request)
+        return self._generation(self._jobs.chat(request, context, fit=fit), request, logprobs=request.logprobs)
+
+    def text(self, request: CompletionRequest, context: RequestContext, *, fit: bool = False) -> Generation:
         self._check_processors(request)
         check_embeddings(request.embeddings, request.n, self._limits)
-        made = self._generation(self._jobs.text(request, context), request, logprobs=request.logprobs is not None)
+        job = self._jobs.text(request, context, fit=fit)
+        made = self._generation(job, request, logprobs=request.logprobs is not None)
         made.echo = self._jobs.echo(request) if request.echo else []
         return made
 
@@ -229,7 +263,7 @@ class _RequestBuilder:
             raise RequestError(what, param="logits_processors")
 
 
-_KINDS: Mapping[str, tuple[type[Body], Callable[[_RequestBuilder, Any, RequestContext], Prepared]]] = {
+_KINDS: Mapping[str, tuple[type[Body], Callable[..., Prepared]]] = {
     "chat": (ChatRequest, _RequestBuilder.chat),
     "text": (CompletionRequest, _RequestBuilder.text),
     "tokenize": (TokenizeRequest, _RequestBuilder.tokenize),

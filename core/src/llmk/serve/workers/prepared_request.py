@@ -15,17 +15,22 @@ from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.choice_deltas import Job
 from llmk.serve.http.json_response import JsonResponse
 
+ROUTE = "route:"
+"""Precedes the id of a plugin's route in :attr:`Work.kind`."""
+
 
 class Work(msgspec.Struct, array_like=True):
     """A request to be prepared: what it is for, and its context, as far as its body doesn't say it. The body is sent
     after it.
 
-    ``info`` is sent with each request, since it may be different after a restart of the engine.
+    ``info`` is sent with each request, since it may be different after a restart of the engine. ``headers`` are those
+    of the request, for routes of plugins.
     """
 
     kind: str
     context: RequestContext
     info: EngineInfo
+    headers: dict[str, str] = {}
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
@@ -53,7 +58,7 @@ class Pinning(msgspec.Struct, array_like=True, tag=True):
 class Generation(msgspec.Struct, array_like=True, tag=True):
     """A request for the engine. ``prompts`` are packed, and ``embeddings`` are those of each; empty: none has
     any. The other fields are those of :class:`~llmk.serve.generation.choice_deltas.Job`, and options for rendering the
-    response.
+    response; ``options`` are those of a plugin's route.
     """
 
     context: RequestContext
@@ -67,6 +72,7 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     stop: list[str] = []
     echo: list[str] = []
     embeddings: list[list[EmbeddingRun]] = []
+    options: dict[str, Any] = {}
 
     def job(self) -> Job:
         """What is to be generated."""

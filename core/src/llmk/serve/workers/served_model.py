@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from llmk.api import ServedModelInfo
 from llmk.config import logs
 from llmk.config.schema import LimitsSection
 from llmk.engine.text.grammars import GrammarChecker
@@ -14,6 +17,7 @@ from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.choices.grammars import choose_grammar
 from llmk.planning.packed_boot import pack, unpack
+from llmk.serve.generation.api_routes import PluginRoute, load_routes, model_info
 from llmk.serve.generation.parsing import Dialect
 
 if TYPE_CHECKING:
@@ -32,6 +36,12 @@ class ServedModel:
     limits: LimitsSection
     boot: Boot
     adapters: tuple[str, ...] = ()
+    routes: Mapping[str, PluginRoute] = field(default_factory=dict)
+    created: int = 0
+
+    def describe(self) -> ServedModelInfo:
+        """What routes of plugins get to know of the model."""
+        return model_info(self.boot, self.model_name, self.adapters, self.dialect, created=self.created)
 
 
 def given(boot: Boot) -> bytes:
@@ -50,6 +60,8 @@ def make(given: bytes) -> ServedModel:
         adapters=tuple(adapter.name for adapter in boot.adapters),
         tokenizer=tokenizer,
         dialect=Dialect.choose(boot),
+        routes=load_routes(boot.registry),
+        created=int(time.time()),
         grammars=GrammarChecker(choose_grammar(boot.registry, config)[0], config),
         default_params=default_params(boot.checkpoint.generation_config),
         limits=config.limits,
