@@ -207,7 +207,6 @@ def test_the_sequence_of_thinking_and_a_call() -> None:
         "output_item.done",
         "output_item.added",
         "function_call_arguments.delta",
-        "function_call_arguments.delta",
         "function_call_arguments.done",
         "output_item.done",
     ]

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llmk.api import AnswerHead, AnswerRenderer, ApiRoute, Frame
 from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
+from llmk.serve.http.json_response import named_event
 from llmk.serve.service import Service, service
 from llmk.serve.streaming import AnswerResponse, StreamFormat
 from llmk.serve.workers.prepared_request import ROUTE, Generation, Rendered
@@ -87,16 +88,11 @@ def _format_of(route: PluginRoute, id: str) -> StreamFormat:
 
     if route.spec.framing == "ndjson":
         return StreamFormat(b"application/x-ndjson", _line, b"", error)
-    return StreamFormat(b"text/event-stream; charset=utf-8", _named_event, b"", error)
+    return StreamFormat(b"text/event-stream; charset=utf-8", named_event, b"", error)
 
 
 def _line(frame: Frame) -> bytes:
     return msgspec.json.encode(frame.data) + b"\n"
-
-
-def _named_event(frame: Frame) -> bytes:
-    name = f"event: {frame.event}\n".encode() if frame.event else b""
-    return name + b"data: " + msgspec.json.encode(frame.data) + b"\n\n"
 
 
 class RouteResponses:

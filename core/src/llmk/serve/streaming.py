@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -61,10 +61,18 @@ class AnswerResponse(Response):
 
     The job and its sequences in the engine are aborted when the client disconnects or the server must stop. Errors
     before the first chunk are sent as error responses; later ones as an event, after which the stream ends.
+    ``before_end`` is called after the last delta, before the response or the last chunks are sent.
     """
 
     def __init__(
-        self, service: Service, job: Job, renderer: Renderer, *, stream: bool, form: StreamFormat = EVENTS
+        self,
+        service: Service,
+        job: Job,
+        renderer: Renderer,
+        *,
+        stream: bool,
+        form: StreamFormat = EVENTS,
+        before_end: Callable[[Usage], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__()
         self._service = service
@@ -72,6 +80,7 @@ class AnswerResponse(Response):
         self._renderer = renderer
         self._stream = stream
         self._form = form
+        self._before_end = before_end
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,33 +100,39 @@ class AnswerResponse(Response):
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         usage, yielder = Usage(), Yielder()
-        async with aclosing(self._deltas(scope, usage)) as deltas:
+        async with aclosing(deltas_of(self._service, self._job, usage, scope)) as deltas:
             async for delta in deltas:
                 self._renderer.add(delta, usage)
                 await yielder.step()
+        if self._before_end is not None:
+            await self._before_end(usage)
         self._started = True
         await JsonResponse(self._renderer.whole(usage))(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
         usage, yielder, encode = Usage(), Yielder(), self._form.encode
-        async with aclosing(self._deltas(scope, usage)) as deltas:
+        async with aclosing(deltas_of(self._service, self._job, usage, scope)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(encode, self._renderer.chunks(delta, usage))):
                     await self._start(send)
                     await send(_body(events))
                 await yielder.step()
+        if self._before_end is not None:
+            await self._before_end(usage)
         await self._start(send)
         await send(_body(b"".join(map(encode, self._renderer.last_chunks(usage))) + self._form.end, more=False))
-
-    def _deltas(self, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
-        deltas = answer(self._service.engine, self._job, usage, self._service.workers.readers)
-        return self._service.metrics.observe(deltas, RequestRecord(self._job, usage, scope))
 
     async def _start(self, send: Send) -> None:
         if not self._started:
             self._started = True
             headers = [(b"content-type", self._form.media_type), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def deltas_of(service: Service, job: Job, usage: Usage, scope: Scope) -> AsyncGenerator[ChoiceDelta, None]:
+    """The output of ``job``, counted in metrics. Closing it aborts the job."""
+    deltas = answer(service.engine, job, usage, service.workers.readers)
+    return service.metrics.observe(deltas, RequestRecord(job, usage, scope))
 
 
 def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:

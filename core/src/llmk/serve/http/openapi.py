@@ -16,6 +16,20 @@ from llmk.serve.protocol.base import Body
 ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/v1/chat/completions"): answers.ChatAnswer,
     ("post", "/v1/completions"): answers.TextAnswer,
+    ("post", "/v1/responses"): None,
+    ("get", "/v1/responses/{id}"): None,
+    ("delete", "/v1/responses/{id}"): answers.DeletedAnswer,
+    ("post", "/v1/responses/{id}/cancel"): None,
+    ("get", "/v1/responses/{id}/input_items"): answers.ItemsAnswer,
+    ("post", "/v1/responses/input_tokens"): answers.InputTokensAnswer,
+    ("post", "/v1/conversations"): answers.ConversationAnswer,
+    ("get", "/v1/conversations/{id}"): answers.ConversationAnswer,
+    ("post", "/v1/conversations/{id}"): answers.ConversationAnswer,
+    ("delete", "/v1/conversations/{id}"): answers.DeletedAnswer,
+    ("post", "/v1/conversations/{id}/items"): answers.ItemsAnswer,
+    ("get", "/v1/conversations/{id}/items"): answers.ItemsAnswer,
+    ("get", "/v1/conversations/{id}/items/{item_id}"): None,
+    ("delete", "/v1/conversations/{id}/items/{item_id}"): answers.ConversationAnswer,
     ("get", "/v1/io"): answers.ProcessorsAnswer,
     ("post", "/v1/io/{name}"): None,
     ("get", "/v1/models"): answers.ModelsAnswer,
@@ -30,7 +44,7 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/detokenize"): answers.PromptAnswer,
 }
 """The schema of each route's JSON response; ``None``: any object, as for routes of plugins."""
-STREAMED = ("/v1/chat/completions", "/v1/completions")
+STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/{id}")
 ADMIN_PATH = "/v1/cache/pins"
 ERRORS = {
     400: "The request is invalid; `param` names the field.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 from llmk.api import (
     Event,
@@ -35,13 +37,12 @@ class Output:
         self._blank = ""
         self._logprobs: Entries = []
 
-    def pass_on(self, event: Event, logprobs: Entries) -> Iterator[Json]:
-        """The events for ``event``. ``logprobs`` are of tokens since the last call of this method."""
-        self._logprobs += logprobs
+    def pass_on(self, event: Event) -> Iterator[Json]:
+        """The events for ``event``."""
         if isinstance(event, TextDelta):
             yield from self._text(event.text)
             return
-        self._logprobs, self._blank = [], ""
+        self._blank = ""
         if isinstance(event, ReasoningDelta):
             if event.text:
                 yield from self._reasoning(event.text)
@@ -58,8 +59,12 @@ class Output:
                 yield from self._text(event.text)
 
     def hold(self, logprobs: Entries) -> None:
-        """Keeps log-probabilities of tokens whose text is held back."""
+        """Keeps log-probabilities of tokens, until there is text that they are of."""
         self._logprobs += logprobs
+
+    def drop_logprobs(self) -> None:
+        """Forgets log-probabilities of tokens that are not text."""
+        self._logprobs = []
 
     def end(self, status: str) -> Iterator[Json]:
         """The events that close what is open; ``status`` is that of the last item. Without any item, there is an empty
@@ -131,6 +136,21 @@ class Output:
 
     def _id(self, kind: str) -> str:
         return f"{kind}_{self._number}o{len(self.items):04x}"
+
+
+def joined(events: Sequence[Event]) -> Iterator[Event]:
+    """``events``, with neighbours that are pieces of the same text as one."""
+    for _, run in groupby(events, _kind):
+        pieces = list(run)
+        first = pieces[0]
+        if len(pieces) > 1 and isinstance(first, TextDelta | ReasoningDelta | ToolCallArguments):
+            yield replace(first, text="".join(piece.text for piece in pieces if isinstance(piece, type(first))))
+        else:
+            yield from pieces
+
+
+def _kind(event: Event) -> tuple[type, int]:
+    return type(event), event.index if isinstance(event, ToolCallArguments) else -1
 
 
 def _covering(text: str, entries: Sequence[Json]) -> Entries:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
-from llmk.api import AnswerHead, Frame
+from llmk.api import AnswerHead, Frame, TextDelta, ToolCallFailed
 from llmk.engine.wire.request import TokenLogprobs
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
 from llmk.serve.responses.open_items import Json
-from llmk.serve.responses.output import Output
+from llmk.serve.responses.output import Output, joined
 
 
 class Tokens(Protocol):
@@ -61,6 +61,7 @@ class ResponseRenderer:
         self._output = Output(head.id, encrypted=encrypted)
         self._finish_reason: str | None = None
         self._opened = False
+        self._whole: Json | None = None
         self._number = 0
 
     def opening(self) -> Iterator[Frame]:
@@ -81,11 +82,11 @@ class ResponseRenderer:
         """The events of one delta, after those that open the response."""
         yield from self.opening()
         entries = [self._entry(logprobs) for logprobs in delta.logprobs] if self._tokens is not None else []
-        if not delta.events:
-            self._output.hold(entries)
-        for event in delta.events:
-            yield from map(self._numbered, self._output.pass_on(event, entries))
-            entries = []
+        self._output.hold(entries)
+        for event in joined(delta.events):
+            yield from map(self._numbered, self._output.pass_on(event))
+        if delta.events and not isinstance(delta.events[-1], TextDelta | ToolCallFailed):
+            self._output.drop_logprobs()
         if delta.finish_reason is not None:
             self._finish_reason = delta.finish_reason
             yield from map(self._numbered, self._output.end(self.status))
@@ -111,8 +112,10 @@ class ResponseRenderer:
 
     def whole(self, usage: Usage) -> Json:
         """The complete response, after all deltas were added."""
-        details = {"reason": "max_output_tokens"} if self.status == "incomplete" else None
-        return self.response(self.status, usage, incomplete_details=details)
+        if self._whole is None:
+            details = {"reason": "max_output_tokens"} if self.status == "incomplete" else None
+            self._whole = self.response(self.status, usage, incomplete_details=details)
+        return self._whole
 
     @property
     def status(self) -> str:

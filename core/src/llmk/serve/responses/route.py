@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from llmk.api import AnswerHead, AnswerRenderer, Frame, ServedModelInfo, TranslatedRequest
+from llmk.api import AnswerHead, AnswerRenderer, ApiRoute, Frame, RouteSpec, ServedModelInfo, TranslatedRequest
+from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.protocol.base import Body
 from llmk.serve.responses import translation
 from llmk.serve.responses.items import InputItem, Item
@@ -100,12 +101,14 @@ class Respond(_WithHistory):
     def _translated(
         self, request: ResponseRequest, history: Sequence[Item], items: Sequence[Item]
     ) -> TranslatedRequest:
+        kept = request.store or request.conversation is not None
         options = {
             "echo": {name: _text(value) for name, value in translation.echo(request).items()},
-            "input": [_text(item) for item in translation.normal(items, uuid.uuid4().hex)] if request.store else [],
+            "input": [_text(item) for item in translation.normal(items, uuid.uuid4().hex)] if kept else [],
             "encrypted": translation.wants_encrypted(request),
             "background": request.background,
-            "store": request.store,
+            "store": request.store if "store" in request.model_fields_set else None,
+            "logprobs": request.logprobs,
             "previous": request.previous_response_id,
             "conversation": request.conversation_id,
         }
@@ -147,13 +150,21 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-ROUTES = {
-    RESPOND: Respond(),
-    RESPOND + RESOLVED: Respond(resolved=True),
-    COUNT: CountTokens(),
-    COUNT + RESOLVED: CountTokens(resolved=True),
-    CONVERSE: Check(ConversationRequest),
-    UPDATE: Check(ConversationUpdate),
-    ADD: Check(ItemsRequest),
+def _core_route(name: str, path: str, api: ApiRoute) -> PluginRoute:
+    implementation = f"{__name__}:{type(api).__name__}"
+    return PluginRoute(RouteSpec(id=name, method="POST", path=path, implementation=implementation), api)
+
+
+CORE_ROUTES = {
+    name: _core_route(name, path, api)
+    for name, path, api in (
+        (RESPOND, "/v1/responses", Respond()),
+        (RESPOND + RESOLVED, "/v1/responses", Respond(resolved=True)),
+        (COUNT, "/v1/responses/input_tokens", CountTokens()),
+        (COUNT + RESOLVED, "/v1/responses/input_tokens", CountTokens(resolved=True)),
+        (CONVERSE, "/v1/conversations", Check(ConversationRequest)),
+        (UPDATE, "/v1/conversations/{id}", Check(ConversationUpdate)),
+        (ADD, "/v1/conversations/{id}/items", Check(ItemsRequest)),
+    )
 }
-"""The routes by name."""
+"""The routes by name, which is no id of a plugin's route."""

@@ -32,6 +32,7 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.responses.route import CORE_ROUTES
 from llmk.serve.workers import served_model
 from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_embeddings
 from llmk.serve.workers.frames import encode, framed, receive
@@ -115,7 +116,8 @@ class RequestPreparer:
             body = self._body(raw, work.info.max_model_len)
             if not work.kind.startswith(ROUTE):
                 return self._made(work.kind, work, body)
-            route = self._served.routes[work.kind.removeprefix(ROUTE)]
+            name = work.kind.removeprefix(ROUTE)
+            route = CORE_ROUTES.get(name) or self._served.routes[name]
             wanted = translated(route, body, work.headers)
             body = self._body_of(wanted, work)
             options = {"fit": True} if wanted.fit_max_tokens else {}
