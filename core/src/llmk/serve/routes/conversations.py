@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmk.api import RequestError
+from llmk.serve import history
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.http.openapi import body
 from llmk.serve.responses.request import ConversationRequest, ConversationUpdate, ItemsRequest
 from llmk.serve.responses.route import ADD, CONVERSE, UPDATE
 from llmk.serve.responses.stored import CONVERSATION, ITEM, id_of
-from llmk.serve.routes import history
 from llmk.serve.service import Service, service
 from llmk.serve.storage.errors import UnknownObject
 from llmk.serve.workers.prepared_request import ROUTE

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from llmk.api import AnswerHead, Frame, RequestError
+from llmk.serve import history
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.disconnects import ClientGone, while_connected
@@ -28,7 +29,6 @@ from llmk.serve.responses.renderer import ResponseRenderer
 from llmk.serve.responses.request import InputTokensRequest, ResponseRequest
 from llmk.serve.responses.route import COUNT, RESPOND
 from llmk.serve.responses.stored import RESPONSE, Turn, id_of
-from llmk.serve.routes import history
 from llmk.serve.service import Service, service
 from llmk.serve.storage.errors import UnknownObject
 from llmk.serve.streaming import AnswerResponse, StreamFormat, deltas_of

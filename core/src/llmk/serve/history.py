@@ -1,4 +1,4 @@
-"""What the routes of responses and conversations share: requests with stored items, and pages of items."""
+"""Requests that continue what is stored, and pages of stored items: for the routes of responses and conversations."""
 
 from __future__ import annotations
 
