@@ -412,3 +412,12 @@ def test_a_history_has_a_limit(make_service: Callable[..., Service]) -> None:
                 break
             id = reply.json()["id"]
         assert "server.max_request_bytes" in reply.json()["error"]["message"]
+
+
+def test_what_clients_send_back_of_a_call_is_taken(client: TestClient, engine: ScriptedEngine) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}", "async_": None, "caller": None}
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    post(client, input=[{"role": "user", "content": "hi"}, call, output])
+    assert refused(client, input=[{**call, "colour": "red"}])["param"] == "input[0].colour"
+    assert refused(client, input=[{**call, "arguments": 5}])["param"] == "input[0].arguments"
+    assert refused(client, input=[{"type": "function_call", "name": "x"}])["param"] == "input[0].call_id"

@@ -52,6 +52,7 @@ REFUSED_PARTS: Mapping[str, str] = {
     "input_file": "files can't be read",
     "input_audio": "audio can't be read",
 }
+_SYNCHRONOUS = Refused("functions are called synchronously", (False,))
 _DIRECT: tuple[Any, ...] = ({"type": "direct"},)
 
 
@@ -120,7 +121,8 @@ class FunctionCallItem(RequestModel):
     """A call of a function, as a response had it. The arguments need not be JSON, since a model wrote them."""
 
     refused: ClassVar = {
-        "async": Refused("functions are called synchronously", (False,)),
+        "async": _SYNCHRONOUS,
+        "async_": _SYNCHRONOUS,  # as OpenAI's client sends it back
         "caller": Refused("only the model calls functions", _DIRECT),
         "namespace": Refused("functions have no namespaces"),
     }
