@@ -139,6 +139,7 @@ async def _run(
             async with (
                 contextlib.aclosing(service.storage),
                 contextlib.aclosing(service.background),
+                server.batches.running(),
                 stats,
                 _renewing(tls),
             ):

@@ -44,12 +44,16 @@ def _endpoint(route: PluginRoute) -> Callable[..., Any]:
         if isinstance(made, Rendered):
             return _plain(made.body)
         assert isinstance(made, Generation)
-        head = service.head(made.context)
-        opened = route.api.open(AnswerHead(made.context.id, head["created"], head["model"]), made.options)
-        renderer, form = RouteRenderer(opened), _format_of(route, id)
-        return AnswerResponse(service, made.job(), renderer, stream=made.stream, form=form)
+        form = _format_of(route, id)
+        return AnswerResponse(service, made.job(), renderer(service, route, made), stream=made.stream, form=form)
 
     return answer
+
+
+def renderer(service: Service, route: PluginRoute, made: Generation) -> RouteRenderer:
+    """The renderer of a response."""
+    head = service.head(made.context)
+    return RouteRenderer(route.api.open(AnswerHead(made.context.id, head["created"], head["model"]), made.options))
 
 
 def _plain(body: bytes) -> Response:

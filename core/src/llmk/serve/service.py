@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -66,10 +67,12 @@ class Service:
         config: ServerSection,
         workers: Workers,
         spans: Spans | None = None,
-        storage: StorageSection | None = None,
         routes: Mapping[str, PluginRoute] | None = None,
+        storage: StorageSection | None = None,
     ) -> None:
         self.engine = engine
+        self.uploads: Counter[str] = Counter()
+        """Uploads that are running, by tenant."""
         self.storage = Storage(storage or StorageSection(), engine.model_name)
         self.workers = workers
         self.config = config

@@ -18,6 +18,8 @@ from llmk.serve.http.disconnects import ClientGone, while_connected
 from llmk.serve.http.json_response import END_OF_STREAM, JsonResponse, server_sent_event
 from llmk.serve.service import Service
 
+BeforeEnd = Callable[[Usage], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
@@ -72,7 +74,7 @@ class AnswerResponse(Response):
         *,
         stream: bool,
         form: StreamFormat = EVENTS,
-        before_end: Callable[[Usage], Awaitable[None]] | None = None,
+        before_end: BeforeEnd | None = None,
     ) -> None:
         super().__init__()
         self._service = service
@@ -99,15 +101,9 @@ class AnswerResponse(Response):
             await send(_body(self._form.encode(self._form.error(status, body)) + self._form.end, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        usage, yielder = Usage(), Yielder()
-        async with aclosing(deltas_of(self._service, self._job, usage, scope)) as deltas:
-            async for delta in deltas:
-                self._renderer.add(delta, usage)
-                await yielder.step()
-        if self._before_end is not None:
-            await self._before_end(usage)
+        answer = await whole_answer(self._service, self._job, self._renderer, scope, self._before_end)
         self._started = True
-        await JsonResponse(self._renderer.whole(usage))(scope, receive, send)
+        await JsonResponse(answer)(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
         usage, yielder, encode = Usage(), Yielder(), self._form.encode
@@ -127,6 +123,20 @@ class AnswerResponse(Response):
             self._started = True
             headers = [(b"content-type", self._form.media_type), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def whole_answer(
+    service: Service, job: Job, renderer: Renderer, scope: Scope, before_end: BeforeEnd | None = None
+) -> Mapping[str, Any]:
+    """Runs a job of the request ``scope``, and returns the complete response. Cancelling aborts it."""
+    usage, yielder = Usage(), Yielder()
+    async with aclosing(deltas_of(service, job, usage, scope)) as deltas:
+        async for delta in deltas:
+            renderer.add(delta, usage)
+            await yielder.step()
+    if before_end is not None:
+        await before_end(usage)
+    return renderer.whole(usage)
 
 
 def deltas_of(service: Service, job: Job, usage: Usage, scope: Scope) -> AsyncGenerator[ChoiceDelta, None]:

@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 
 from fastapi import FastAPI
 from fastapi import HTTPException as RouteError
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Match
@@ -133,11 +134,18 @@ def log(error: BaseException, status: int) -> None:
 def install(app: FastAPI) -> None:
     """Makes ``app`` send an error object for every error."""
     app.add_exception_handler(LlmkError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_parameters)
     app.add_exception_handler(HTTPException, _on_http)
 
 
 async def _on_error(request: Request, error: Exception) -> JsonResponse:
     return reply(error)
+
+
+async def _on_parameters(request: Request, error: Exception) -> JsonResponse:
+    """Of the query: other parameters are texts."""
+    found = [{**one, "loc": one["loc"][1:]} for one in cast(RequestValidationError, error).errors()]
+    return reply(invalid(found, dict(request.query_params)))
 
 
 async def _on_http(request: Request, error: Exception) -> JsonResponse:
@@ -172,6 +180,12 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None,
     param = _dotted(path) or None
     message = "; ".join(dict.fromkeys(str(error["msg"]) for error in deepest))
     return param, f"{param}: {message}" if param else message, _code(str(deepest[0]["type"]))
+
+
+def invalid(errors: Sequence[Mapping[str, Any]], body: Any) -> RequestError:
+    """The error for pydantic's ``errors`` about ``body``."""
+    param, message, _ = explain(errors, body)
+    return RequestError(message, param=param)
 
 
 def _path(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:

@@ -22,7 +22,12 @@ router = APIRouter()
 async def completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Continues a text, or several."""
     made: Generation = await service.prepare("text", request, new_id("cmpl"))
-    renderer = CompletionRenderer(
+    return AnswerResponse(service, made.job(), renderer(service, made), stream=made.stream)
+
+
+def renderer(service: Service, made: Generation) -> CompletionRenderer:
+    """The renderer of a response."""
+    return CompletionRenderer(
         service.head(made.context),
         service.engine.tokenizer,
         logprobs=made.logprobs,
@@ -30,4 +35,3 @@ async def completions(request: Request, service: Annotated[Service, Depends(serv
         continuous_usage=made.continuous_usage,
         echo=made.echo,
     )
-    return AnswerResponse(service, made.job(), renderer, stream=made.stream)

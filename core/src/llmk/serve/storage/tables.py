@@ -47,6 +47,7 @@ BATCH_REQUESTS = Table(
     METADATA,
     Column("batch", String(MOST_ID), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("custom_id", String(512), nullable=False),
     Column("start", BigInteger, nullable=False),
     Column("size", Integer, nullable=False),
     Column("failed", Boolean),

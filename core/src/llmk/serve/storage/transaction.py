@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from llmk.config.storage_section import StorageSection
+from llmk.serve.storage.batch_requests import BatchRequests
 from llmk.serve.storage.errors import StorageFull, UnknownObject
 from llmk.serve.storage.tables import MOST_ID, OBJECTS
 
@@ -31,7 +32,7 @@ class StoredObject:
 _FIELDS = tuple(OBJECTS.c[name] for name in StoredObject.__dataclass_fields__)
 
 
-class Transaction:
+class Transaction(BatchRequests):
     """A transaction of the served ``model``. All that one function does in it is stored, or none of it if it raises.
 
     Objects are of a ``kind`` (``"file"``) and belong to a tenant; no method finds another tenant's. An object may have
@@ -53,14 +54,16 @@ class Transaction:
         parent: str = "",
         expires_at: int | None = None,
         more_bytes: int = 0,
+        checked: bool = True,
     ) -> None:
         """Stores a new object, until ``expires_at``, or for ``storage.seconds``. ``more_bytes`` are stored elsewhere
-        for it, and count for the tenant's limit.
+        for it, and count for the tenant's limit, which is not ``checked`` for the server's own work.
 
         Raises StorageFull if the tenant stores too much.
         """
         now = int(time.time())
-        self.check_room(tenant, len(data) + more_bytes, num_new=1)
+        if checked:
+            self.check_room(tenant, len(data) + more_bytes, num_new=1)
         row = {
             "id": id,
             "model": self.model,
@@ -94,11 +97,13 @@ class Transaction:
             raise UnknownObject(kind, id)
         return StoredObject(*row)
 
-    def replace(self, tenant: str, kind: str, id: str, data: bytes, *, more_bytes: int = 0) -> None:
-        """Replaces an object's data. Raises UnknownObject, and StorageFull if the tenant stores too much."""
+    def replace(
+        self, tenant: str, kind: str, id: str, data: bytes, *, more_bytes: int = 0, checked: bool = True
+    ) -> None:
+        """Replaces an object's data, as :meth:`put` stores it. Raises UnknownObject and StorageFull."""
         old = self.get(tenant, kind, id)
         size = len(data) + more_bytes
-        if size > old.num_bytes:
+        if checked and size > old.num_bytes:
             self.check_room(tenant, size - old.num_bytes)
         new = update(OBJECTS).where(self._one(tenant, kind, id)).values(data=data, num_bytes=size)
         self.connection.execute(new)
@@ -129,17 +134,20 @@ class Transaction:
 
     def all_of(self, kind: str) -> Sequence[StoredObject]:
         """The objects of a kind of all tenants, oldest first: for the server's own work."""
-        mine = and_(OBJECTS.c.model == self.model, OBJECTS.c.kind == kind, OBJECTS.c.parent == "")
+        mine = and_(OBJECTS.c.model == self.model, OBJECTS.c.kind == kind)
         return [
             StoredObject(*row)
             for row in self.connection.execute(select(*_FIELDS).where(mine).order_by(OBJECTS.c.position))
         ]
 
+    def room(self, tenant: str) -> int:
+        """The bytes that the tenant can store. Raises StorageFull if it can store no object."""
+        self.check_room(tenant, 0, num_new=1)
+        return self._section.bytes_per_client - self._held(tenant)[1]
+
     def check_room(self, tenant: str, num_bytes: int, *, num_new: int = 0) -> None:
         """Raises StorageFull if the tenant can't store ``num_bytes`` and ``num_new`` objects more."""
-        held = select(func.count(), func.coalesce(func.sum(OBJECTS.c.num_bytes), 0))
-        mine = held.where(OBJECTS.c.model == self.model, OBJECTS.c.tenant == tenant)
-        objects, total = self.connection.execute(mine).one()
+        objects, total = self._held(tenant)
         limits: tuple[tuple[str, Any, int], ...] = (
             ("objects", objects + num_new, self._section.objects_per_client),
             ("bytes", total + num_bytes, self._section.bytes_per_client),
@@ -155,8 +163,16 @@ class Transaction:
         ids = list(self.connection.execute(select(OBJECTS.c.id).where(gone)).scalars())
         for id in ids:
             self.connection.execute(delete(OBJECTS).where(OBJECTS.c.model == self.model, OBJECTS.c.parent == id))
+            self.forget_requests(id)
         self.connection.execute(delete(OBJECTS).where(gone))
         return ids
+
+    def _held(self, tenant: str) -> tuple[int, int]:
+        """How many objects, and bytes, a tenant stores."""
+        held = select(func.count(), func.coalesce(func.sum(OBJECTS.c.num_bytes), 0))
+        mine = held.where(OBJECTS.c.model == self.model, OBJECTS.c.tenant == tenant)
+        objects, total = self.connection.execute(mine).one()
+        return int(objects), int(total)
 
     def _one(self, tenant: str, kind: str, id: str) -> ColumnElement[bool]:
         table = OBJECTS.c

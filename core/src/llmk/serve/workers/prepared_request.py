@@ -17,6 +17,8 @@ from llmk.serve.http.json_response import JsonResponse
 
 ROUTE = "route:"
 """Precedes the id of a plugin's route in :attr:`Work.kind`."""
+BATCH = "batch:"
+"""Precedes the kind of a batch's request, whose body is a line of the input file."""
 
 
 class Work(msgspec.Struct, array_like=True):
