@@ -35,6 +35,7 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.responses.route import CORE_ROUTES
 from llmk.serve.workers import served_model
 from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_embeddings
 from llmk.serve.workers.frames import encode, framed, receive
@@ -122,7 +123,8 @@ class RequestPreparer:
                 check_counts(body, self._served.limits, work.info.max_model_len)
             if not kind.startswith(ROUTE):
                 return self._made(kind, work, body)
-            route = self._served.routes[kind.removeprefix(ROUTE)]
+            name = kind.removeprefix(ROUTE)
+            route = CORE_ROUTES.get(name) or self._served.routes[name]
             wanted = translated(route, body, work.headers)
             body = self._body_of(wanted, work)
             options = {"fit": True} if wanted.fit_max_tokens else {}
