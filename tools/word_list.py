@@ -37,6 +37,8 @@ DATA = {
 ALLOWED = {
     "tool▁calls▁begin": "DeepSeek's control token",
     "BEGIN IMMEDIATE": "a statement of SQLite",
+    '"begin"': "a field of vLLM's structural tags",
+    "'begin'": "a field of vLLM's structural tags",
     "tool▁call▁begin": "DeepSeek's control token",
     "tool_calls_begin": "Step's control token",
     "tool_call_begin": "Step's and Kimi's control token",

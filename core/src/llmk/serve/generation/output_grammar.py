@@ -153,17 +153,17 @@ def as_grammar(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def structural_tags(tags: Mapping[str, Any]) -> str:
     """vLLM's ``structural_tag`` as a grammar: free text, in which each trigger is followed by the rest of a structure's
-    ``begin``, an instance of its ``schema``, and its ``end``.
+    opening text, an instance of its ``schema``, and its ``end``.
 
     Raises ValueError for a structure that no trigger starts, and KeyError or TypeError for another form.
     """
     rules, names = [_TEXT], []
     for number, structure in enumerate(tags["structures"]):
-        begin, end, schema = structure["begin"], structure["end"], structure.get("schema", {})
-        trigger = next((text for text in tags["triggers"] if text and begin.startswith(text)), None)
+        opening, end, schema = structure["opening"], structure["end"], structure.get("schema", {})
+        trigger = next((text for text in tags["triggers"] if text and opening.startswith(text)), None)
         if trigger is None:
-            raise ValueError(f"no trigger starts the structure {begin!r}")
-        rest = begin[len(trigger) :]
+            raise ValueError(f"no trigger starts the structure {opening!r}")
+        rest = opening[len(trigger) :]
         terms = f"{_text(rest)} %json {json.dumps(schema)} {_text(end)}"
         names.append(f"tag_{number}")
         rules += [_until(f"trigger_{number}", json.dumps(trigger)), f"tag_{number}: trigger_{number} {terms}"]
