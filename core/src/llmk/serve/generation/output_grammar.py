@@ -159,7 +159,7 @@ def structural_tags(tags: Mapping[str, Any]) -> str:
     """
     rules, names = [_TEXT], []
     for number, structure in enumerate(tags["structures"]):
-        opening, end, schema = structure["opening"], structure["end"], structure.get("schema", {})
+        opening, end, schema = structure["begin"], structure["end"], structure.get("schema", {})
         trigger = next((text for text in tags["triggers"] if text and opening.startswith(text)), None)
         if trigger is None:
             raise ValueError(f"no trigger starts the structure {opening!r}")
