@@ -28,10 +28,29 @@ from llmk.serve.protocol.chat import ChatRequest, Function, Message
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.files import FileForm
 from llmk.serve.protocol.pins import PinRequest
+from llmk.serve.protocol.pooling import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    InputFields,
+    PooledFields,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from llmk.serve.protocol.sampling import SamplingFields, SamplingParamFields, StreamOptions
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.service import admin
 
+POOLING: dict[str, type[RequestModel]] = {
+    "pooled": PooledFields,
+    "input": InputFields,
+    "embed": EmbeddingRequest,
+    "pool": PoolingRequest,
+    "classify": ClassifyRequest,
+    "score": ScoreRequest,
+    "rerank": RerankRequest,
+}
+"""Those on the page about pooling."""
 MODELS: dict[str, type[RequestModel]] = {
     "shared": SamplingFields,
     "stream_options": StreamOptions,
@@ -44,14 +63,17 @@ MODELS: dict[str, type[RequestModel]] = {
     "pin": PinRequest,
     "file": FileForm,
     "batch": BatchRequest,
+    **POOLING,
 }
 
 
 def pages() -> Iterator[Page]:
-    """The server's page."""
+    """The server's page, and that about pooling."""
     blocks = {"routes": routes, "errors": errors}
-    blocks |= {name: partial(fields, model) for name, model in MODELS.items()}
+    makers = {name: partial(fields, model) for name, model in MODELS.items()}
+    blocks |= {name: maker for name, maker in makers.items() if name not in POOLING}
     yield Page("docs/serving.md", {f"http_reference.py {name}": maker for name, maker in blocks.items()})
+    yield Page("docs/pooling.md", {f"http_reference.py {name}": makers[name] for name in POOLING})
 
 
 def routes() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,13 +27,14 @@ from llmk.api import (
 from llmk.config.schema import Config, LimitsSection
 from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import InputProcessor, default_params
-from llmk.engine.text.output_processor import SequenceTimes
+from llmk.engine.text.output_processor import GenerationDelta, SequenceTimes
 from llmk.engine.text.tokenizer import ChatPrompt
 from llmk.engine.wire.engine_info import EngineInfo, Outage
-from llmk.engine.wire.request import EngineStats, RequestContext, StepTimes, TokenLogprobs
+from llmk.engine.wire.request import EngineStats, HiddenRows, RequestContext, StepTimes, TokenLogprobs
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.kernel.discovery import Plugin
 from llmk.kernel.registry import Registered
+from llmk.planning.pooling import Pooling
 from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import LocalReaders
@@ -126,7 +128,7 @@ class ScriptedEngine:
             block_size=16,
             num_blocks=64,
             logits_processors=("test.ladder",),
-            grammars=("regex", "choice"),
+            grammars=("regex", "choice", "lark"),
             plan={"model": "scripted", "fingerprint": "0123456789abcdef"},
         )
     )
@@ -136,8 +138,8 @@ class ScriptedEngine:
     @property
     def boot(self) -> Any:
         checkpoint = Checkpoint(path=Path("/scripted"), config={}, generation_config=self.generation_config)
-        facts = SimpleNamespace(max_model_len=self.info.max_model_len)
-        return SimpleNamespace(checkpoint=checkpoint, facts=facts)
+        facts = SimpleNamespace(max_model_len=self.info.max_model_len, hidden_size=3)
+        return SimpleNamespace(checkpoint=checkpoint, facts=facts, pooling=Pooling(generates=True))
 
     @property
     def stats(self) -> EngineStats:
@@ -157,6 +159,15 @@ class ScriptedEngine:
 
     async def abort(self, request_id: str, index: int | None = None) -> None:
         self.aborted.append((request_id, index))
+
+    async def pool(
+        self, prompts: Sequence[list[int]], returns: Any, context: RequestContext
+    ) -> AsyncGenerator[Any, None]:
+        """Rows of three numbers, the first of which is the prompt's last token."""
+        for number, prompt in enumerate(prompts):
+            data = struct.pack("<3f", prompt[-1], len(prompt), 0.5)
+            rows = HiddenRows(len(prompt) - 1, 1, "float32", data)
+            yield GenerationDelta(number, "", finish_reason="stop", hidden=rows, num_prompt_tokens=len(prompt))
 
     async def generate(
         self, prompt: list[int], params: SamplingParams, context: RequestContext
@@ -222,7 +233,7 @@ class AnyText:
 
 
 COMPILER = Registered(
-    GrammarSpec(id="test.grammar", name="test", implementation="scripted:AnyText", kinds=("regex", "choice")),
+    GrammarSpec(id="test.grammar", name="test", implementation="scripted:AnyText", kinds=("regex", "choice", "lark")),
     Plugin("test", "test-wheel", "1.0"),
 )
 

@@ -194,7 +194,8 @@ def test_all_errors_have_one_format(serve: Serve) -> None:
 
 
 def test_models_reveal_no_paths_of_files(client: TestClient) -> None:
-    assert set(client.get("/v1/models").json()["data"][0]) == {"id", "object", "created", "owned_by", "max_model_len"}
+    known = {"id", "object", "created", "owned_by", "max_model_len", "capabilities"}
+    assert set(client.get("/v1/models").json()["data"][0]) == known
 
 
 def test_the_docs_page_loads_nothing_from_elsewhere(client: TestClient) -> None:

@@ -62,6 +62,8 @@ class Ask:
             raise RequestError("'say' is missing", param="say")
         options = {"sign": body.get("sign", ""), "agent": headers.get("user-agent"), "key": headers.get("x-api-key")}
         chat = {"messages": [{"role": "user", "content": body["say"]}], **body.get("more", {})}
+        if body.get("what") == "embed":
+            return TranslatedRequest("embed", {"input": body["say"], **body.get("more", {})}, options=options)
         if body.get("what") == "count":
             return TranslatedRequest("tokenize", chat, options=options)
         return TranslatedRequest(
@@ -74,6 +76,9 @@ class Ask:
     def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: ServedModelInfo) -> Any:
         if not result:
             return f"{model.name} is here"
+        if "data" in result:
+            vectors = [entry["embedding"] for entry in result["data"]]
+            return {"vectors": vectors, "first": vectors[0][0], "tokens": result["usage"]["prompt_tokens"], **options}
         return {"count": result["count"], **options}
 
     def error(self, status: int, error: Mapping[str, Any]) -> Frame:
@@ -119,6 +124,16 @@ def test_streams_are_events_or_lines(client: TestClient) -> None:
     pieces = [json.loads(line) for line in lines.text.splitlines()]
     assert "".join(piece.get("said", "") for piece in pieces) == whole
     assert pieces[-1]["tokens"] > 0
+
+
+def test_embeddings_are_lists_of_numbers(client: TestClient) -> None:
+    more = {"normalize": False, "dimensions": 2}
+    body = {"say": ["hi", "you"], "what": "embed", "sign": "me", "more": more}
+    answer = client.post("/ask", json=body).json()
+    assert answer["vectors"] == [[ord("i"), 3.0], [ord("u"), 4.0]]
+    assert (answer["first"], answer["tokens"], answer["sign"]) == (ord("i"), 7, "me")
+    bad = client.post("/ask", json={**body, "more": {"dimensions": 9}})
+    assert (bad.status_code, bad.json()["field"]) == (400, "dimensions")
 
 
 def test_counting_and_facts_need_no_engine(client: TestClient) -> None:

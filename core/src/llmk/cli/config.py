@@ -15,6 +15,7 @@ from llmk.planning.boot import apply_defaults
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.planning.choices.models import choose_model, describe_model, find_checkpoint
 from llmk.planning.choices.platforms import choose_platform
+from llmk.planning.pooling import decoder_of, read_pooling
 from llmk.planning.report import render_rows
 
 SECRETS = frozenset({"server.api_keys", "server.admin_keys"})
@@ -60,7 +61,10 @@ def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
     """The facts of the configured model, on which plugins' defaults depend; ``None`` if it can't be served."""
     try:
         checkpoint = read_checkpoint(find_checkpoint(registry, settings.config.model.path))
-        return describe_model(choose_model(registry, settings.config, checkpoint), checkpoint)
+        pooling = read_pooling(checkpoint, settings.config.model.pooling)
+        checkpoint, pools_only = decoder_of(checkpoint), pooling is not None and not pooling.generates
+        model = choose_model(registry, settings.config, checkpoint, with_tree=pools_only)
+        return describe_model(model, checkpoint, pooling=pooling)
     except LlmkError as error:
         say(f"plugins' defaults for a model are not shown: {error.message}")
         return None

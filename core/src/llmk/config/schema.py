@@ -29,9 +29,7 @@ class ModelSection(Section):
     path: str = Field(default="", description="Checkpoint folder. Empty: the embedded demo model.")
     served_name: str = Field(default="", description="Name under which the model is served. Empty: the folder's name.")
     dtype: DType = Field(default="auto", description="Engine dtype. auto: the checkpoint's, if native.")
-    max_model_len: Size = Field(
-        default=0, description="Context length: longest prompt plus output, in tokens. 0: the checkpoint's."
-    )
+    max_model_len: Size = Field(default=0, description="Longest prompt plus output, in tokens. 0: the checkpoint's.")
     tokenizer: str = Field(default="", description="Tokenizer folder. Empty: the checkpoint's.")
     chat_template: str = Field(
         default="", description="File with a Jinja chat template that replaces the checkpoint's."
@@ -46,6 +44,9 @@ class ModelSection(Section):
     )
     load_format: Literal["safetensors", "dummy"] = Field(
         default="safetensors", description="dummy: random weights, for benchmarks without a checkpoint's tensors."
+    )
+    pooling: Literal["auto", "last", "mean", "none"] = Field(
+        default="auto", description="What embeddings are made of. auto: as the checkpoint's files say, else last."
     )
     quantization: str = Field(
         default="", description="Method that quantizes plain weights while they load (fp8, …). Empty: none."
@@ -326,9 +327,7 @@ class LimitsSection(Section):
     logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
     logits_processors: Count = Field(default=64, description="Logits processors that a request names.")
     logits_processors_bytes: Count = Field(default=1 << 16, description="JSON bytes of logits_processors.")
-    grammar_bytes: Count = Field(
-        default=1 << 17, description="Bytes of a grammar: the regex, choices or JSON schema of structured_outputs."
-    )
+    grammar_bytes: Count = Field(default=1 << 17, description="Bytes of a grammar: a regex, choices, a JSON schema.")
     grammar_symbols: Count = Field(default=200_000, description="Symbols in the rules of a compiled grammar.")
     grammar_states: Count = Field(
         default=20_000, description="States of a grammar's automata, made as outputs are matched: some KB each."
@@ -337,6 +336,7 @@ class LimitsSection(Section):
     metadata: Count = Field(default=1024, description="Entries in metadata.")
     name_characters: Count = Field(default=4096, description="Characters of a name: cache_salt, user, and the like.")
     tokens: Count = Field(default=1 << 20, description="Tokens that /tokenize makes and /detokenize takes.")
+    pooled_values: Count = Field(default=1 << 22, description="Numbers in the response of an embedding request.")
     io_values: Count = Field(default=1 << 20, description="Values in the body of an IO processor, at any depth.")
 
 

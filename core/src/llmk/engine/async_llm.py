@@ -7,7 +7,7 @@ import contextlib
 import logging
 import pickle
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from contextvars import copy_context
@@ -18,6 +18,7 @@ from msgspec import structs
 
 from llmk.api import PluginError
 from llmk.config import logs
+from llmk.engine.cooperative import Yielder
 from llmk.engine.output_router import OutputRouter
 from llmk.engine.processes.client import EngineClient
 from llmk.engine.processes.spawn import AHEAD, spawn
@@ -27,11 +28,12 @@ from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.io_processors import IOHost, IOProcessors, ProcessLost
 from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.text.pinned_prefixes import PinnedPrefix, PinnedPrefixes, read_text
+from llmk.engine.text.pooler import PARAMS
 from llmk.engine.text.prompt_embeddings import Prompt, from_arrays
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.prompt import EmbeddedPrompt
-from llmk.engine.wire.request import EngineStats, RequestContext, StepTimes
+from llmk.engine.wire.request import EngineStats, RequestContext, Returns, StepTimes
 from llmk.engine.wire.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -151,6 +153,22 @@ class AsyncLLM:
         tokens, params = await self._taken_in(prompt, params)
         sequences = self._input_processor.sequences(tokens, params, context)
         self._router.check_room(len(sequences), context.tenant)
+        async with aclosing(self._router.answer(sequences)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def pool(
+        self, prompts: Sequence[list[int] | EmbeddedPrompt], returns: Returns, context: RequestContext
+    ) -> AsyncGenerator[GenerationDelta, None]:
+        """Yields what is returned of each prompt's hidden states, with its number as index, until all have ended.
+        Closing the iterator aborts. Raises what :meth:`generate` raises."""
+        self._input_processor.info = self.info
+        self._router.check_room(len(prompts), context.tenant)
+        sequences, yielder = [], Yielder()
+        for number, prompt in enumerate(prompts):
+            own = structs.replace(context, id=f"{context.id}/{number}")
+            sequences += self._input_processor.sequences(prompt, PARAMS, own, returns)
+            await yielder.step()
         async with aclosing(self._router.answer(sequences)) as deltas:
             async for delta in deltas:
                 yield delta

@@ -28,6 +28,7 @@ from llmk.engine.scheduling.prompt_limit import PromptLimit
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
 from llmk.engine.text.grammars import GrammarStarter, kinds_of
+from llmk.engine.text.pooler import head_of
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.prompt import EmbeddingFormat
@@ -94,6 +95,7 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
         grammars=kinds_of(boot),
         embeddings=embedding_format(boot),
+        head=head_of(boot.pooling),
     )
     return EngineCore(scheduler, executor, depth=depth, grammars=GrammarStarter(boot), trace=trace), info
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,15 @@ from llmk.engine.text.chat_template import Message
 from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.io_processors import IOProcessors, IORun
 from llmk.engine.text.output_processor import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
+from llmk.engine.text.pooler import (
+    PARAMS,
+    ClassificationOutput,
+    EmbeddingOutput,
+    Pooler,
+    embedding_of,
+    probabilities,
+    scores_of,
+)
 from llmk.engine.text.prompt_embeddings import Prompt, from_arrays, is_array
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.failure import Failure
@@ -23,6 +33,7 @@ from llmk.engine.wire.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
+    from llmk.engine.wire.request import Returns
 
 
 class LLM:
@@ -108,6 +119,59 @@ class LLM:
             output.prompt = prompt.text
         return outputs
 
+    def embed(
+        self,
+        prompts: str | list[int] | Sequence[str | list[int]],
+        use_tqdm: bool = True,
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        prompt_name: str | None = None,
+        adapter: str = "",
+    ) -> list[EmbeddingOutput]:
+        """An embedding of each prompt, which is a text or token ids: its first ``dimensions`` numbers, with the norm 1
+        where ``normalize`` or, if that is ``None``, the checkpoint says so. ``prompt_name`` is that of the checkpoint's
+        prompts which goes before each text. Raises :class:`~llmk.api.RequestError` for what can't be served."""
+        pooler = self._pooler()
+        size, returns = pooler.dimensions(dimensions), pooler.returns(labels=False)
+        normed = pooler.pooling.normalize if normalize is None else normalize
+        batch = cast("list[str | list[int]]", _as_batch(cast("Any", prompts)))
+        made = [pooler.prompt(prompt, named=prompt_name) for prompt in batch]
+        return [
+            EmbeddingOutput(job.tokens, embedding_of(job.row, size, normalize=normed).tolist(), job.num_cached_tokens)
+            for job in self._pool(made, returns, use_tqdm, adapter)
+        ]
+
+    def classify(
+        self, prompts: str | list[int] | Sequence[str | list[int]], use_tqdm: bool = True, *, adapter: str = ""
+    ) -> list[ClassificationOutput]:
+        """The probabilities of the labels of each prompt, by a classifier."""
+        pooler = self._pooler()
+        labels, activation, returns = pooler.pooling.labels, pooler.pooling.activation, pooler.returns(labels=True)
+        made = [pooler.prompt(prompt) for prompt in cast("list[str | list[int]]", _as_batch(cast("Any", prompts)))]
+        outputs = []
+        for job in self._pool(made, returns, use_tqdm, adapter):
+            probs = probabilities(job.row, activation)
+            label = labels[probs.index(max(probs))]
+            outputs.append(ClassificationOutput(job.tokens, label, probs, job.num_cached_tokens))
+        return outputs
+
+    def score(
+        self,
+        queries: str | Sequence[str],
+        documents: str | Sequence[str],
+        use_tqdm: bool = True,
+        *,
+        adapter: str = "",
+    ) -> list[float]:
+        """How well each document fits the query, or its own among as many: a reranker's score, or the cosine of their
+        embeddings."""
+        pooler = self._pooler()
+        first, second = ([texts] if isinstance(texts, str) else list(texts) for texts in (queries, documents))
+        prompts, num_queries = pooler.scored(first, second)
+        jobs = self._pool(prompts, pooler.returns(labels=not num_queries), use_tqdm, adapter)
+        return list(scores_of([job.row for job in jobs], num_queries, pooler.pooling.activation))
+
     def process(self, name: str, body: Mapping[str, Any]) -> Any:
         """What the IO processor of that name or id answers to ``body``, as ``POST /v1/io/{name}`` would.
 
@@ -144,6 +208,17 @@ class LLM:
             raise LlmkError("this LLM was closed")
         return self._core
 
+    def _pooler(self) -> Pooler:
+        return Pooler(self.boot.pooling, self.tokenizer, self.boot.facts.hidden_size, self.info.max_model_len)
+
+    def _pool(self, prompts: Sequence[list[int]], returns: Returns, use_tqdm: bool, adapter: str) -> list[_PoolingJob]:
+        jobs = []
+        for tokens in prompts:
+            context = RequestContext(str(next(self._ids)), adapter=adapter)
+            jobs.append(_PoolingJob(self._input_processor.sequences(tokens, PARAMS, context, returns)))
+        self._run(jobs, use_tqdm)
+        return jobs
+
     def _params_for(
         self, count: int, params: SamplingParams | Sequence[SamplingParams] | None
     ) -> Sequence[SamplingParams]:
@@ -153,10 +228,10 @@ class LLM:
             raise RequestError(f"there are {count} prompts and {len(params)} sampling parameters")
         return params
 
-    def _run(self, jobs: Sequence[_Job | IORun], use_tqdm: bool) -> None:
+    def _run(self, jobs: Sequence[_AnyJob], use_tqdm: bool) -> None:
         """Runs the sequences of ``jobs`` to their ends, and gives each job the deltas of its own."""
         core = self.core
-        open_sequences: dict[str, tuple[_Job | IORun, SequenceOutput]] = {}
+        open_sequences: dict[str, tuple[_AnyJob, SequenceOutput]] = {}
         for job in jobs:
             for index, sequence in enumerate(job.sequences):
                 detokenizer = self.tokenizer.detokenizer(sequence.params.skip_special_tokens)
@@ -198,9 +273,27 @@ class _Job:
         self.output.prompt_logprobs = self.output.prompt_logprobs or list(delta.prompt_logprobs) or None
 
 
+class _PoolingJob:
+    """A prompt that is being pooled. ``row`` is what is made of its hidden states."""
+
+    def __init__(self, sequences: list[EngineRequest]) -> None:
+        self.sequences = sequences
+        self.tokens = sequences[0].prompt_token_ids
+        self.row = array("f")
+        self.num_cached_tokens = 0
+
+    def add(self, delta: GenerationDelta) -> None:
+        """Takes the row."""
+        if delta.hidden is not None:
+            self.row, self.num_cached_tokens = delta.hidden.floats(), delta.num_cached_tokens
+
+
+_AnyJob = _Job | IORun | _PoolingJob
+
+
 def _stepped(
-    core: EngineCore, open_sequences: dict[str, tuple[_Job | IORun, SequenceOutput]]
-) -> Iterator[tuple[_Job | IORun, GenerationDelta]]:
+    core: EngineCore, open_sequences: dict[str, tuple[_AnyJob, SequenceOutput]]
+) -> Iterator[tuple[_AnyJob, GenerationDelta]]:
     """Steps until all sequences have ended, and takes each out when it has."""
     while open_sequences:
         outputs = core.step()

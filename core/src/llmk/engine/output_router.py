@@ -73,11 +73,17 @@ class OutputRouter:
 
     async def _add(self, sequences: list[EngineRequest]) -> None:
         """Gives sequences to the engine, few at a time where they are long: each is encoded by itself."""
-        first = sequences[0]
-        few = 1 if first.embeddings else max(1, _TOKENS_AT_ONCE // len(first.prompt_token_ids))
-        for start in range(0, len(sequences), few):
-            await self._client.add(sequences[start : start + few])
-            await asyncio.sleep(0)
+        some: list[EngineRequest] = []
+        size = 0
+        for sequence in sequences:
+            length = _TOKENS_AT_ONCE if sequence.embeddings else len(sequence.prompt_token_ids)
+            if some and size + length > _TOKENS_AT_ONCE:
+                await self._client.add(some)
+                await asyncio.sleep(0)
+                some, size = [], 0
+            some.append(sequence)
+            size += length
+        await self._client.add(some)
 
     async def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or choice ``index`` of it. Who iterates over it gets a last delta with the finish reason

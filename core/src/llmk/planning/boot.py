@@ -41,10 +41,12 @@ from llmk.planning.choices.models import (
 from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.op_references import reference_ops
+from llmk.planning.pooling import Pooling, decoder_of, read_pooling
 from llmk.planning.resolver import resolve
 
 if TYPE_CHECKING:
     from llmk.config import Config, Settings
+    from llmk.tree import Program
 
 Find = Callable[..., Any]
 """Loads or locates ``"module:attribute"`` of ``plugin``; raises PluginError if that fails."""
@@ -62,6 +64,7 @@ class Boot:
     platform_facts: PlatformFacts
     plan: Plan
     adapters: tuple[Adapter, ...] = ()
+    pooling: Pooling | None = None
 
     def load(self, kind: str) -> Any:
         """What makes the plan's ``"platform"``, or its ``"model"`` from an ``llmk.nn.Build`` and the checkpoint. Raises
@@ -69,7 +72,10 @@ class Boot:
         if kind != "model" or self.plan.model_implementation != TREE_MODEL:
             return _load_named(self.registry, self.plan, kind, load_object)
         model = next(model for model in self.registry.of(ModelSpec) if model.spec.id == self.plan.model)
-        return partial(load_object(TREE_MODEL), program=model_program(model, self.checkpoint, self.adapters))
+        return partial(load_object(TREE_MODEL), program=self._program(model))
+
+    def _program(self, model: Registered[ModelSpec]) -> Program:
+        return model_program(model, self.checkpoint, self.adapters, self.pooling)
 
 
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
@@ -90,12 +96,15 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
     platform, platform_facts = choose_platform(registry, config, host, on=on)
     checkpoint = read_checkpoint(find_checkpoint(registry, config.model.path))
-    model = choose_model(registry, config, checkpoint)
+    pooling, architecture = read_pooling(checkpoint, config.model.pooling), checkpoint.architecture
+    checkpoint = decoder_of(checkpoint)
+    pools_only = pooling is not None and not pooling.generates
+    model = choose_model(registry, config, checkpoint, with_tree=pools_only)
     adapters: tuple[Adapter, ...] = ()
     if config.adapters:
         served_name = config.model.served_name or checkpoint.path.name
         adapters = read_adapters(config, model_tree(model, checkpoint), served_name)
-    facts = describe_model(model, checkpoint, adapters)
+    facts = replace(describe_model(model, checkpoint, adapters, pooling), architecture=architecture)
     settings = _with_length(settings, registry, facts)
     settings = apply_defaults(settings, registry, platform, platform_facts, facts)
     _check(settings, registry, platform_facts, facts)
@@ -106,7 +115,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     chosen = formats.choices if formats else ()
     plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find)
     registry.call("llmk_plan_resolved", object, plan=plan)
-    return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters)
+    return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters, pooling)
 
 
 def verified(boot: Boot) -> Boot:

@@ -22,16 +22,15 @@ from llmk.serve.http.limits import Limits
 from llmk.serve.integrity import check_integrity
 from llmk.serve.metrics.access_log import AccessLogMiddleware
 from llmk.serve.plugin_routes import RouteResponses, router_of
-from llmk.serve.protocol.batches import BatchRequest
-from llmk.serve.protocol.chat import ChatRequest
-from llmk.serve.protocol.completions import CompletionRequest
-from llmk.serve.protocol.files import FileForm
-from llmk.serve.protocol.pins import PinRequest
-from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from llmk.serve.routes import chat, completions, files, io, models, pins, tokens
+from llmk.serve.routes import chat, completions, conversations, files, io, models, pins, pooling, responses, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import Refusal
+
+_ROUTES = (
+    *(chat, completions, pooling, responses, conversations, files, batch_routes),
+    *(io, models, tokens, pins, service_routes),
+)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -63,11 +62,11 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
     taken = set()
-    for routes in (chat, completions, files, batch_routes, io, models, tokens, pins, service_routes):
+    for routes in _ROUTES:
         app.include_router(routes.router)
         taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
     app.include_router(router_of(service.routes, taken))
-    bodies = (BatchRequest, ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, FileForm, PinRequest)
+    bodies = [body for routes in _ROUTES for body in getattr(routes, "BODIES", ())]
     openapi.install(app, *bodies, with_keys=bool(config.api_keys))
     return app
 

@@ -136,7 +136,13 @@ async def _run(
             on_signal.append(server.stop)
             service = server.service
             stats = stat_loggers.running(engine.boot, engine.model_name, service.metrics)
-            async with contextlib.aclosing(service.storage), server.batches.running(), stats, _renewing(tls):
+            async with (
+                contextlib.aclosing(service.storage),
+                contextlib.aclosing(service.background),
+                server.batches.running(),
+                stats,
+                _renewing(tls),
+            ):
                 serving = asyncio.create_task(server.serve([listener]))
                 while not server.started and not serving.done():
                     await asyncio.sleep(0.01)

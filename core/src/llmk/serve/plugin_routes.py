@@ -14,8 +14,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmk.api import AnswerHead, AnswerRenderer, ApiRoute, Frame
-from llmk.serve.generation.api_routes import PluginRoute
+from llmk.engine.cooperative import Yielder
+from llmk.serve.generation.api_routes import PluginRoute, model_info
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
+from llmk.serve.generation.pooling_jobs import PoolingJob
+from llmk.serve.http.disconnects import while_connected
+from llmk.serve.http.json_response import JsonResponse, encoded, named_event
+from llmk.serve.pooled_response import pooled
 from llmk.serve.service import Service, service
 from llmk.serve.streaming import AnswerResponse, StreamFormat
 from llmk.serve.workers.prepared_request import ROUTE, Generation, Rendered
@@ -42,6 +47,8 @@ def _endpoint(route: PluginRoute) -> Callable[..., Any]:
         made = await service.prepare(ROUTE + route.spec.id, request, id)
         if isinstance(made, Rendered):
             return _plain(made.body)
+        if isinstance(made, PoolingJob):
+            return await while_connected(_embedded(route, service, made), request.receive, service.stopping)
         assert isinstance(made, Generation)
         form = _format_of(route, id)
         return AnswerResponse(service, made.job(), renderer(service, route, made), stream=made.stream, form=form)
@@ -53,6 +60,25 @@ def renderer(service: Service, route: PluginRoute, made: Generation) -> RouteRen
     """The renderer of a response."""
     head = service.head(made.context)
     return RouteRenderer(route.api.open(AnswerHead(made.context.id, head["created"], head["model"]), made.options))
+
+
+async def _embedded(route: PluginRoute, service: Service, job: PoolingJob) -> Response:
+    """The response with embeddings. A large one is encoded in parts."""
+    engine = service.engine
+    names = engine.model_name, tuple(engine.adapters)
+    result = await pooled(service, job, encode=False)
+    info = model_info(engine.boot, *names, service.dialect, created=service.created)
+    return JsonResponse(await _in_parts(route.api.result(result, job.options, info), Yielder()))
+
+
+async def _in_parts(data: Any, yielder: Yielder) -> Any:
+    """Plain data, whose innermost lists are encoded already."""
+    if isinstance(data, dict):
+        return {name: await _in_parts(value, yielder) for name, value in data.items()}
+    if isinstance(data, list) and data and isinstance(data[0], list | dict):
+        return [await _in_parts(value, yielder) for value in data]
+    await yielder.step()
+    return encoded(data)
 
 
 def _plain(body: bytes) -> Response:
@@ -91,16 +117,11 @@ def _format_of(route: PluginRoute, id: str) -> StreamFormat:
 
     if route.spec.framing == "ndjson":
         return StreamFormat(b"application/x-ndjson", _line, b"", error)
-    return StreamFormat(b"text/event-stream; charset=utf-8", _named_event, b"", error)
+    return StreamFormat(b"text/event-stream; charset=utf-8", named_event, b"", error)
 
 
 def _line(frame: Frame) -> bytes:
     return msgspec.json.encode(frame.data) + b"\n"
-
-
-def _named_event(frame: Frame) -> bytes:
-    name = f"event: {frame.event}\n".encode() if frame.event else b""
-    return name + b"data: " + msgspec.json.encode(frame.data) + b"\n\n"
 
 
 class RouteResponses:

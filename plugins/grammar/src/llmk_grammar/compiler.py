@@ -20,6 +20,11 @@ WHITESPACE = r"[ \n\r\t]{0,64}"
 """Between the tokens of JSON. Without a bound, a model may write nothing else until its output is cut off."""
 _ENFORCED = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
 """Options that a schema may not set itself (``x-guidance``): what can't be enforced is refused."""
+_SCHEMA = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|(?P<json>%json\s*(?=\{))')
+"""The start of a schema in a grammar, or a text, regular expression or comment, which may be spelt as one."""
+_KEYWORDS = {"regex parse error": "pattern", "Pointer ": "$ref", "Resource ": "$ref", "Unknown format": "format"}
+"""The keyword of a schema that an error is about, by its start."""
+_decoder = json.JSONDecoder()
 _WORD = 4
 """Bytes of a mask's words."""
 
@@ -42,11 +47,10 @@ class Compiler:
         except UnicodeEncodeError as error:
             raise RequestError(f"it is not valid Unicode: {error.reason} at character {error.start}") from error
         matcher = LLMatcher(self._tokenizer, _grammar(kind, text), log_level=0, limits=self._limits)
-        if matcher.is_error():
-            raise RequestError(_plain(matcher.get_error()))
-        matcher.compute_bitmask()  # what matches nothing is found here
-        if matcher.is_error():
-            raise RequestError(_plain(matcher.get_error()))
+        for _ in range(2):
+            if matcher.is_error():
+                raise RequestError(_plain(matcher.get_error(), kind))
+            matcher.compute_bitmask()  # what matches nothing is found here
         return Compiled(matcher, self._end)
 
 
@@ -129,6 +133,8 @@ def _grammar(kind: GrammarKind, text: str) -> str:
     """llguidance's form of a grammar."""
     if kind == "regex":
         return LLMatcher.grammar_from_regex(_without_anchors(text))
+    if kind == "lark":
+        return _with_enforced(text)
     if kind == "choice":
         return LLMatcher.grammar_from_regex("|".join(map(re.escape, json.loads(text))))
     try:
@@ -139,6 +145,25 @@ def _grammar(kind: GrammarKind, text: str) -> str:
         return LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
     except ValueError as error:
         raise RequestError(f"it is not a JSON schema: {error}") from error
+
+
+def _with_enforced(lark: str) -> str:
+    """A grammar whose schemas have the options of :data:`_ENFORCED`, no matter which they have."""
+    if not lark.strip():
+        raise RequestError("it has no rules")
+    made, at = [], 0
+    for found in _SCHEMA.finditer(lark):
+        if found.start() < at or not found["json"]:
+            continue  # in a schema, or a text that is spelt as the start of one
+        try:
+            schema, end = _decoder.raw_decode(lark, found.end())
+        except ValueError as error:
+            raise RequestError(f"%json is not followed by a JSON schema: {error}") from error
+        if isinstance(schema, dict):
+            schema["x-guidance"] = _ENFORCED
+        made += [lark[at : found.end()], json.dumps(schema)]
+        at = end
+    return "".join([*made, lark[at:]])
 
 
 def _without_anchors(regex: str) -> str:
@@ -152,10 +177,17 @@ def _without_anchors(regex: str) -> str:
     return regex if escaped else body
 
 
-def _plain(message: str) -> str:
-    """An error of llguidance's in a line, without the grammar that it made of the text, and the options of its own."""
+def _plain(message: str, kind: GrammarKind = "lark") -> str:
+    """An error of llguidance's in a line, without the grammar that it made of the text, and the options of its own. It
+    names the keyword of a schema."""
     if message.startswith("NoExtension"):
         return "nothing matches it"
+    if message.startswith("Unimplemented keys: "):
+        keys = re.findall('"([^"]+)"', message.partition("\n")[0])
+        return f"{', '.join(keys)} can't be enforced"
+    keyword = next((name for start, name in _KEYWORDS.items() if message.startswith(start)), "")
+    if keyword and kind == "json":
+        return f"{keyword}: {_plain(message)}"
     lines = [line.strip() for line in message.replace(" (in regex): ", "\n").splitlines()]
     named = [line for line in lines if line.startswith("error: ")]
     first = next((line for line in lines if line and not line.startswith("at ")), message)

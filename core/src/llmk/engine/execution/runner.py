@@ -82,7 +82,7 @@ class Runner(Executor):
         self._layers = [self._prepares.index(layer) for layer in layers]
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = PromptLogprobs(model.logits, self.sampler.logprobs)
-        self.reader = HiddenReader()
+        self.reader = HiddenReader(model.logits)
         self._given = GivenRows(batch.device, build.dtype, needed=build.parallel.is_first)
         shadows = build.shadows
         self._comparisons = ShadowComparisons(shadows, build.plan.dtype) if shadows is not None else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _WIDE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _LISTED = 10
+_BASE = "model."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
 
 
 def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> int:
-    stored = read_headers(weight_files(checkpoint))
+    stored = _rooted(read_headers(weight_files(checkpoint)), model)
     by_prefix: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
         by_prefix.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
@@ -105,6 +106,19 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collect
                 target.layer.finish()
             bar.update(tensor.num_bytes)
     return total
+
+
+def _rooted(stored: Sequence[StoredTensor], model: Model) -> Sequence[StoredTensor]:
+    """The tensors by the names that the model knows: files of a base model leave out the module that it is in others,
+    with which the names of ``model`` start."""
+    names = {name for layer in model.weights for parameter in layer.parameters for name in parameter.targets}
+    found = {tensor.name for tensor in stored}
+    if any(name.startswith(_BASE) for name in found) or not any(name.startswith(_BASE) for name in names):
+        return stored
+    return [
+        replace(tensor, name=f"{_BASE}{tensor.name}") if f"{_BASE}{tensor.name}" in names else tensor
+        for tensor in stored
+    ]
 
 
 def _wanted(

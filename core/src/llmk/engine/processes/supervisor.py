@@ -388,7 +388,7 @@ def delay_after(barren: int) -> float:
 
 def _changes(old: EngineInfo, new: EngineInfo) -> Iterable[str]:
     """What is not as it was, for the log."""
-    for name in ("max_model_len", "vocab_size", "block_size", "num_blocks", "logits_processors", "grammars"):
+    for name in ("max_model_len", "vocab_size", "block_size", "num_blocks", "logits_processors", "grammars", "head"):
         if getattr(old, name) != getattr(new, name):
             yield f"; {name} is {getattr(new, name)}, was {getattr(old, name)}"
     if old.plan != new.plan:

@@ -9,18 +9,21 @@ import torch
 from torch import Tensor
 
 from llmk.engine.device.transfer import to_host
-from llmk.engine.wire.request import HiddenRows
+from llmk.engine.wire.request import HiddenRows, Returns
 from llmk.engine.wire.step import NewRequest, Work
 
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt whose tokens in ``wanted`` have hidden states to be returned or scored. ``num_top`` is how many most
-    likely tokens are returned at each position."""
+    """A prompt whose tokens in ``wanted`` have hidden states to be returned, pooled or scored. ``num_top`` is how many
+    most likely tokens are returned at each position. ``total`` is the sum, float32 ``[hidden]``, of the hidden states
+    so far, where their mean is returned."""
 
     token_ids: Sequence[int]
     wanted: range
     num_top: int
+    returns: Returns
+    total: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class PromptRows:
             if wanted := self._wanted(request):
                 prompt = request.token_ids[: request.num_prompt_tokens]
                 num_top = request.params.prompt_logprobs or 0
-                self._prompts[request.slot] = Prompt(prompt, wanted, num_top)
+                self._prompts[request.slot] = Prompt(prompt, wanted, num_top, request.returns)
 
     def of(self, hidden: Tensor, work: Sequence[Work]) -> Iterator[Rows]:
         """The rows among ``hidden`` (``[tokens, hidden]``, in the order of the work)."""
@@ -81,17 +84,31 @@ class PendingCopy:
 
 
 class HiddenReader(PromptRows):
-    """Copies hidden states to the host, for requests that want them."""
+    """Copies hidden states to the host, or what is made of them, for requests that want them. ``logits`` is the
+    model's."""
 
-    def __init__(self) -> None:
+    def __init__(self, logits: Callable[[Tensor], Tensor]) -> None:
         super().__init__(_returned)
+        self._logits = logits
 
     def __call__(self, hidden: Tensor, work: Sequence[Work]) -> list[PendingCopy]:
-        """What ``work`` computes of them."""
-        return [PendingCopy(rows.work, rows.start, to_host(rows.hidden)) for rows in self.of(hidden, work)]
+        """What ``work`` computes of them. ``hidden`` is ``[tokens, hidden]``, in the order of the work."""
+        return [copy for rows in self.of(hidden, work) if (copy := self._copy(rows)) is not None]
+
+    def _copy(self, rows: Rows) -> PendingCopy | None:
+        prompt, found = rows.prompt, rows.hidden
+        if prompt.returns == "labels":
+            found = self._logits(found).float()
+        elif prompt.returns == "mean_hidden":
+            total = found.sum(0, dtype=torch.float32)
+            prompt.total = total if prompt.total is None else prompt.total + total
+            if rows.start + found.shape[0] < prompt.wanted.stop:
+                return None
+            return PendingCopy(rows.work, prompt.wanted.stop - 1, to_host((prompt.total / len(prompt.wanted))[None]))
+        return PendingCopy(rows.work, rows.start, to_host(found))
 
 
 def _returned(request: NewRequest) -> range:
     end = request.num_prompt_tokens
-    starts = {"hidden": request.num_delivered, "last_hidden": end - 1}
+    starts = {"hidden": request.num_delivered, "mean_hidden": 0, "last_hidden": end - 1, "labels": end - 1}
     return range(starts.get(request.returns, end), end)

@@ -36,7 +36,7 @@ class Sequence:
         grammar: what its output must match, if anything.
         scored: log-probabilities of the prompt's second token and on, until they are reported.
         num_wanted: how many of the prompt's last tokens have log-probabilities or hidden states that are wanted and
-            were not computed yet. Until there are none, it reads no cached prefix.
+            were not computed yet, or delivered. Until there are none, it reads no cached prefix.
         issued: the last step that computed something of it.
         no_output: whether it has had no output yet.
         admissions: how often it entered the batch, which distinguishes the steps of one stay from those of another.
@@ -94,6 +94,8 @@ class Sequence:
         self.num_wanted = self.num_prompt - 1 if scored else 0
         if request.returns == "hidden":
             self.num_wanted = self.num_prompt - request.num_delivered
+        elif request.returns == "mean_hidden":
+            self.num_wanted = self.num_prompt
         self.admissions = 0
         self.issued = -1
         self.no_output = not (request.generated_token_ids or request.num_delivered)
@@ -132,7 +134,7 @@ class Sequence:
 
     def take_hidden(self, part: HiddenRows) -> HiddenRows | None:
         """What is new of hidden states of the prompt; ``None`` where all of it was delivered before."""
-        if self.request.returns == "last_hidden":
+        if self.request.returns != "hidden":
             return part
         new = part.after(min(part.num, self.num_prompt - self.num_wanted - part.start))
         self.num_wanted -= new.num

@@ -61,8 +61,9 @@ class InputProcessor:
         Raises:
             ContextLengthExceeded: where the prompt leaves no room for a token.
             RequestError: where the prompt is empty, a token id is not the model's, what is to be returned needs token
-                ids that the prompt does not have, or there is no such adapter.
+                ids that the prompt does not have or a head that the model does not have, or there is no such adapter.
         """
+        check_head(self.info, returns)
         if (adapter := context.adapter) and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise RequestError(f"there is no adapter {adapter!r} (configured: {known})", param="model")
@@ -157,6 +158,22 @@ class InputProcessor:
 
     def _check_ids(self, param: str, ids: Collection[int]) -> None:
         check_ids(param, ids, self.info.vocab_size)
+
+
+def check_head(info: EngineInfo, returns: Returns) -> None:
+    """Raises :class:`WrongHead` where the model's head does not compute what a sequence is to return."""
+    needed = {"tokens": "tokens", "prompt_logprobs": "tokens", "labels": "labels"}.get(returns, info.head)
+    if needed != info.head:
+        what = {"tokens": "generates text", "labels": "classifies", "": "computes embeddings"}
+        does, hint = what[info.head], "use another route" if info.head == "tokens" else "use /v1/embeddings or /pooling"
+        hint = "use /v1/classify, /v1/score or /v1/rerank" if info.head == "labels" else hint
+        raise WrongHead(f"the model {does}; it has no head that {what[needed]}", hint=hint)
+
+
+class WrongHead(RequestError):
+    """The model has no head for what is requested."""
+
+    code = "unsupported_by_model"
 
 
 def check_ids(param: str, ids: Collection[int], vocab_size: int) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from llmk.kernel.registry import Registered
     from llmk.planning.boot import Boot
 
-_RETURNS: Mapping[str, EngineReturns] = dict(zip(get_args(Returns), get_args(EngineReturns), strict=True))
+_RETURNS: Mapping[str, EngineReturns] = dict(zip(get_args(Returns), get_args(EngineReturns), strict=False))
 
 
 class UnknownIOProcessor(RequestError):

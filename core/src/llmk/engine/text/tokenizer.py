@@ -132,6 +132,15 @@ class Tokenizer:
         start = next(at for at in range(len(whole)) if whole[at : at + len(inner)] == inner)
         return [*whole[:start], *token_ids, *whole[start + len(inner) :]]
 
+    def joined(self, first: Sequence[int], second: Sequence[int]) -> list[int]:
+        """The tokens of two texts, as the tokenizer joins them, with its special tokens."""
+        inner = self.encode("a", add_special_tokens=False)
+        (whole,) = self._backend.encode_batch([("a", "a")], add_special_tokens=True)
+        places = [at for at in range(len(whole.ids)) if whole.ids[at : at + len(inner)] == inner]
+        start, then = places[0], next(at for at in places if at >= places[0] + len(inner))
+        ends = whole.ids[:start], whole.ids[start + len(inner) : then], whole.ids[then + len(inner) :]
+        return [*ends[0], *first, *ends[1], *second, *ends[2]]
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of ``ids``."""
         return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
@@ -182,6 +191,11 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """A token's own bytes, which need not be a character."""
         return self._vocabulary.token_bytes(token_id)
+
+    def control_id(self, text: str) -> int | None:
+        """The id of the special token that is written as ``text``, if it is one."""
+        token = self._backend.token_to_id(text)
+        return token if token in self.special_token_ids else None
 
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """Makes text of one sequence's tokens as they come."""

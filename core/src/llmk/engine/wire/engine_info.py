@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s; ``pickled_plan`` is the
     plan itself, where it comes from another process. ``logits_processors`` are ids that requests may name,
     ``grammars`` the kinds of grammars that they may have, ``embeddings`` what embeddings in prompts must be like.
+    ``head`` is what the model computes of hidden states: the logits of tokens, or of labels, or nothing.
     """
 
     max_model_len: int
@@ -24,6 +25,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     logits_processors: tuple[str, ...] = ()
     grammars: tuple[str, ...] = ()
     embeddings: EmbeddingFormat = EmbeddingFormat()
+    head: Literal["tokens", "labels", ""] = "tokens"
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import struct
+from array import array
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
     from llmk.engine.wire.cost import Cost
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Returns = Literal["tokens", "prompt_logprobs", "hidden", "last_hidden"]
-"""What a sequence returns: generated tokens; or, without sampling, the log-probabilities of its prompt's tokens, or the
-hidden states of all of them or of the last."""
+Returns = Literal["tokens", "prompt_logprobs", "hidden", "last_hidden", "mean_hidden", "labels"]
+"""What a sequence returns: generated tokens; or, without sampling, the log-probabilities of its prompt's tokens, the
+hidden states of all of them, of the last, or their mean, or the logits of a classifier's labels at the last."""
 
 
 class RequestContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -76,7 +78,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class HiddenRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Final hidden states ``[num, hidden_size]`` of a prompt's tokens from number ``start`` on: their bytes, of torch's
-    ``dtype`` of that name."""
+    ``dtype`` of that name. What was made of them (their mean, logits) is one row, that of the last token."""
 
     start: int
     num: int
@@ -87,6 +89,16 @@ class HiddenRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """The same without the first ``count``."""
         skipped = len(self.data) // self.num * count
         return HiddenRows(self.start + count, self.num - count, self.dtype, self.data[skipped:]) if count else self
+
+    def floats(self) -> array[float]:
+        """All numbers, row by row, in single precision."""
+        if self.dtype == "float16":
+            return array("f", struct.unpack(f"<{len(self.data) // 2}e", self.data))
+        data: bytes | bytearray = self.data
+        if self.dtype == "bfloat16":  # the upper half of a float32
+            data = bytearray(2 * len(self.data))
+            data[2::4], data[3::4] = self.data[::2], self.data[1::2]
+        return array("f", data)
 
 
 class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):

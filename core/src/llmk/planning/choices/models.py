@@ -16,6 +16,7 @@ from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watched
 from llmk.planning.adapters import Adapter, adapter_rooms
+from llmk.planning.pooling import GENERATOR, Pooling, with_head
 from llmk.planning.selection import elect
 from llmk.tree import CausalLM, Program, adapted, lower, model_facts
 from llmk.tree import Config as ModelConfig
@@ -42,12 +43,15 @@ def find_checkpoint(registry: Registry, path: str) -> str:
 
 
 def describe_model(
-    model: Registered[ModelSpec], checkpoint: Checkpoint, adapters: Sequence[Adapter] = ()
+    model: Registered[ModelSpec],
+    checkpoint: Checkpoint,
+    adapters: Sequence[Adapter] = (),
+    pooling: Pooling | None = None,
 ) -> ModelFacts:
     """The facts of the family's tree, or those that its ``describe`` returns. Its LlmkErrors are raised as they are,
     other exceptions as PluginError."""
     if model.spec.tree:
-        facts = model_facts(model_program(model, checkpoint, adapters), ModelConfig(checkpoint))
+        facts = model_facts(model_program(model, checkpoint, adapters, pooling), ModelConfig(checkpoint))
     else:
         facts = _call(model, "describe", ModelFacts, checkpoint)
         _check_sites(model, facts)
@@ -69,9 +73,15 @@ def model_tree(model: Registered[ModelSpec], checkpoint: Checkpoint) -> CausalLM
     return _call(model, "tree", CausalLM, ModelConfig(checkpoint)) if model.spec.tree else None
 
 
-def model_program(model: Registered[ModelSpec], checkpoint: Checkpoint, adapters: Sequence[Adapter] = ()) -> Program:
-    """The lowered tree of a family that gives one, with room for adapters. Errors as in :func:`describe_model`."""
-    tree = _call(model, "tree", CausalLM, ModelConfig(checkpoint))
+def model_program(
+    model: Registered[ModelSpec],
+    checkpoint: Checkpoint,
+    adapters: Sequence[Adapter] = (),
+    pooling: Pooling | None = None,
+) -> Program:
+    """The lowered tree of a family that gives one, with the head that ``pooling`` wants, and room for adapters. Errors
+    as in :func:`describe_model`."""
+    tree = with_head(_call(model, "tree", CausalLM, ModelConfig(checkpoint)), pooling)
     return lower(adapted(tree, adapter_rooms(adapters, tree)) if adapters else tree)
 
 
@@ -92,8 +102,11 @@ def _call(model: Registered[ModelSpec], kind: str, returned: type[T], argument: 
     return found
 
 
-def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> Registered[ModelSpec]:
-    """The family that registers the checkpoint's architecture, else one that matches all (``"*"``).
+def choose_model(
+    registry: Registry, config: Config, checkpoint: Checkpoint, *, with_tree: bool = False
+) -> Registered[ModelSpec]:
+    """The family that registers the checkpoint's architecture, else one that matches all (``"*"``). ``with_tree``: its
+    model is to have another head, which only those that give a tree can.
 
     Raises UnknownArchitecture, SelectionError.
     """
@@ -101,8 +114,12 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
     deterministic = config.engine.deterministic
     claims = [(model, match_model(model.spec, wanted, deterministic=deterministic)) for model in registry.of(ModelSpec)]
     chosen, _ = elect("[select.model]", config.select.model, claims, rank=lambda spec: wanted in spec.architectures)
-    if chosen is not None:
+    if chosen is not None and (chosen.spec.tree or not with_tree):
         return chosen
+    if chosen is not None:
+        native = sorted({name for model, _ in claims if model.spec.tree for name in model.spec.architectures})
+        what = f"no model family serves the pooled outputs of {wanted.removesuffix(GENERATOR)}"
+        raise UnknownArchitecture(what, hint=f"served are the base models and classifiers of {', '.join(native)}")
     refused = [r.about(m.spec.id) for m, verdict in claims for r in verdict.reasons if r.code == "not_deterministic"]
     if refused:
         message = f"no installed model family serves {wanted} with batch invariance"

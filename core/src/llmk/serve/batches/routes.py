@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from llmk.serve.storage.transaction import Transaction
 
 router = APIRouter(prefix="/v1/batches")
+BODIES = (BatchRequest,)
 
 
 @router.post("", openapi_extra=body(BatchRequest))

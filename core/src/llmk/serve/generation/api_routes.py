@@ -11,6 +11,7 @@ import llmk
 from llmk.api import ApiRoute, LlmkError, RequestError, RouteSpec, ServedModelInfo, TranslatedRequest
 from llmk.kernel.loader import load_object
 from llmk.serve.generation.parsing import Dialect
+from llmk.serve.generation.pooling_jobs import capabilities_of
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registry
@@ -59,7 +60,7 @@ def translated(route: PluginRoute, body: Any, headers: Mapping[str, str]) -> Tra
 def model_info(boot: Boot, name: str, adapters: tuple[str, ...], dialect: Dialect, *, created: int) -> ServedModelInfo:
     """What plugins' routes get to know of the model."""
     checkpoint = boot.checkpoint
-    capabilities = ["completion"]
+    capabilities = capabilities_of(boot.pooling)
     if dialect.tools is not None:
         capabilities.append("tools")
     if dialect.reasoning is not None:

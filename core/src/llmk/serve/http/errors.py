@@ -197,14 +197,16 @@ def invalid(errors: Sequence[Mapping[str, Any]], body: Any) -> RequestError:
 def _path(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
     """The path of an error in the body, without the names of union branches, which pydantic adds."""
     path: list[str | int] = []
-    for step in error["loc"]:
+    field = error.get("ctx", {}).get("field")
+    for at, step in enumerate(error["loc"], 1):
         if isinstance(body, dict) and isinstance(step, str):
+            if step not in body and (field or at < len(error["loc"])):
+                continue  # the tag of a union; a field that is missing is the last step
             path.append(step)
             body = body.get(step)
         elif isinstance(body, list) and isinstance(step, int):
             path.append(step)
             body = body[step] if step < len(body) else None
-    field = error.get("ctx", {}).get("field")
     return (*path, field) if field else tuple(path)
 
 

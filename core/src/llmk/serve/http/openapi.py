@@ -10,12 +10,31 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from llmk.serve.http.auth import OPEN_PATHS
-from llmk.serve.protocol import answers, batches, files
+from llmk.serve.protocol import answers, batches, files, pooling_answers
 from llmk.serve.protocol.base import Body
 
 ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/v1/chat/completions"): answers.ChatAnswer,
     ("post", "/v1/completions"): answers.TextAnswer,
+    ("post", "/v1/embeddings"): pooling_answers.EmbeddingsAnswer,
+    ("post", "/pooling"): pooling_answers.PoolingAnswer,
+    **{("post", f"{at}/classify"): pooling_answers.ClassesAnswer for at in ("", "/v1")},
+    **{("post", f"{at}/score"): pooling_answers.ScoresAnswer for at in ("", "/v1")},
+    **{("post", f"{at}/rerank"): pooling_answers.RanksAnswer for at in ("", "/v1", "/v2")},
+    ("post", "/v1/responses"): None,
+    ("get", "/v1/responses/{id}"): None,
+    ("delete", "/v1/responses/{id}"): answers.DeletedAnswer,
+    ("post", "/v1/responses/{id}/cancel"): None,
+    ("get", "/v1/responses/{id}/input_items"): answers.ItemsAnswer,
+    ("post", "/v1/responses/input_tokens"): answers.InputTokensAnswer,
+    ("post", "/v1/conversations"): answers.ConversationAnswer,
+    ("get", "/v1/conversations/{id}"): answers.ConversationAnswer,
+    ("post", "/v1/conversations/{id}"): answers.ConversationAnswer,
+    ("delete", "/v1/conversations/{id}"): answers.DeletedAnswer,
+    ("post", "/v1/conversations/{id}/items"): answers.ItemsAnswer,
+    ("get", "/v1/conversations/{id}/items"): answers.ItemsAnswer,
+    ("get", "/v1/conversations/{id}/items/{item_id}"): None,
+    ("delete", "/v1/conversations/{id}/items/{item_id}"): answers.ConversationAnswer,
     ("get", "/v1/io"): answers.ProcessorsAnswer,
     ("post", "/v1/io/{name}"): None,
     ("get", "/v1/models"): answers.ModelsAnswer,
@@ -39,10 +58,10 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/detokenize"): answers.PromptAnswer,
 }
 """The schema of each route's JSON response; ``None``: any object, as for routes of plugins."""
-WITHOUT_BODY = frozenset({"/v1/batches/{id}/cancel"})
+WITHOUT_BODY = frozenset({"/v1/batches/{id}/cancel", "/v1/responses/{id}/cancel"})
 """Paths of POST requests without a body."""
 DOWNLOADS = frozenset({"/v1/files/{id}/content"})
-STREAMED = ("/v1/chat/completions", "/v1/completions")
+STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/{id}")
 ADMIN_PATH = "/v1/cache/pins"
 ERRORS = {
     400: "The request is invalid; `param` names the field.",

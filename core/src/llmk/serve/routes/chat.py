@@ -16,6 +16,7 @@ from llmk.serve.streaming import AnswerResponse
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()
+BODIES = (ChatRequest,)
 
 
 @router.post("/v1/chat/completions", openapi_extra=body(ChatRequest))

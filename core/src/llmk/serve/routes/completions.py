@@ -16,6 +16,7 @@ from llmk.serve.streaming import AnswerResponse
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()
+BODIES = (CompletionRequest,)
 
 
 @router.post("/v1/completions", openapi_extra=body(CompletionRequest))

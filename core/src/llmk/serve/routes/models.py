@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from llmk.serve.generation.pooling_jobs import capabilities_of
 from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.service import Service, service
 
@@ -35,5 +36,6 @@ def _card(service: Service, name: str) -> dict[str, Any]:
         "created": service.created,
         "owned_by": "llmk",
         "max_model_len": service.engine.info.max_model_len,
+        "capabilities": capabilities_of(service.engine.boot.pooling),
         **parent,
     }

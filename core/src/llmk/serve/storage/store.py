@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -56,6 +57,11 @@ class Storage:
         if self.section.database in ("memory", "none"):
             return False
         return bool(self.section.database) or self._file.exists()
+
+    @cached_property
+    def is_available(self) -> bool:
+        """Whether clients can store anything: a database is configured, and SQLAlchemy is installed."""
+        return self.section.database != "none" and find_spec("sqlalchemy") is not None
 
     @cached_property
     def folder(self) -> Path:

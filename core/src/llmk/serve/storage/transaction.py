@@ -77,6 +77,16 @@ class Transaction(BatchRequests):
         }
         self.connection.execute(insert(OBJECTS).values(row))
 
+    def put_all(self, tenant: str, kind: str, objects: Sequence[tuple[str, bytes]], *, parent: str) -> None:
+        """Stores new objects, which are ids and data, in their order, as :meth:`put` does."""
+        now = int(time.time())
+        self.check_room(tenant, sum(len(data) for _, data in objects), num_new=len(objects))
+        same = {"model": self.model, "tenant": tenant, "kind": kind, "parent": parent, "created_at": now}
+        same["expires_at"] = int(now + self._section.seconds)
+        rows = [{**same, "id": id, "num_bytes": len(data), "data": data} for id, data in objects]
+        if rows:
+            self.connection.execute(insert(OBJECTS), rows)
+
     def get(self, tenant: str, kind: str, id: str) -> StoredObject:
         """The object, which no other transaction changes until this one ends. Raises UnknownObject."""
         row = None

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from llmk.api import RequestError, TranslatedRequest
 from llmk.config import logs
+from llmk.engine.text.input_processor import check_head
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.plugin_mark import PluginMark
@@ -25,6 +26,7 @@ from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.api_routes import PluginRoute, translated
 from llmk.serve.generation.choice_deltas import Job
 from llmk.serve.generation.jobs import Jobs
+from llmk.serve.generation.pooling_jobs import POOLING, PoolingJob, PoolingJobs, check_inputs
 from llmk.serve.http import errors
 from llmk.serve.protocol.base import Body
 from llmk.serve.protocol.batches import BatchLine, BatchRequest
@@ -33,6 +35,7 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.responses.route import CORE_ROUTES
 from llmk.serve.workers import served_model
 from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_embeddings
 from llmk.serve.workers.frames import encode, framed, receive
@@ -120,7 +123,8 @@ class RequestPreparer:
                 check_counts(body, self._served.limits, work.info.max_model_len)
             if not kind.startswith(ROUTE):
                 return self._made(kind, work, body)
-            route = self._served.routes[kind.removeprefix(ROUTE)]
+            name = kind.removeprefix(ROUTE)
+            route = CORE_ROUTES.get(name) or self._served.routes[name]
             wanted = translated(route, body, work.headers)
             body = self._body_of(wanted, work)
             options = {"fit": True} if wanted.fit_max_tokens else {}
@@ -150,6 +154,10 @@ class RequestPreparer:
 
     def _made(self, kind: str, work: Work, body: Any, **options: bool) -> Prepared:
         schema, make = _KINDS[kind]
+        if kind in POOLING:
+            check_inputs(body, self._served.limits, work.info.max_model_len)
+        elif kind not in _WITHOUT_ENGINE:
+            check_head(work.info, "tokens")
         request = schema.model_validate(body)
         model, adapters = getattr(request, "model", None), self._served.adapters
         errors.check_model(model, self._served.model_name, adapters)
@@ -160,6 +168,9 @@ class RequestPreparer:
         """What was prepared for a plugin's route: with its options, or as its result."""
         if isinstance(made, Generation):
             made.stream, made.options = wanted.stream, dict(wanted.options)
+            return made
+        if isinstance(made, PoolingJob):
+            made.options = dict(wanted.options)
             return made
         result = msgspec.json.decode(made.body) if isinstance(made, Rendered) else {}
         return Rendered(msgspec.json.encode(route.api.result(result, wanted.options, self._served.describe())))
@@ -193,10 +204,10 @@ class _RequestBuilder:
     """Converts valid bodies to requests for one model. ``info`` is about its engine."""
 
     def __init__(self, served: ServedModel, info: EngineInfo) -> None:
+        self._boot = served.boot
         self._limits = served.limits
-        self._grammars = served.grammars
         self._model = _Model(served.tokenizer, served.default_params, info)
-        self._jobs = Jobs(self._model, served.dialect)
+        self._jobs = Jobs(self._model, served.dialect, served.grammars)
 
     def of(self, info: EngineInfo) -> _RequestBuilder:
         """The builder, with the information about the engine updated."""
@@ -247,6 +258,10 @@ class _RequestBuilder:
     def batch_line(self, request: BatchLine, context: RequestContext) -> Rendered:
         return Rendered(msgspec.json.encode({"custom_id": request.custom_id, "url": request.url}))
 
+    @property
+    def pooling(self) -> PoolingJobs:
+        return PoolingJobs(self._boot, self._model.tokenizer, self._limits, self._model.info)
+
     def _tokens(self, request: TokenizeRequest, most: int | None) -> list[int]:
         """The tokens of a request's prompt or conversation."""
         jobs = self._jobs
@@ -262,8 +277,6 @@ class _RequestBuilder:
 
     def _generation(self, job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
         check_bad_words(job.params, self._limits)
-        if job.params.structured_outputs is not None:
-            self._grammars.check(job.params.structured_outputs)
         return _generation(job, request, logprobs=logprobs)
 
     def _check_processors(self, request: SamplingFields) -> None:
@@ -274,6 +287,11 @@ class _RequestBuilder:
             raise RequestError(what, param="logits_processors")
 
 
+def _pooling(make: Callable[..., PoolingJob]) -> Callable[..., Prepared]:
+    return lambda builder, request, context: make(builder.pooling, request, context)
+
+
+_WITHOUT_ENGINE = ("tokenize", "detokenize")
 _KINDS: Mapping[str, tuple[type[Body], Callable[..., Prepared]]] = {
     "chat": (ChatRequest, _RequestBuilder.chat),
     "text": (CompletionRequest, _RequestBuilder.text),
@@ -282,6 +300,7 @@ _KINDS: Mapping[str, tuple[type[Body], Callable[..., Prepared]]] = {
     "pin": (PinRequest, _RequestBuilder.pin),
     "batch": (BatchRequest, _RequestBuilder.batch),
     "batch_line": (BatchLine, _RequestBuilder.batch_line),
+    **{kind: (schema, _pooling(make)) for kind, (schema, make) in POOLING.items()},
 }
 
 

@@ -13,6 +13,7 @@ from llmk.engine.wire.prompt import EmbeddedPrompt, EmbeddingRun, token_ids_of
 from llmk.engine.wire.request import RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.choice_deltas import Job
+from llmk.serve.generation.pooling_jobs import PoolingJob
 from llmk.serve.http.json_response import JsonResponse
 
 ROUTE = "route:"
@@ -81,7 +82,7 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
         return Job(self.context, Prompts(self.prompts, self.embeddings), self.params, self.reading, self.stop)
 
 
-Prepared = Refused | Rendered | Pinning | Generation
+Prepared = Refused | Rendered | Pinning | Generation | PoolingJob
 
 
 class PreparedReply(msgspec.Struct, array_like=True):
@@ -96,11 +97,11 @@ class Refusal(Exception):
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.body["error"]["message"])
-        self._refused = refused
+        self.refused = refused
 
     def reply(self) -> JsonResponse:
         """The response."""
-        return JsonResponse(self._refused.body, self._refused.status, self._refused.headers)
+        return JsonResponse(self.refused.body, self.refused.status, self.refused.headers)
 
 
 class Prompts(Sequence[list[int] | EmbeddedPrompt]):
