@@ -19,11 +19,14 @@ from pydantic.fields import FieldInfo
 import llmk.serve.routes
 import llmk.serve.workers
 from llmk.api import LlmkError
+from llmk.serve.batches import routes as batches
 from llmk.serve.http.auth import OPEN_PATHS
 from llmk.serve.http.errors import error_object
 from llmk.serve.protocol.base import RequestModel
+from llmk.serve.protocol.batches import BatchRequest
 from llmk.serve.protocol.chat import ChatRequest, Function, Message
 from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.files import FileForm
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.pooling import (
     ClassifyRequest,
@@ -58,6 +61,8 @@ MODELS: dict[str, type[RequestModel]] = {
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
     "pin": PinRequest,
+    "file": FileForm,
+    "batch": BatchRequest,
     **POOLING,
 }
 
@@ -85,8 +90,9 @@ def routes() -> str:
 def routes_of_the_server() -> Iterator[APIRoute]:
     """The routes of all routers."""
     package = llmk.serve.routes
-    for found in pkgutil.iter_modules(package.__path__):
-        for route in import_module(f"{package.__name__}.{found.name}").router.routes:
+    modules = [import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
+    for module in (*modules, batches):
+        for route in module.router.routes:
             if isinstance(route, APIRoute):
                 yield route
 

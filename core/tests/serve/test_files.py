@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from llmk.config.storage_section import StorageSection
 from llmk.serve.app import create_app
-from llmk.serve.http.multipart import FormReader, InvalidForm
+from llmk.serve.http.errors import InvalidForm
+from llmk.serve.http.multipart import FormReader
 from llmk.serve.service import Service
 
 KEYS = ("one-key", "another-key")
@@ -144,9 +145,10 @@ def test_other_routes_take_no_forms(open_client: Callable[..., TestClient]) -> N
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([b"\r\n", b"--", b"x", b"--x", b"\r\n--x-", b"a" * 50, b"\r"]), max_size=30), st.data())
+@given(st.lists(st.sampled_from([b"\r\n", b"--", b"x", b"--y", b"\r\n--", b"a" * 50, b"\r"]), max_size=30), st.data())
 def test_any_content_in_any_parts(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], data: Any) -> None:
-    content = b"".join(parts).replace(b"\r\n--x", b"")
+    content = b"".join(parts)
+    assume(b"--x" not in content)
     body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + content + b"\r\n--x--\r\n"
     place = tmp_path_factory.mktemp("form") / "file"
     reader = FormReader("multipart/form-data; boundary=x", place, lambda size: None)

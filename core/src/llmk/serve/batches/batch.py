@@ -53,11 +53,6 @@ class Batch(msgspec.Struct, kw_only=True):
         self.status = status
         setattr(self, f"{status}_at", int(time.time()))
 
-    def fail(self, errors: list[dict[str, Any]]) -> None:
-        """Ends the batch with errors."""
-        self.errors = {"object": "list", "data": errors}
-        self.enter("failed")
-
 
 class StoredBatch(msgspec.Struct):
     """A batch with what only the server needs: how long its output is kept, which server runs it, until when that one
@@ -73,6 +68,11 @@ class StoredBatch(msgspec.Struct):
     def of(cls, stored: StoredObject) -> StoredBatch:
         """The batch in an object."""
         return _decode(stored.data)
+
+    def fail(self, errors: list[dict[str, Any]]) -> None:
+        """Has the batch end with errors, after the results that there are have become files."""
+        self.shown.errors = {"object": "list", "data": errors}
+        self.shown.status, self.ending = "finalizing", "failed"
 
     def create(self, to: Transaction, tenant: str) -> None:
         """Stores a new batch. Raises StorageFull."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 import msgspec
@@ -17,6 +17,7 @@ from llmk.engine.wire.request import RequestContext
 from llmk.serve import plugin_routes
 from llmk.serve.batches.gate import Gate
 from llmk.serve.http import errors
+from llmk.serve.protocol.batches import Endpoint
 from llmk.serve.routes import chat, completions
 from llmk.serve.service import Service
 from llmk.serve.streaming import Renderer, whole_answer
@@ -45,7 +46,8 @@ class EndedRequest:
 
 def endpoints(service: Service) -> list[str]:
     """The endpoints that batches may have on this server."""
-    return [*OWN, *(route.spec.path for route in service.routes.values() if route.spec.method == "POST")]
+    routes = {route.spec.path for route in service.routes.values() if route.spec.method == "POST"}
+    return [path for path in get_args(Endpoint) if path in OWN or path in routes]
 
 
 def work_of(service: Service, kind: str, context: RequestContext) -> Work:

@@ -33,8 +33,7 @@ async def end_batch(storage: Storage, tenant: str, batch: StoredBatch) -> None:
             stored.shown.request_counts = Counts(*to.count_requests(id))
         stored.shown.output_file_id = output.id if output else None
         stored.shown.error_file_id = error.id if error else None
-        if stored.shown.status != "failed":
-            stored.shown.enter(stored.ending)
+        stored.shown.enter(stored.ending)
         stored.close(to, tenant)
         for file in filter(None, (output, error)):
             file.put(to, tenant, checked=False)

@@ -15,7 +15,7 @@ from llmk.serve.batches.batch import BATCH, UNFINISHED, StoredBatch
 from llmk.serve.batches.gate import Gate
 from llmk.serve.batches.work import BatchWork
 from llmk.serve.service import Service
-from llmk.serve.storage.errors import UnknownObject
+from llmk.serve.storage.errors import StorageOff, UnknownObject
 
 if TYPE_CHECKING:
     from llmk.serve.storage.transaction import Transaction
@@ -80,9 +80,11 @@ class Batches:
             wanted.clear()
             try:
                 found = await self._service.storage.run(lambda to: list(to.all_of(UNFINISHED)))
+            except StorageOff:
+                return
             except LlmkError:
-                logger.exception("batches can't be read")
-                found = []
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
             for tenant in {one.tenant for one in found} - self._tenants.keys():
                 self._tenants[tenant] = asyncio.create_task(self._run_tenant(tenant), name="llmk-batches-tenant")
             if not found and not wanted.is_set():

@@ -47,7 +47,7 @@ class BatchWork:
             await self._validate()
         if self._batch.shown.status == "in_progress":
             await self._run_requests()
-        if self._batch.shown.status in ("cancelling", "finalizing", "failed"):
+        if self._batch.shown.status in ("cancelling", "finalizing"):
             await end_batch(self._storage, self._tenant, self._batch)
 
     def interrupt(self) -> None:
@@ -94,7 +94,7 @@ class BatchWork:
     def _after_validation(self, batch: StoredBatch, errors: list[dict[str, Any]]) -> None:
         if batch.shown.status == "validating":
             if errors:
-                batch.shown.fail(errors)
+                batch.fail(sorted(errors, key=lambda error: error["line"] or 0))
             else:
                 batch.shown.enter("in_progress")
 
@@ -119,7 +119,7 @@ class BatchWork:
             if batch.shown.status != "in_progress":
                 return
             if full is not None:
-                batch.shown.fail([{"code": full.code, "message": str(full), "param": None, "line": None}])
+                batch.fail([{"code": full.code, "message": str(full), "param": None, "line": None}])
             elif not interrupted:
                 batch.ending = "expired" if expired else "completed"
                 batch.shown.enter("finalizing")

@@ -59,6 +59,12 @@ class UnknownModel(RequestError):
     code, http_status = "model_not_found", 404
 
 
+class InvalidForm(RequestError):
+    """The body is not a form with one file."""
+
+    code = "invalid_form"
+
+
 def check_model(name: object, served: str, adapters: Collection[str] = ()) -> None:
     """Raises :class:`UnknownModel` if ``name`` is neither the served model nor one of its adapters; ``None`` is
     accepted."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from llmk.api import RequestError
-from llmk.serve.http.errors import Refused
+from llmk.serve.http.errors import InvalidForm, Refused
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -22,12 +21,6 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)  # its warnings ar
 MOST_FIELDS, MOST_FIELD_BYTES, MOST_NAME = 16, 4096, 255
 PIECE = 256 << 10
 """Bytes that are parsed and written at a time, in a thread."""
-
-
-class InvalidForm(RequestError):
-    """The body is not a form with one file."""
-
-    code = "invalid_form"
 
 
 class FormReader:

@@ -128,22 +128,31 @@ def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_key
                 # The bodies of these routes are defined by plugins.
                 body = {"required": True, "content": {_JSON: {"schema": {"type": "object"}}}}
                 operation.setdefault("requestBody", body)
-            operation["responses"] = dict(_responses(method, path, with_keys))
+            operation["responses"] = dict(_responses(method, path, with_keys, queried="parameters" in operation))
             needs: dict[str, list[str]] = {"admin": []} if path.startswith(ADMIN_PATH) else {}
             if with_keys and path not in OPEN_PATHS:
                 needs["key"] = []
             operation["security"] = [needs] if needs else []
-    pins = document["paths"]
-    unpin = pins[f"{ADMIN_PATH}/{{id}}"]["delete"]["operationId"]
-    link = {"operationId": unpin, "parameters": {"id": "$response.body#/id"}}
-    pins[ADMIN_PATH]["post"]["responses"]["200"]["links"] = {"unpin": link}
+    _link(document, ADMIN_PATH, {"unpin": ("delete", f"{ADMIN_PATH}/{{id}}")})
+    _link(document, "/v1/files", {"get": ("get", "/v1/files/{id}"), "delete": ("delete", "/v1/files/{id}")})
+    batch = "/v1/batches/{id}"
+    _link(document, "/v1/batches", {"get": ("get", batch), "cancel": ("post", f"{batch}/cancel")})
     return document
 
 
-def _responses(method: str, path: str, with_keys: bool) -> Iterator[tuple[str, Any]]:
+def _link(document: dict[str, Any], created: str, links: dict[str, tuple[str, str]]) -> None:
+    """Says which routes take the id of what a POST to ``created`` creates."""
+    paths = document["paths"]
+    paths[created]["post"]["responses"]["200"]["links"] = {
+        name: {"operationId": paths[path][method]["operationId"], "parameters": {"id": "$response.body#/id"}}
+        for name, (method, path) in links.items()
+    }
+
+
+def _responses(method: str, path: str, with_keys: bool, *, queried: bool) -> Iterator[tuple[str, Any]]:
     yield "200", {"description": "The response.", "content": dict(_content(method, path))}
     for status, why in ERRORS.items():
-        if status in _READING and method != "post":
+        if status in _READING and method != "post" and not (queried and status == 400):
             continue
         if (status == 401 and not with_keys) or (status == 403 and not path.startswith(ADMIN_PATH)):
             continue

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from llmk.api import Overloaded
+from llmk.api import LlmkError, Overloaded
 from llmk.serve.http import errors
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.json_response import JsonResponse
@@ -48,6 +48,9 @@ async def upload(request: Request, service: Annotated[Service, Depends(service)]
 
         try:
             await service.storage.run(keep)
+        except LlmkError:
+            service.storage.content(file.id).unlink(missing_ok=True)
+            raise
         finally:
             content.unlink(missing_ok=True)
     return JsonResponse(file)
@@ -127,6 +130,9 @@ async def _received(request: Request, service: Service, tenant: str) -> tuple[St
             await asyncio.to_thread(reader.feed, piece)
         await asyncio.to_thread(reader.end)
         form = _form(reader.fields)
+    except OSError as error:
+        place.unlink(missing_ok=True)
+        raise storage.failed(error) from error
     except BaseException:
         place.unlink(missing_ok=True)
         raise

@@ -31,6 +31,8 @@ R = TypeVar("R")
 
 THREADS = 4
 """Threads that use the database; SQLite is used by one."""
+PART_SECONDS = 86_400.0
+"""Age of unfinished files that no server can still be writing."""
 SWEEP_SECONDS = 60.0
 """Shortest time between two searches for what has expired."""
 
@@ -121,7 +123,7 @@ class Storage:
                     self.content(id).unlink(missing_ok=True)
             return commit(work)
         except (SQLAlchemyError, OSError) as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def content(self, id: str) -> Path:
         """The file with an object's content, for objects that have one. ``id`` is one that the server made."""
@@ -142,12 +144,19 @@ class Storage:
                 try:
                     self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                     self.content("").mkdir(exist_ok=True)
+                    self._forget_parts()
                     engine = self._create()
                     METADATA.create_all(engine)
                 except (sqlalchemy.exc.SQLAlchemyError, ImportError, OSError) as error:
-                    raise self._failed(error) from error
+                    raise self.failed(error) from error
                 self._engine = engine
         return self._engine
+
+    def _forget_parts(self) -> None:
+        """Deletes what is left of files that were being written when a server was killed."""
+        for part in self.content("").glob("*.part"):
+            if part.stat().st_mtime < time.time() - PART_SECONDS:
+                part.unlink(missing_ok=True)
 
     def _create(self) -> Engine:
         from sqlalchemy import StaticPool, create_engine, event
@@ -166,8 +175,9 @@ class Storage:
 
         return engine
 
-    def _failed(self, error: Exception) -> DatabaseFailed:
-        logger.error("the database failed", exc_info=error)
+    def failed(self, error: Exception) -> DatabaseFailed:
+        """The error for clients where the database or the folder can't be used; logs the cause."""
+        logger.error("stored objects can't be read or written", exc_info=error)
         return DatabaseFailed("what clients store can't be read or written now; the server's log says more")
 
 
