@@ -37,7 +37,8 @@ class Served:
     ) -> None:
         self.log = log
         self._log_file: IO[bytes] = log.open("wb")
-        environment = {**os.environ, **MODEST, **(env or {})}
+        stored = {"LLMK__STORAGE__FOLDER": str(log.parent / "state")}
+        environment = {**os.environ, **MODEST, **stored, **(env or {})}
         self.process = subprocess.Popen(
             [python, *LLMK[1:], "serve", *args],
             stdout=subprocess.PIPE,

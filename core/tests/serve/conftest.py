@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scripted import AngleReasoning, BracketTools, InlineWorkers, ScriptedEngine
 
 from llmk.config.schema import ServerSection
+from llmk.config.storage_section import StorageSection
 from llmk.serve.app import create_app
 from llmk.serve.generation.parsing import Dialect, ParserKind
 from llmk.serve.service import Service
@@ -32,7 +33,8 @@ def engine() -> ScriptedEngine:
 def make_service(engine: ScriptedEngine) -> Callable[..., Service]:
     def make(dialect: Dialect = DIALECT, routes: Any = None, **server: Any) -> Service:
         workers: Any = InlineWorkers(engine, dialect, routes=routes)
-        return Service(engine, dialect, ServerSection(**server), workers, routes=routes)  # type: ignore[arg-type]
+        storage = StorageSection(database="memory")
+        return Service(engine, dialect, ServerSection(**server), workers, storage=storage, routes=routes)  # type: ignore[arg-type]
 
     return make
 

@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dialects import SPECS, load, make
+from dialects import load, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from llmk.api import CallWriter, WrittenCall
+from llmk.api import CallWriter, RequestError, WrittenCall
+from llmk_parsers.specs import tools_json, tools_lists, tools_pythonic
 from llmk_testing.parsers import parse
 
-DIALECTS = {name: spec for name, spec in SPECS.items() if spec.writer}
+FAMILIES = (tools_json, tools_lists, tools_pythonic)
+DIALECTS = {f"tools/{spec.name}": spec for family in FAMILIES for spec in family.TOOL_PARSERS if spec.writer}
 TOKENIZER = LLTokenizer("byte")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -121,3 +123,51 @@ def test_calls_start_with_the_trigger(name: str) -> None:
     found.grammar(TOOLS, many=True, marker=marker)
     assert found.render(written(GOOD[0])).startswith(found.trigger)
     assert not found.trigger or found.trigger in terms
+
+
+PYTHONIC = ["tools/pythonic", "tools/llama4_pythonic", "tools/lfm2", "tools/olmo3"]
+
+
+@pytest.mark.parametrize("name", PYTHONIC)
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        ({"name": "1f"}, "calls of tool '1f' can't be written in this model's dialect: rename it as in Python"),
+        (
+            {"name": "f", "parameters": {"anyOf": [{}]}},
+            "calls of tool 'f' can't follow 'anyOf' of its schema in this model's dialect",
+        ),
+    ],
+)
+def test_what_python_calls_cannot_follow_is_refused(name: str, tool: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        writer(name).grammar([tool], many=False, marker=plain)
+    assert str(caught.value) == message
+
+
+ARGUMENTS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b c": {"type": "boolean"}, "d": {"enum": ["x", None]}, "e": True},
+    "required": ["b c", "z"],
+}
+
+
+@pytest.mark.parametrize("name", PYTHONIC)
+@pytest.mark.parametrize(
+    ("arguments", "matched"),
+    [
+        ({"b c": True, "z": 1}, True),
+        ({"a": 1, "b c": False, "d": None, "e": [{}], "z": {}}, True),
+        ({"a": 1, "b c": False, "e": "x", "z": {}}, True),
+        ({"b c": False, "a": 1, "z": {}}, False),
+        ({"b c": True}, False),
+        ({"z": 1}, False),
+        ({"a": "1", "b c": True, "z": 1}, False),
+        ({"b c": True, "d": "y", "z": 1}, False),
+        ({}, False),
+    ],
+)
+def test_keyword_arguments_follow_the_schema(name: str, arguments: dict[str, Any], matched: bool) -> None:
+    text = writer(name).render(written([("f", arguments)]))
+    grammar = writer(name).grammar([{"name": "f", "parameters": ARGUMENTS}], many=False, marker=plain)
+    assert matches(grammar, text) == matched

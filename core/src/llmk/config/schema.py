@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
+
+from llmk.config.section import Count, Seconds, Section, Size, Timeout
+from llmk.config.storage_section import StorageSection
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-Size = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Timeout = Annotated[float, Field(gt=0)]
 
 
 def _check_key(key: str) -> str:
@@ -22,12 +21,6 @@ def _check_key(key: str) -> str:
 
 
 Key = Annotated[str, AfterValidator(_check_key)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class ModelSection(Section):
@@ -394,6 +387,7 @@ class Config(Section):
     cache: CacheSection = Field(default_factory=CacheSection)
     server: ServerSection = Field(default_factory=ServerSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
+    storage: StorageSection = Field(default_factory=StorageSection)
     adapters: dict[str, str] = Field(default_factory=dict, description="Folders of LoRA adapters of PEFT, by name.")
     plugin: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Sections of plugins, validated by the plugin's own schema."

@@ -12,7 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from llmk.config.schema import Config, Key, Section
+from llmk.config.schema import Config, Key
+from llmk.config.section import Section
 
 Path = tuple[str, ...]
 """A split dotted path. The last part of a path below an open leaf may itself contain dots."""

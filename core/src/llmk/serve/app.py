@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import llmk
+from llmk.serve.batches import routes as batch_routes
+from llmk.serve.batches.runner import Batches
 from llmk.serve.http import errors, openapi
 from llmk.serve.http.allowed_hosts import AllowedHosts
 from llmk.serve.http.auth import ApiKeys
@@ -20,14 +22,15 @@ from llmk.serve.http.limits import Limits
 from llmk.serve.integrity import check_integrity
 from llmk.serve.metrics.access_log import AccessLogMiddleware
 from llmk.serve.plugin_routes import RouteResponses, router_of
-from llmk.serve.protocol.chat import ChatRequest
-from llmk.serve.protocol.completions import CompletionRequest
-from llmk.serve.protocol.pins import PinRequest
-from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from llmk.serve.routes import chat, completions, io, models, pins, pooling, tokens
+from llmk.serve.routes import chat, completions, conversations, files, io, models, pins, pooling, responses, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import Refusal
+
+_ROUTES = (
+    *(chat, completions, pooling, responses, conversations, files, batch_routes),
+    *(io, models, tokens, pins, service_routes),
+)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -43,7 +46,7 @@ def create_app(service: Service) -> FastAPI:
         )
     if config.api_keys:
         layers.append(Middleware(ApiKeys, keys=config.api_keys))
-    layers.append(Middleware(Limits, section=config))
+    layers.append(Middleware(Limits, section=config, upload_bytes=service.storage.section.file_bytes))
     # Swagger UI is served from the wheel's files, and its validator badge is off, so that browsers load nothing from
     # other sites.
     app = FastAPIOffline(
@@ -54,16 +57,17 @@ def create_app(service: Service) -> FastAPI:
         swagger_ui_parameters={"validatorUrl": None},
     )
     app.state.service = service
+    app.state.batches = Batches(service)
     errors.install(app)
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
     taken = set()
-    for routes in (chat, completions, pooling, io, models, tokens, pins, service_routes):
+    for routes in _ROUTES:
         app.include_router(routes.router)
         taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
     app.include_router(router_of(service.routes, taken))
-    bodies = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
-    openapi.install(app, *bodies, *pooling.BODIES, with_keys=bool(config.api_keys))
+    bodies = [body for routes in _ROUTES for body in getattr(routes, "BODIES", ())]
+    openapi.install(app, *bodies, with_keys=bool(config.api_keys))
     return app
 
 

@@ -135,7 +135,14 @@ async def _run(
             server = (await http).Server.of(engine, workers, spans, tls)
             on_signal.append(server.stop)
             service = server.service
-            async with stat_loggers.running(engine.boot, engine.model_name, service.metrics), _renewing(tls):
+            stats = stat_loggers.running(engine.boot, engine.model_name, service.metrics)
+            async with (
+                contextlib.aclosing(service.storage),
+                contextlib.aclosing(service.background),
+                server.batches.running(),
+                stats,
+                _renewing(tls),
+            ):
                 serving = asyncio.create_task(server.serve([listener]))
                 while not server.started and not serving.done():
                     await asyncio.sleep(0.01)

@@ -19,7 +19,7 @@ from llmk.serve.generation.api_routes import PluginRoute, model_info
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
 from llmk.serve.generation.pooling_jobs import PoolingJob
 from llmk.serve.http.disconnects import while_connected
-from llmk.serve.http.json_response import JsonResponse, encoded
+from llmk.serve.http.json_response import JsonResponse, encoded, named_event
 from llmk.serve.pooled_response import pooled
 from llmk.serve.service import Service, service
 from llmk.serve.streaming import AnswerResponse, StreamFormat
@@ -50,12 +50,16 @@ def _endpoint(route: PluginRoute) -> Callable[..., Any]:
         if isinstance(made, PoolingJob):
             return await while_connected(_embedded(route, service, made), request.receive, service.stopping)
         assert isinstance(made, Generation)
-        head = service.head(made.context)
-        opened = route.api.open(AnswerHead(made.context.id, head["created"], head["model"]), made.options)
-        renderer, form = RouteRenderer(opened), _format_of(route, id)
-        return AnswerResponse(service, made.job(), renderer, stream=made.stream, form=form)
+        form = _format_of(route, id)
+        return AnswerResponse(service, made.job(), renderer(service, route, made), stream=made.stream, form=form)
 
     return answer
+
+
+def renderer(service: Service, route: PluginRoute, made: Generation) -> RouteRenderer:
+    """The renderer of a response."""
+    head = service.head(made.context)
+    return RouteRenderer(route.api.open(AnswerHead(made.context.id, head["created"], head["model"]), made.options))
 
 
 async def _embedded(route: PluginRoute, service: Service, job: PoolingJob) -> Response:
@@ -113,16 +117,11 @@ def _format_of(route: PluginRoute, id: str) -> StreamFormat:
 
     if route.spec.framing == "ndjson":
         return StreamFormat(b"application/x-ndjson", _line, b"", error)
-    return StreamFormat(b"text/event-stream; charset=utf-8", _named_event, b"", error)
+    return StreamFormat(b"text/event-stream; charset=utf-8", named_event, b"", error)
 
 
 def _line(frame: Frame) -> bytes:
     return msgspec.json.encode(frame.data) + b"\n"
-
-
-def _named_event(frame: Frame) -> bytes:
-    name = f"event: {frame.event}\n".encode() if frame.event else b""
-    return name + b"data: " + msgspec.json.encode(frame.data) + b"\n\n"
 
 
 class RouteResponses:

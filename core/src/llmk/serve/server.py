@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmk.serve.app import create_app
+from llmk.serve.batches.runner import Batches
 from llmk.serve.generation.api_routes import load_routes
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.http.connection import Connection
@@ -38,8 +39,9 @@ class Server(uvicorn.Server):
         self.service = service
         self._tls = tls
         self._drain_seconds = service.config.drain_seconds
+        app = create_app(service)
         config = uvicorn.Config(
-            create_app(service),
+            app,
             http=H11Protocol,
             ws="none",
             log_config=None,
@@ -50,13 +52,15 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_SECONDS),
         )
         super().__init__(config)
+        self.batches: Batches = app.state.batches
         self._stopping = service.stopping
 
     @classmethod
     def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
         """Creates the server for an engine, with the engine's settings."""
-        section, dialect = engine.boot.settings.config.server, Dialect.choose(engine.boot)
-        return cls(Service(engine, dialect, section, workers, spans, load_routes(engine.boot.registry)), tls)
+        config, dialect = engine.boot.settings.config, Dialect.choose(engine.boot)
+        routes = load_routes(engine.boot.registry)
+        return cls(Service(engine, dialect, config.server, workers, spans, routes, config.storage), tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Listens as uvicorn does, but with :class:`Connection` and a deadline for TLS handshakes."""

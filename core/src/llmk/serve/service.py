@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ from starlette.requests import Request
 
 from llmk.config.logs import request_id
 from llmk.config.schema import ServerSection
+from llmk.config.storage_section import StorageSection
 from llmk.engine.text.io_processors import IOHost
 from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation.api_routes import PluginRoute
@@ -24,6 +26,8 @@ from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
+from llmk.serve.responses.background import BackgroundRuns
+from llmk.serve.storage.store import Storage
 from llmk.serve.workers.prepared_request import ROUTE, Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
@@ -64,8 +68,12 @@ class Service:
         workers: Workers,
         spans: Spans | None = None,
         routes: Mapping[str, PluginRoute] | None = None,
+        storage: StorageSection | None = None,
     ) -> None:
         self.engine = engine
+        self.uploads: Counter[str] = Counter()
+        """Uploads that are running, by tenant."""
+        self.storage = Storage(storage or StorageSection(), engine.model_name)
         self.workers = workers
         self.config = config
         self.created = int(time.time())
@@ -75,6 +83,7 @@ class Service:
             self.metrics.listeners.append(partial(spans.end, engine.model_name))
         self.dialect = dialect
         self.routes = routes or {}
+        self.background = BackgroundRuns()
 
     def head(self, context: RequestContext) -> dict[str, Any]:
         """The common fields of all responses. Equal fingerprints mean equal plans, so equal seeds give equal
@@ -83,10 +92,11 @@ class Service:
         model = context.adapter or self.engine.model_name
         return {"id": context.id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
 
-    async def prepare(self, kind: str, request: Request, id: str = "") -> Any:
+    async def prepare(self, kind: str, request: Request, id: str = "", body: bytes | None = None) -> Any:
         """Has a worker prepare a request. Its content is never parsed in this process.
 
-        ``kind`` is the kind of request; :mod:`llmk.serve.workers.prepared_request` has the results.
+        ``kind`` is the kind of request; :mod:`llmk.serve.workers.prepared_request` has the results. ``body`` replaces
+        that of the request.
 
         Raises:
             Refusal: if the request is invalid.
@@ -96,7 +106,7 @@ class Service:
         headers = _public_headers(request) if kind.startswith(ROUTE) else {}
         work = Work(kind, context_of(request, id), info, headers)
         if request.method == "POST":
-            preparing = self.workers.prepare(work, await request.body())
+            preparing = self.workers.prepare(work, await request.body() if body is None else body)
             prepared = await while_connected(preparing, request.receive, self.stopping)
         else:
             prepared = await self.workers.prepare(work, b"null")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +17,8 @@ from llmk.serve.http import errors
 from llmk.serve.http.disconnects import ClientGone, while_connected
 from llmk.serve.http.json_response import END_OF_STREAM, JsonResponse, server_sent_event
 from llmk.serve.service import Service
+
+BeforeEnd = Callable[[Usage], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,18 @@ class AnswerResponse(Response):
 
     The job and its sequences in the engine are aborted when the client disconnects or the server must stop. Errors
     before the first chunk are sent as error responses; later ones as an event, after which the stream ends.
+    ``before_end`` is called after the last delta, before the response or the last chunks are sent.
     """
 
     def __init__(
-        self, service: Service, job: Job, renderer: Renderer, *, stream: bool, form: StreamFormat = EVENTS
+        self,
+        service: Service,
+        job: Job,
+        renderer: Renderer,
+        *,
+        stream: bool,
+        form: StreamFormat = EVENTS,
+        before_end: BeforeEnd | None = None,
     ) -> None:
         super().__init__()
         self._service = service
@@ -72,6 +82,7 @@ class AnswerResponse(Response):
         self._renderer = renderer
         self._stream = stream
         self._form = form
+        self._before_end = before_end
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,34 +101,48 @@ class AnswerResponse(Response):
             await send(_body(self._form.encode(self._form.error(status, body)) + self._form.end, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        usage, yielder = Usage(), Yielder()
-        async with aclosing(self._deltas(scope, usage)) as deltas:
-            async for delta in deltas:
-                self._renderer.add(delta, usage)
-                await yielder.step()
+        answer = await whole_answer(self._service, self._job, self._renderer, scope, self._before_end)
         self._started = True
-        await JsonResponse(self._renderer.whole(usage))(scope, receive, send)
+        await JsonResponse(answer)(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
         usage, yielder, encode = Usage(), Yielder(), self._form.encode
-        async with aclosing(self._deltas(scope, usage)) as deltas:
+        async with aclosing(deltas_of(self._service, self._job, usage, scope)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(encode, self._renderer.chunks(delta, usage))):
                     await self._start(send)
                     await send(_body(events))
                 await yielder.step()
+        if self._before_end is not None:
+            await self._before_end(usage)
         await self._start(send)
         await send(_body(b"".join(map(encode, self._renderer.last_chunks(usage))) + self._form.end, more=False))
-
-    def _deltas(self, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
-        deltas = answer(self._service.engine, self._job, usage, self._service.workers.readers)
-        return self._service.metrics.observe(deltas, RequestRecord(self._job, usage, scope))
 
     async def _start(self, send: Send) -> None:
         if not self._started:
             self._started = True
             headers = [(b"content-type", self._form.media_type), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def whole_answer(
+    service: Service, job: Job, renderer: Renderer, scope: Scope, before_end: BeforeEnd | None = None
+) -> Mapping[str, Any]:
+    """Runs a job of the request ``scope``, and returns the complete response. Cancelling aborts it."""
+    usage, yielder = Usage(), Yielder()
+    async with aclosing(deltas_of(service, job, usage, scope)) as deltas:
+        async for delta in deltas:
+            renderer.add(delta, usage)
+            await yielder.step()
+    if before_end is not None:
+        await before_end(usage)
+    return renderer.whole(usage)
+
+
+def deltas_of(service: Service, job: Job, usage: Usage, scope: Scope) -> AsyncGenerator[ChoiceDelta, None]:
+    """The output of ``job``, counted in metrics. Closing it aborts the job."""
+    deltas = answer(service.engine, job, usage, service.workers.readers)
+    return service.metrics.observe(deltas, RequestRecord(job, usage, scope))
 
 
 def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:

@@ -22,6 +22,8 @@ _ENFORCED = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHI
 """Options that a schema may not set itself (``x-guidance``): what can't be enforced is refused."""
 _SCHEMA = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|(?P<json>%json\s*(?=\{))')
 """The start of a schema in a grammar, or a text, regular expression or comment, which may be spelt as one."""
+_KEYWORDS = {"regex parse error": "pattern", "Pointer ": "$ref", "Resource ": "$ref", "Unknown format": "format"}
+"""The keyword of a schema that an error is about, by its start."""
 _decoder = json.JSONDecoder()
 _WORD = 4
 """Bytes of a mask's words."""
@@ -45,11 +47,10 @@ class Compiler:
         except UnicodeEncodeError as error:
             raise RequestError(f"it is not valid Unicode: {error.reason} at character {error.start}") from error
         matcher = LLMatcher(self._tokenizer, _grammar(kind, text), log_level=0, limits=self._limits)
-        if matcher.is_error():
-            raise RequestError(_plain(matcher.get_error()))
-        matcher.compute_bitmask()  # what matches nothing is found here
-        if matcher.is_error():
-            raise RequestError(_plain(matcher.get_error()))
+        for _ in range(2):
+            if matcher.is_error():
+                raise RequestError(_plain(matcher.get_error(), kind))
+            matcher.compute_bitmask()  # what matches nothing is found here
         return Compiled(matcher, self._end)
 
 
@@ -176,10 +177,17 @@ def _without_anchors(regex: str) -> str:
     return regex if escaped else body
 
 
-def _plain(message: str) -> str:
-    """An error of llguidance's in a line, without the grammar that it made of the text, and the options of its own."""
+def _plain(message: str, kind: GrammarKind = "lark") -> str:
+    """An error of llguidance's in a line, without the grammar that it made of the text, and the options of its own. It
+    names the keyword of a schema."""
     if message.startswith("NoExtension"):
         return "nothing matches it"
+    if message.startswith("Unimplemented keys: "):
+        keys = re.findall('"([^"]+)"', message.partition("\n")[0])
+        return f"{', '.join(keys)} can't be enforced"
+    keyword = next((name for start, name in _KEYWORDS.items() if message.startswith(start)), "")
+    if keyword and kind == "json":
+        return f"{keyword}: {_plain(message)}"
     lines = [line.strip() for line in message.replace(" (in regex): ", "\n").splitlines()]
     named = [line for line in lines if line.startswith("error: ")]
     first = next((line for line in lines if line and not line.startswith("at ")), message)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from llmk.api import ParserContext
-from llmk_parsers.machine import Markers, markers
+from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
 _SPACE = re.compile(r"\s*")
@@ -37,8 +37,7 @@ class CallRegions(ToolMachine):
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
-        self._closing = ""
-        """The marker that closes the region whose calls were read last."""
+        self._expect_closing("")
         self._next_closing = ""
         self._in_list = False
         self._found = False
@@ -71,20 +70,22 @@ class CallRegions(ToolMachine):
         self._said = keeps
         return number
 
-    def _wanted(self) -> Markers:
+    def _expect_closing(self, closing: str) -> None:
+        """``closing`` closes the region whose calls were read last (``""``: none is open)."""
+        self._closing = closing
         bare = ("[",) if self.LIST_STARTS_LINE else ()
-        closing = (self._closing,) if self._closing and self._closing not in self.PAIRS else ()
-        return markers(*self.PAIRS, *closing, *self.DROPPED, *self.VERBATIM, *bare)
+        more = (closing,) if closing and closing not in self.PAIRS else ()
+        self._wanted = markers(*self.PAIRS, *more, *self.DROPPED, *self.VERBATIM, *bare)
 
     def _content(self) -> bool:
-        text, marker = self._read_until(self._wanted())
+        text, marker = self._read_until(self._wanted)
         cut_off = self._ended and self._closing and not self._said and self._closing.startswith(text)
         self._say("" if cut_off else text)
         if self.LIST_STARTS_LINE:
             _, break_, line = text.rpartition("\n")
             self._line_starts = (self._line_starts or bool(break_)) and not line.strip()
-        if marker == self._closing:
-            self._closing = ""
+        if marker and marker == self._closing:
+            self._expect_closing("")
         elif marker in self.DROPPED:
             self._blank.clear()
             self._said = False
@@ -102,6 +103,7 @@ class CallRegions(ToolMachine):
         text, marker = self._read_until(self._verbatim_end)
         self._say(text + marker)
         if marker:
+            self._line_starts = True
             self._state = self._content
         return bool(marker)
 
@@ -114,7 +116,8 @@ class CallRegions(ToolMachine):
 
     def _open(self, marker: str, closing: str) -> None:
         self._opening.append(marker)
-        self._closing, self._next_closing = "", closing
+        self._expect_closing("")
+        self._next_closing = closing
         self._in_list = marker.endswith("[")
         self._found = self._called = False
         self._state = self._between
@@ -169,7 +172,7 @@ class CallRegions(ToolMachine):
         called = self._read_object()
         if called:
             self._called = True
-            self._closing = self._next_closing
+            self._expect_closing(self._next_closing)
             self._state = self._between
         elif called is False:
             self._state = self._in_other if self._start_other() else self._leave

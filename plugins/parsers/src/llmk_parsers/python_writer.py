@@ -11,6 +11,7 @@ from typing import Any
 from llmk.api import RequestError, WrittenCall
 from llmk_parsers.lark import json_value, parameters, quoted, terms
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?<![.-])")
 _KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DEFINITIONS = ("$defs", "definitions")
 _KNOWN = {"type", "properties", "required", "additionalProperties", "strict", *_DEFINITIONS}
@@ -73,7 +74,9 @@ def _call_rules(rule: str, tool: Mapping[str, Any]) -> Iterator[str]:
     _check(schema, tool["name"])
     required = set(schema.get("required") or ())
     shared = {name: schema[name] for name in _DEFINITIONS if name in schema}
-    properties = {**{key: {} for key in schema.get("required") or ()}, **(schema.get("properties") or {})}
+    properties = {**(schema.get("properties") or {})}
+    for key in schema.get("required") or ():
+        properties.setdefault(key, {})
     last = len(properties)
     for number, (key, value) in enumerate(properties.items()):
         before, after = _around(key)
@@ -90,6 +93,8 @@ def _call_rules(rule: str, tool: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check(schema: Mapping[str, Any], name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise RequestError(f"calls of tool {name!r} can't be written in this model's dialect: rename it as in Python")
     for keyword in schema:
         if keyword not in _KNOWN | _NOTES and not keyword.startswith("x-"):
             raise RequestError(f"calls of tool {name!r} can't follow {keyword!r} of its schema in this model's dialect")

@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 
 from fastapi import FastAPI
 from fastapi import HTTPException as RouteError
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Match
@@ -133,11 +134,18 @@ def log(error: BaseException, status: int) -> None:
 def install(app: FastAPI) -> None:
     """Makes ``app`` send an error object for every error."""
     app.add_exception_handler(LlmkError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_parameters)
     app.add_exception_handler(HTTPException, _on_http)
 
 
 async def _on_error(request: Request, error: Exception) -> JsonResponse:
     return reply(error)
+
+
+async def _on_parameters(request: Request, error: Exception) -> JsonResponse:
+    """Of the query: other parameters are texts."""
+    found = [{**one, "loc": one["loc"][1:]} for one in cast(RequestValidationError, error).errors()]
+    return reply(invalid(found, dict(request.query_params)))
 
 
 async def _on_http(request: Request, error: Exception) -> JsonResponse:
@@ -174,17 +182,25 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None,
     return param, f"{param}: {message}" if param else message, _code(str(deepest[0]["type"]))
 
 
+def invalid(errors: Sequence[Mapping[str, Any]], body: Any) -> RequestError:
+    """The error for pydantic's ``errors`` about ``body``."""
+    param, message, _ = explain(errors, body)
+    return RequestError(message, param=param)
+
+
 def _path(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
     """The path of an error in the body, without the names of union branches, which pydantic adds."""
     path: list[str | int] = []
-    for step in error["loc"]:
+    field = error.get("ctx", {}).get("field")
+    for at, step in enumerate(error["loc"], 1):
         if isinstance(body, dict) and isinstance(step, str):
+            if step not in body and (field or at < len(error["loc"])):
+                continue  # the tag of a union; a field that is missing is the last step
             path.append(step)
             body = body.get(step)
         elif isinstance(body, list) and isinstance(step, int):
             path.append(step)
             body = body[step] if step < len(body) else None
-    field = error.get("ctx", {}).get("field")
     return (*path, field) if field else tuple(path)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from llmk.api import Frame
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -28,6 +30,12 @@ def encoded(data: Any) -> msgspec.Raw:
 def server_sent_event(data: Any) -> bytes:
     """One ``data:`` event."""
     return b"data: " + _encode(data) + b"\n\n"
+
+
+def named_event(frame: Frame) -> bytes:
+    """One event with a name, if the frame has one."""
+    name = f"event: {frame.event}\n".encode() if frame.event else b""
+    return name + server_sent_event(frame.data)
 
 
 END_OF_STREAM = b"data: [DONE]\n\n"

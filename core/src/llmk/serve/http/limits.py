@@ -17,6 +17,10 @@ from llmk.serve.http.turns import Turns
 
 SHOWN = 100
 MOST_DIGITS = 18
+UPLOADS = frozenset({("POST", "/v1/files")})
+"""Routes whose bodies are forms with a file."""
+FORM_BYTES = 64 << 10
+"""Bytes of a form without its file."""
 
 
 class Limits:
@@ -25,12 +29,13 @@ class Limits:
 
     A request counts for ``max_concurrent`` only when its body has arrived; until then, and until its response starts,
     its bytes count for ``max_buffered_bytes``. Bodies that a route doesn't read are ignored, so that probes always
-    work.
+    work. The body of an upload is passed on as it arrives, up to ``upload_bytes``.
     """
 
-    def __init__(self, app: ASGIApp, section: ServerSection) -> None:
+    def __init__(self, app: ASGIApp, section: ServerSection, upload_bytes: int = 0) -> None:
         self._app = app
         self.section = section
+        self.upload_bytes = upload_bytes
         self.in_flight = 0
         self.buffered: Counter[str] = Counter()
         self.heap = HeapTrimmer()
@@ -43,7 +48,8 @@ class Limits:
             return
         client = tenant_of(scope)
         await self._turns.take(client)
-        request = _Request(self, scope, client, receive)
+        uploads = (scope["method"], scope["path"]) in UPLOADS
+        request = (_Upload if uploads else _Request)(self, scope, client, receive)
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -59,6 +65,9 @@ class Limits:
 class _Request:
     """A request's body, and what it counts for the limits."""
 
+    _expected = "application/json"
+    _limit = "server.max_request_bytes"
+
     def __init__(self, limits: Limits, scope: Scope, client: str, receive: Receive) -> None:
         self._limits = limits
         self._section = limits.section
@@ -66,8 +75,17 @@ class _Request:
         self._client = client
         self._receive = receive
         self._size = 0
+        self._started = 0.0
         self._read = False
         self._works = False
+
+    @property
+    def _most(self) -> int:
+        """The largest body."""
+        return self._section.max_request_bytes
+
+    def _is_accepted(self, maintype: str, subtype: str) -> bool:
+        return maintype == "application" and (subtype == "json" or subtype.endswith("+json"))
 
     async def receive(self) -> Message:
         """The first call returns the whole body; later ones return the client's next message. Raises
@@ -101,16 +119,15 @@ class _Request:
     def _check_headers(self) -> None:
         kind = Header()
         kind["content-type"] = self._headers.get("content-type", "application/octet-stream")
-        subtype = kind.get_content_subtype()
-        if kind.get_content_maintype() != "application" or not (subtype == "json" or subtype.endswith("+json")):
+        if not self._is_accepted(kind.get_content_maintype(), kind.get_content_subtype()):
             given = self._headers.get("content-type", "no content-type")[:SHOWN]
-            raise Refused(415, f"send the body with the header 'content-type: application/json', not {given}")
+            raise Refused(415, f"send the body with the header 'content-type: {self._expected}', not {given}")
         coding = self._headers.get("content-encoding", "identity")
         if coding.lower() != "identity":
             raise Refused(415, f"the body is compressed ({coding[:SHOWN]}), which is not supported; send it as it is")
         announced = self._headers.get("content-length", "0")
         # The HTTP parser has checked that these are digits. There may be thousands, which int() refuses to parse.
-        if len(announced) > MOST_DIGITS or int(announced) > self._section.max_request_bytes:
+        if len(announced) > MOST_DIGITS or int(announced) > self._most:
             raise self._too_large()
 
     def _check_room(self) -> None:
@@ -118,31 +135,36 @@ class _Request:
             raise _later(f"{self._limits.in_flight} requests are in flight, the limit (server.max_concurrent)")
 
     async def _body(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        rate = self._section.min_bytes_per_second
         parts: list[bytes] = []
         while True:
-            due = loop.time() + self._section.read_timeout
-            if rate:
-                due = min(due, started + self._section.read_timeout + self._size / rate)
-            try:
-                async with asyncio.timeout_at(due):
-                    message = await self._receive()
-            except TimeoutError:
-                raise self._too_slow() from None
-            if message["type"] == "http.disconnect":
-                raise Refused(CLIENT_GONE, "the client disconnected before its body had arrived")
+            message = await self._next()
             part = message.get("body", b"")
             self._hold(len(part))
             parts.append(part)
             if not message.get("more_body", False):
                 return b"".join(parts)
 
+    async def _next(self) -> Message:
+        """The next part of the body."""
+        now = asyncio.get_running_loop().time()
+        self._started = self._started or now
+        rate = self._section.min_bytes_per_second
+        due = now + self._section.read_timeout
+        if rate:
+            due = min(due, self._started + self._section.read_timeout + self._size / rate)
+        try:
+            async with asyncio.timeout_at(due):
+                message = await self._receive()
+        except TimeoutError:
+            raise self._too_slow() from None
+        if message["type"] == "http.disconnect":
+            raise Refused(CLIENT_GONE, "the client disconnected before its body had arrived")
+        return message
+
     def _hold(self, size: int) -> None:
         self._size += size
         self._limits.buffered[self._client] += size
-        if self._size > self._section.max_request_bytes:
+        if self._size > self._most:
             raise self._too_large()
         if not size:
             return
@@ -156,13 +178,43 @@ class _Request:
                 raise _later(f"request bodies of {now} bytes are held, above the limit (server.{key})")
 
     def _too_large(self) -> Refused:
-        most = self._section.max_request_bytes
-        return Refused(413, f"the request is larger than {most} bytes (server.max_request_bytes)")
+        return Refused(413, f"the request is larger than {self._most} bytes ({self._limit})")
 
     def _too_slow(self) -> Refused:
         rate = f"{self._section.min_bytes_per_second:g} bytes per second (server.min_bytes_per_second)"
         limit = f"within {self._section.read_timeout:g} s (server.read_timeout), or after that at {rate}"
         return Refused(408, f"the body did not arrive {limit}", code="read_timeout", headers={"connection": "close"})
+
+
+class _Upload(_Request):
+    """A form with a file, which is passed on as it arrives: no more than a part of it is held."""
+
+    _expected = "multipart/form-data"
+    _limit = "storage.file_bytes, and what a form adds"
+
+    @property
+    def _most(self) -> int:
+        return self._limits.upload_bytes + FORM_BYTES
+
+    def _is_accepted(self, maintype: str, subtype: str) -> bool:
+        return (maintype, subtype) == ("multipart", "form-data")
+
+    async def receive(self) -> Message:
+        """The next part of the body, and after it the client's next message. Raises :class:`Refused`."""
+        if self._read:
+            return await self._receive()
+        if not self._started:
+            self._check_headers()
+            self._check_room()
+        message = await self._next()
+        self._size += len(message.get("body", b""))
+        if self._size > self._most:
+            raise self._too_large()
+        self._read = not message.get("more_body", False)
+        return message
+
+    def drop_body(self) -> None:
+        """Nothing is held."""
 
 
 def _later(message: str) -> Refused:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from llmk.serve.http.auth import OPEN_PATHS
-from llmk.serve.protocol import answers, pooling_answers
+from llmk.serve.protocol import answers, batches, files, pooling_answers
 from llmk.serve.protocol.base import Body
 
 ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
@@ -21,10 +21,33 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     **{("post", f"{at}/classify"): pooling_answers.ClassesAnswer for at in ("", "/v1")},
     **{("post", f"{at}/score"): pooling_answers.ScoresAnswer for at in ("", "/v1")},
     **{("post", f"{at}/rerank"): pooling_answers.RanksAnswer for at in ("", "/v1", "/v2")},
+    ("post", "/v1/responses"): None,
+    ("get", "/v1/responses/{id}"): None,
+    ("delete", "/v1/responses/{id}"): answers.DeletedAnswer,
+    ("post", "/v1/responses/{id}/cancel"): None,
+    ("get", "/v1/responses/{id}/input_items"): answers.ItemsAnswer,
+    ("post", "/v1/responses/input_tokens"): answers.InputTokensAnswer,
+    ("post", "/v1/conversations"): answers.ConversationAnswer,
+    ("get", "/v1/conversations/{id}"): answers.ConversationAnswer,
+    ("post", "/v1/conversations/{id}"): answers.ConversationAnswer,
+    ("delete", "/v1/conversations/{id}"): answers.DeletedAnswer,
+    ("post", "/v1/conversations/{id}/items"): answers.ItemsAnswer,
+    ("get", "/v1/conversations/{id}/items"): answers.ItemsAnswer,
+    ("get", "/v1/conversations/{id}/items/{item_id}"): None,
+    ("delete", "/v1/conversations/{id}/items/{item_id}"): answers.ConversationAnswer,
     ("get", "/v1/io"): answers.ProcessorsAnswer,
     ("post", "/v1/io/{name}"): None,
     ("get", "/v1/models"): answers.ModelsAnswer,
     ("get", "/v1/models/{id}"): answers.ModelAnswer,
+    ("post", "/v1/files"): files.FileAnswer,
+    ("get", "/v1/files"): files.FilesAnswer,
+    ("get", "/v1/files/{id}"): files.FileAnswer,
+    ("get", "/v1/files/{id}/content"): None,
+    ("delete", "/v1/files/{id}"): files.FileDeletedAnswer,
+    ("post", "/v1/batches"): batches.BatchAnswer,
+    ("get", "/v1/batches"): batches.BatchesAnswer,
+    ("get", "/v1/batches/{id}"): batches.BatchAnswer,
+    ("post", "/v1/batches/{id}/cancel"): batches.BatchAnswer,
     ("post", "/v1/cache/pins"): answers.PinAnswer,
     ("get", "/v1/cache/pins"): answers.PinsAnswer,
     ("delete", "/v1/cache/pins/{id}"): answers.UnpinnedAnswer,
@@ -35,16 +58,19 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/detokenize"): answers.PromptAnswer,
 }
 """The schema of each route's JSON response; ``None``: any object, as for routes of plugins."""
-STREAMED = ("/v1/chat/completions", "/v1/completions")
+WITHOUT_BODY = frozenset({"/v1/batches/{id}/cancel", "/v1/responses/{id}/cancel"})
+"""Paths of POST requests without a body."""
+DOWNLOADS = frozenset({"/v1/files/{id}/content"})
+STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/{id}")
 ADMIN_PATH = "/v1/cache/pins"
 ERRORS = {
     400: "The request is invalid; `param` names the field.",
     401: "No valid API key.",
     403: "For operators only.",
-    404: "There is no such model, pin or processor.",
+    404: "There is no such model, pin, processor or stored object.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is not JSON, or is compressed.",
+    415: "The body is not JSON, or not the form of an upload, or is compressed.",
     421: "The Host header is not allowed.",
     429: "Too many requests are running or waiting; `retry-after` says when to try again.",
     500: "The server failed.",
@@ -62,6 +88,12 @@ def body(schema: type[Body]) -> dict[str, Any]:
     the body.
     """
     content = {_JSON: {"schema": {"$ref": _PLACE.format(model=schema.__name__)}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def form(schema: type[Body]) -> dict[str, Any]:
+    """The ``openapi_extra`` of a route whose body is a form."""
+    content = {"multipart/form-data": {"schema": {"$ref": _PLACE.format(model=schema.__name__)}}}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -92,7 +124,7 @@ def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_key
     components["securitySchemes"] = schemes
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            if method == "post":
+            if method == "post" and path not in WITHOUT_BODY:
                 # The bodies of these routes are defined by plugins.
                 body = {"required": True, "content": {_JSON: {"schema": {"type": "object"}}}}
                 operation.setdefault("requestBody", body)
@@ -122,6 +154,9 @@ def _responses(method: str, path: str, with_keys: bool) -> Iterator[tuple[str, A
 def _content(method: str, path: str) -> Iterator[tuple[str, Any]]:
     if path == "/metrics":
         yield "text/plain", {"schema": {"type": "string"}}
+        return
+    if path in DOWNLOADS:
+        yield "application/octet-stream", {"schema": {"type": "string", "format": "binary"}}
         return
     shape = ANSWERS.get((method, path))
     schema = {"$ref": f"#/components/schemas/{shape.__name__}"} if shape else {"type": "object"}

@@ -234,6 +234,40 @@ class ProcessorsAnswer(Answer):
     data: list[ProcessorAnswer]
 
 
+class InputTokensAnswer(Answer):
+    """The number of tokens of a prompt."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class ConversationAnswer(Answer):
+    """A conversation, without its items."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedAnswer(Answer):
+    """A response or conversation that was deleted."""
+
+    id: str
+    object: Literal["response", "conversation.deleted"]
+    deleted: Literal[True]
+
+
+class ItemsAnswer(Answer):
+    """A page of items, which are OpenAI's objects."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class HealthAnswer(Answer):
     """The engine is healthy."""
 

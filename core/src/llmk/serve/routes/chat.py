@@ -16,17 +16,22 @@ from llmk.serve.streaming import AnswerResponse
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()
+BODIES = (ChatRequest,)
 
 
 @router.post("/v1/chat/completions", openapi_extra=body(ChatRequest))
 async def chat_completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Answers a conversation."""
     made: Generation = await service.prepare("chat", request, new_id("chatcmpl"))
-    renderer = ChatRenderer(
+    return AnswerResponse(service, made.job(), renderer(service, made), stream=made.stream)
+
+
+def renderer(service: Service, made: Generation) -> ChatRenderer:
+    """The renderer of a response."""
+    return ChatRenderer(
         service.head(made.context),
         service.engine.tokenizer,
         logprobs=made.logprobs,
         include_usage=made.include_usage,
         continuous_usage=made.continuous_usage,
     )
-    return AnswerResponse(service, made.job(), renderer, stream=made.stream)

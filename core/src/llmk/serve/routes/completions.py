@@ -16,13 +16,19 @@ from llmk.serve.streaming import AnswerResponse
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()
+BODIES = (CompletionRequest,)
 
 
 @router.post("/v1/completions", openapi_extra=body(CompletionRequest))
 async def completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Continues a text, or several."""
     made: Generation = await service.prepare("text", request, new_id("cmpl"))
-    renderer = CompletionRenderer(
+    return AnswerResponse(service, made.job(), renderer(service, made), stream=made.stream)
+
+
+def renderer(service: Service, made: Generation) -> CompletionRenderer:
+    """The renderer of a response."""
+    return CompletionRenderer(
         service.head(made.context),
         service.engine.tokenizer,
         logprobs=made.logprobs,
@@ -30,4 +36,3 @@ async def completions(request: Request, service: Annotated[Service, Depends(serv
         continuous_usage=made.continuous_usage,
         echo=made.echo,
     )
-    return AnswerResponse(service, made.job(), renderer, stream=made.stream)

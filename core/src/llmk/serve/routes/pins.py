@@ -17,6 +17,7 @@ from llmk.serve.service import Service, admin, service
 from llmk.serve.workers.prepared_request import Pinning, unpacked
 
 router = APIRouter(prefix="/v1/cache/pins", dependencies=[Depends(admin)])
+BODIES = (PinRequest,)
 
 
 class UnknownPin(RequestError):

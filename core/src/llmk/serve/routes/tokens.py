@@ -14,6 +14,7 @@ from llmk.serve.service import Service, service
 from llmk.serve.workers.prepared_request import Rendered
 
 router = APIRouter()
+BODIES = (TokenizeRequest, DetokenizeRequest)
 
 
 @router.post("/tokenize", openapi_extra=body(TokenizeRequest))

@@ -29,15 +29,18 @@ from llmk.serve.generation.jobs import Jobs
 from llmk.serve.generation.pooling_jobs import POOLING, PoolingJob, PoolingJobs, check_inputs
 from llmk.serve.http import errors
 from llmk.serve.protocol.base import Body
+from llmk.serve.protocol.batches import BatchLine, BatchRequest
 from llmk.serve.protocol.chat import ChatRequest, shown
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.responses.route import CORE_ROUTES
 from llmk.serve.workers import served_model
 from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_embeddings
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.prepared_request import (
+    BATCH,
     ROUTE,
     Generation,
     Pinning,
@@ -114,10 +117,14 @@ class RequestPreparer:
         """Prepares a request. Returns any error of the request as a response that says so."""
         logs.request_id.set(work.context.log_id)
         try:
-            body = self._body(raw, work.info.max_model_len)
-            if not work.kind.startswith(ROUTE):
-                return self._made(work.kind, work, body)
-            route = self._served.routes[work.kind.removeprefix(ROUTE)]
+            kind, body = work.kind, self._body(raw, work.info.max_model_len)
+            if kind.startswith(BATCH):
+                kind, body = kind.removeprefix(BATCH), BatchLine.model_validate(body).body
+                check_counts(body, self._served.limits, work.info.max_model_len)
+            if not kind.startswith(ROUTE):
+                return self._made(kind, work, body)
+            name = kind.removeprefix(ROUTE)
+            route = CORE_ROUTES.get(name) or self._served.routes[name]
             wanted = translated(route, body, work.headers)
             body = self._body_of(wanted, work)
             options = {"fit": True} if wanted.fit_max_tokens else {}
@@ -245,6 +252,12 @@ class _RequestBuilder:
         own = replace(context, id=request.id, tenant=request.tenant, cache_salt=request.cache_salt)
         return Pinning(own, tokens, request.seconds)
 
+    def batch(self, request: BatchRequest, context: RequestContext) -> Rendered:
+        return Rendered(request.model_dump_json().encode())
+
+    def batch_line(self, request: BatchLine, context: RequestContext) -> Rendered:
+        return Rendered(msgspec.json.encode({"custom_id": request.custom_id, "url": request.url}))
+
     @property
     def pooling(self) -> PoolingJobs:
         return PoolingJobs(self._boot, self._model.tokenizer, self._limits, self._model.info)
@@ -285,6 +298,8 @@ _KINDS: Mapping[str, tuple[type[Body], Callable[..., Prepared]]] = {
     "tokenize": (TokenizeRequest, _RequestBuilder.tokenize),
     "detokenize": (DetokenizeRequest, _RequestBuilder.detokenize),
     "pin": (PinRequest, _RequestBuilder.pin),
+    "batch": (BatchRequest, _RequestBuilder.batch),
+    "batch_line": (BatchLine, _RequestBuilder.batch_line),
     **{kind: (schema, _pooling(make)) for kind, (schema, make) in POOLING.items()},
 }
 

@@ -18,6 +18,8 @@ from llmk.serve.http.json_response import JsonResponse
 
 ROUTE = "route:"
 """Precedes the id of a plugin's route in :attr:`Work.kind`."""
+BATCH = "batch:"
+"""Precedes the kind of a batch's request, whose body is a line of the input file."""
 
 
 class Work(msgspec.Struct, array_like=True):
@@ -95,11 +97,11 @@ class Refusal(Exception):
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.body["error"]["message"])
-        self._refused = refused
+        self.refused = refused
 
     def reply(self) -> JsonResponse:
         """The response."""
-        return JsonResponse(self._refused.body, self._refused.status, self._refused.headers)
+        return JsonResponse(self.refused.body, self.refused.status, self.refused.headers)
 
 
 class Prompts(Sequence[list[int] | EmbeddedPrompt]):

@@ -1,0 +1,164 @@
+"""The output of one response: items, opened and closed by what the model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from llmk.api import (
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallStart,
+)
+from llmk.serve.responses.open_items import Entries, Json, OpenCall, OpenItem, OpenMessage, OpenReasoning
+
+
+class Output:
+    """Follows events of parsers by those of items, and collects the items.
+
+    An item is closed by the first event of another kind; calls are closed by their own ends. A call that fails is an
+    incomplete item, and its text is part of a message. White space in front of a message's text is held back, and left
+    out where no text follows: models separate reasoning and calls by it.
+
+    ``number`` is part of all ids.
+    """
+
+    def __init__(self, number: str, *, encrypted: bool = False) -> None:
+        self.items: list[Json | None] = []
+        self._number = number
+        self._encrypted = encrypted
+        self._current: OpenItem | None = None
+        self._calls: dict[int, OpenCall] = {}
+        self._blank = ""
+        self._logprobs: Entries = []
+
+    def pass_on(self, event: Event) -> Iterator[Json]:
+        """The events for ``event``."""
+        if isinstance(event, TextDelta):
+            yield from self._text(event.text)
+            return
+        self._blank = ""
+        if isinstance(event, ReasoningDelta):
+            if event.text:
+                yield from self._reasoning(event.text)
+        elif isinstance(event, ToolCallStart):
+            yield from self._start(event)
+        elif isinstance(event, ToolCallArguments):
+            if event.text and event.index in self._calls:
+                yield from self._calls[event.index].added(event.text)
+        elif isinstance(event, ToolCallEnd | ToolCallFailed):
+            failed = isinstance(event, ToolCallFailed)
+            if (call := self._calls.pop(event.index, None)) is not None:
+                yield from self._closed(call, "incomplete" if failed else "completed")
+            if isinstance(event, ToolCallFailed):
+                yield from self._text(event.text)
+
+    def hold(self, logprobs: Entries) -> None:
+        """Keeps log-probabilities of tokens, until there is text that they are of."""
+        self._logprobs += logprobs
+
+    def drop_logprobs(self) -> None:
+        """Forgets log-probabilities of tokens that are not text."""
+        self._logprobs = []
+
+    def end(self, status: str) -> Iterator[Json]:
+        """The events that close what is open; ``status`` is that of the last item. Without any item, there is an empty
+        message, or one of the white space that was held back."""
+        if not self.items and status == "completed":
+            blank = self._blank
+            yield from self._open_message()
+            if blank:
+                yield from self._added(blank)
+        for call in list(self._calls.values()):
+            yield from self._closed(call, "incomplete")
+        self._calls = {}
+        yield from self._close_current(status)
+
+    @property
+    def done(self) -> list[Json]:
+        """The items that are done."""
+        return [item for item in self.items if item is not None]
+
+    def _text(self, text: str) -> Iterator[Json]:
+        if not isinstance(self._current, OpenMessage):
+            text = self._blank + text
+            if not text.strip():
+                self._blank = text
+                return
+            yield from self._close_current("completed")
+            yield from self._open_message()
+            self._logprobs = _covering(text, self._logprobs)
+        if text:
+            yield from self._added(text)
+
+    def _added(self, text: str) -> Iterator[Json]:
+        entries, self._logprobs = self._logprobs, []
+        assert self._current is not None
+        yield from self._current.added(text, entries)
+
+    def _reasoning(self, text: str) -> Iterator[Json]:
+        if not isinstance(self._current, OpenReasoning):
+            yield from self._close_current("completed")
+            self._current = OpenReasoning(self._id("rs"), len(self.items), encrypted=self._encrypted)
+            yield from self._opened(self._current)
+        yield from self._current.added(text)
+
+    def _start(self, event: ToolCallStart) -> Iterator[Json]:
+        yield from self._close_current("completed")
+        call_id = event.id or f"call_{self._number}{len(self.items):04x}"
+        call = self._calls[event.index] = OpenCall(self._id("fc"), len(self.items), call_id, event.name)
+        yield from self._opened(call)
+
+    def _open_message(self) -> Iterator[Json]:
+        self._current = OpenMessage(self._id("msg"), len(self.items))
+        yield from self._opened(self._current)
+
+    def _opened(self, item: OpenItem) -> Iterator[Json]:
+        self._blank = ""
+        self.items.append(None)
+        yield from item.opened()
+
+    def _close_current(self, status: str) -> Iterator[Json]:
+        self._blank = ""
+        current, self._current = self._current, None
+        if current is not None:
+            yield from self._closed(current, status)
+
+    def _closed(self, item: OpenItem, status: str) -> Iterator[Json]:
+        for event in item.done(status):
+            self.items[item.output_index] = event.get("item")
+            yield event
+
+    def _id(self, kind: str) -> str:
+        return f"{kind}_{self._number}o{len(self.items):04x}"
+
+
+def joined(events: Sequence[Event]) -> Iterator[Event]:
+    """``events``, with neighbours that are pieces of the same text as one."""
+    for _, run in groupby(events, _kind):
+        pieces = list(run)
+        first = pieces[0]
+        if len(pieces) > 1 and isinstance(first, TextDelta | ReasoningDelta | ToolCallArguments):
+            yield replace(first, text="".join(piece.text for piece in pieces if isinstance(piece, type(first))))
+        else:
+            yield from pieces
+
+
+def _kind(event: Event) -> tuple[type, int]:
+    return type(event), event.index if isinstance(event, ToolCallArguments) else -1
+
+
+def _covering(text: str, entries: Sequence[Json]) -> Entries:
+    """The last ``entries`` whose tokens cover ``text``: those before it are of markers, which are not part of it."""
+    length, kept = 0, 0
+    for entry in reversed(entries):
+        if length >= len(text):
+            break
+        length += len(entry["token"])
+        kept += 1
+    return list(entries[len(entries) - kept :])

@@ -1,0 +1,170 @@
+"""Requests with items, prepared in a worker process: as routes that are translated to llmk's own.
+
+What a request refers to (an earlier response, a conversation, stored items) is fetched by the front end. So there are
+two of each route: the first returns what a request refers to, if anything; the second gets it with the request.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from llmk.api import AnswerHead, AnswerRenderer, ApiRoute, Frame, RouteSpec, ServedModelInfo, TranslatedRequest
+from llmk.serve.generation.api_routes import PluginRoute
+from llmk.serve.protocol.base import Body
+from llmk.serve.responses import translation
+from llmk.serve.responses.items import InputItem, Item
+from llmk.serve.responses.request import (
+    ConversationRequest,
+    ConversationUpdate,
+    HistoryFields,
+    InputTokensRequest,
+    ItemsRequest,
+    ResponseRequest,
+)
+
+Json = dict[str, Any]
+
+RESPOND, COUNT, CONVERSE, UPDATE, ADD = "responses", "input_tokens", "conversation", "conversation_update", "items"
+RESOLVED = ".resolved"
+"""Ends the name of a route that gets a request together with what it refers to."""
+
+
+class Resolved(msgspec.Struct):
+    """A request with the items before its own, and the ``stored`` items that it refers to, by id."""
+
+    request: msgspec.Raw
+    history: list[msgspec.Raw] = []
+    stored: dict[str, msgspec.Raw] = {}
+
+
+class References(msgspec.Struct, omit_defaults=True):
+    """What a request refers to."""
+
+    previous_response_id: str | None = None
+    conversation: str | None = None
+    items: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.previous_response_id or self.conversation or self.items)
+
+
+class _Route:
+    """The parts of :class:`~llmk.api.ApiRoute` that are the same in all of these routes."""
+
+    def open(self, head: AnswerHead, options: Mapping[str, Any]) -> AnswerRenderer:
+        """Not used: the front end renders responses with what only it knows."""
+        raise NotImplementedError
+
+    def error(self, status: int, error: Mapping[str, Any]) -> Frame:
+        """An error, in OpenAI's format."""
+        return Frame({"error": error})
+
+    def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: ServedModelInfo) -> Any:
+        """What the front end gets."""
+        return options
+
+
+class _WithHistory(_Route):
+    """A route whose requests may refer to stored items."""
+
+    def __init__(self, *, resolved: bool = False) -> None:
+        self._resolved = resolved
+
+    def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
+        """The request for the model, or what it refers to."""
+        request = self._request(body["request"] if self._resolved else body)
+        items = translation.input_items(request)
+        wanted = References(request.previous_response_id, request.conversation_id, translation.references(items))
+        if wanted and not self._resolved:
+            return TranslatedRequest("info", {}, options={"references": msgspec.to_builtins(wanted)})
+        history = translation.restored(body["history"]) if self._resolved else []
+        stored = body["stored"] if self._resolved else {}
+        return self._translated(request, history, translation.resolved(items, stored))
+
+    def _request(self, body: Any) -> HistoryFields:
+        raise NotImplementedError
+
+    def _translated(self, request: Any, history: Sequence[Item], items: Sequence[Item]) -> TranslatedRequest:
+        raise NotImplementedError
+
+
+class Respond(_WithHistory):
+    """``/v1/responses``. Its options are what the front end needs to render and store the response."""
+
+    def _request(self, body: Any) -> HistoryFields:
+        return ResponseRequest.model_validate(body)
+
+    def _translated(
+        self, request: ResponseRequest, history: Sequence[Item], items: Sequence[Item]
+    ) -> TranslatedRequest:
+        kept = request.store or request.conversation is not None
+        options = {
+            "echo": {name: _text(value) for name, value in translation.echo(request).items()},
+            "input": [_text(item) for item in translation.normal(items, uuid.uuid4().hex)] if kept else [],
+            "encrypted": translation.wants_encrypted(request),
+            "background": request.background,
+            "store": request.store if "store" in request.model_fields_set else None,
+            "logprobs": request.logprobs,
+            "previous": request.previous_response_id,
+            "conversation": request.conversation_id,
+        }
+        return TranslatedRequest("chat", translation.chat_body(request, history, items), request.stream, options)
+
+
+class CountTokens(_WithHistory):
+    """``/v1/responses/input_tokens``."""
+
+    def _request(self, body: Any) -> HistoryFields:
+        return InputTokensRequest.model_validate(body)
+
+    def _translated(
+        self, request: InputTokensRequest, history: Sequence[Item], items: Sequence[Item]
+    ) -> TranslatedRequest:
+        return TranslatedRequest("tokenize", translation.tokenize_body(request, history, items))
+
+    def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: ServedModelInfo) -> Any:
+        """The count, or what the request refers to."""
+        return options or {"object": "response.input_tokens", "input_tokens": result["count"]}
+
+
+class Check(_Route):
+    """A body that needs no model: checked, and with its items as they are stored."""
+
+    def __init__(self, schema: type[Body]) -> None:
+        self._schema = schema
+
+    def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
+        """The checked body."""
+        request = self._schema.model_validate(body)
+        items: Sequence[InputItem] = getattr(request, "items", ())
+        kept = translation.resolved(items, {})
+        checked = {"metadata": getattr(request, "metadata", {}), "items": translation.normal(kept, uuid.uuid4().hex)}
+        return TranslatedRequest("info", {}, options=checked)
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _core_route(name: str, path: str, api: ApiRoute) -> PluginRoute:
+    implementation = f"{__name__}:{type(api).__name__}"
+    return PluginRoute(RouteSpec(id=name, method="POST", path=path, implementation=implementation), api)
+
+
+CORE_ROUTES = {
+    name: _core_route(name, path, api)
+    for name, path, api in (
+        (RESPOND, "/v1/responses", Respond()),
+        (RESPOND + RESOLVED, "/v1/responses", Respond(resolved=True)),
+        (COUNT, "/v1/responses/input_tokens", CountTokens()),
+        (COUNT + RESOLVED, "/v1/responses/input_tokens", CountTokens(resolved=True)),
+        (CONVERSE, "/v1/conversations", Check(ConversationRequest)),
+        (UPDATE, "/v1/conversations/{id}", Check(ConversationUpdate)),
+        (ADD, "/v1/conversations/{id}/items", Check(ItemsRequest)),
+    )
+}
+"""The routes by name, which is no id of a plugin's route."""

@@ -1,0 +1,1 @@
+"""What clients store, in a database: responses, conversations, files and batches."""
