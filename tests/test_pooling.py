@@ -187,3 +187,19 @@ def test_encoders_and_odd_files_are_refused_by_name(tmp_path: Path) -> None:
     modules.write_text(json.dumps([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]))
     with pytest.raises(CheckpointError, match="has the module Dense"):
         LLM(str(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [{"tensor": 2}, {"pipeline": 2}], ids=str)
+def test_pooling_over_several_processes(spread: dict[str, int], tmp_path: Path) -> None:
+    classifier = write_classifier(tmp_path / "classifier", "qwen3", 1, **FAMILIES["qwen3"])
+    embedder = write_embedder(tmp_path / "embedder", "qwen3", "mean_tokens", **FAMILIES["qwen3"])
+    how: dict[str, Any] = {"parallel": spread, "platform": {"threads": 1}, "cache": {"memory_gib": 0.1}}
+    how["scheduler"] = {"max_num_batched_tokens": 32, "max_num_seqs": 4}
+    with LLM(str(classifier), **how) as llm:
+        found = [output.probs for output in llm.classify(prompts(), use_tqdm=False)]
+    close(found, logits(classifier, prompts()).sigmoid())
+    with LLM(str(embedder), **how) as llm:
+        vectors = llm.embed(prompts(), use_tqdm=False, normalize=False)
+    for output, states in zip(vectors, hidden_states(embedder, prompts()), strict=True):
+        close(output.embedding, states.mean(0))

@@ -32,7 +32,11 @@ async def pooled(service: Service, job: PoolingJob, *, encode: bool = True) -> d
     shared = {"id": head["id"], "model": head["model"]}
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     entries: list[Any] = []
-    for entry in _ranked(rows, job) if job.form == "ranks" else _entries(service, rows, job):
+    if job.form in ("scores", "ranks"):
+        made = await _scores(rows, job, yielder)
+    else:
+        made = _entries(service, rows, job)
+    for entry in made:
         entries.append(encoded(entry) if encode else entry)
         await yielder.step()
     if job.form == "ranks":
@@ -55,14 +59,21 @@ async def _rows(service: Service, job: PoolingJob) -> tuple[list[array[float]], 
     return rows, num_tokens, yielder
 
 
+async def _scores(rows: list[array[float]], job: PoolingJob, yielder: Yielder) -> Iterator[dict[str, Any]]:
+    """The entries of scores, or those of ranks."""
+    scores = []
+    for score in scores_of(rows, job.num_queries, job.activation):
+        scores.append(score)
+        await yielder.step()
+    if job.form == "ranks":
+        return _ranked(scores, job)
+    return ({"object": "score", "index": at, "score": score} for at, score in enumerate(scores))
+
+
 def _entries(service: Service, rows: list[array[float]], job: PoolingJob) -> Iterator[dict[str, Any]]:
     """The entries of ``data``, in the order of the inputs."""
     pooling = service.engine.boot.pooling
     labels = pooling.labels if pooling is not None else ()
-    if job.form == "scores":
-        scores = scores_of(rows, job.num_queries, job.activation)
-        yield from ({"object": "score", "index": at, "score": score} for at, score in enumerate(scores))
-        return
     for at, row in enumerate(rows):
         if job.form == "classes":
             probs = probabilities(row, job.activation)
@@ -103,9 +114,8 @@ def _numbers(vector: array[float], job: PoolingJob) -> list[float] | str:
     return base64.b64encode(vector.tobytes()).decode()
 
 
-def _ranked(rows: list[array[float]], job: PoolingJob) -> Iterator[dict[str, Any]]:
+def _ranked(scores: list[float], job: PoolingJob) -> Iterator[dict[str, Any]]:
     """The best documents, the best first."""
-    scores = list(scores_of(rows, job.num_queries, job.activation))
     best = sorted(range(len(scores)), key=lambda at: -scores[at])[: job.top_n]
     for at in best:
         entry: dict[str, Any] = {"index": at, "relevance_score": scores[at]}

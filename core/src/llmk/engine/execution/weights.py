@@ -110,15 +110,12 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collect
 
 def _rooted(stored: Sequence[StoredTensor], model: Model) -> Sequence[StoredTensor]:
     """The tensors by the names that the model knows: files of a base model leave out the module that it is in others,
-    with which the names of ``model`` start."""
+    with which the names of ``model``'s parameters start."""
     names = {name for layer in model.weights for parameter in layer.parameters for name in parameter.targets}
     found = {tensor.name for tensor in stored}
-    if any(name.startswith(_BASE) for name in found) or not any(name.startswith(_BASE) for name in names):
+    if found & names or not any(f"{_BASE}{name}" in names for name in found):
         return stored
-    return [
-        replace(tensor, name=f"{_BASE}{tensor.name}") if f"{_BASE}{tensor.name}" in names else tensor
-        for tensor in stored
-    ]
+    return [replace(tensor, name=f"{_BASE}{tensor.name}") for tensor in stored]
 
 
 def _wanted(

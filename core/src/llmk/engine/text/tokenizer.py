@@ -137,7 +137,10 @@ class Tokenizer:
         inner = self.encode("a", add_special_tokens=False)
         (whole,) = self._backend.encode_batch([("a", "a")], add_special_tokens=True)
         places = [at for at in range(len(whole.ids)) if whole.ids[at : at + len(inner)] == inner]
-        start, then = places[0], next(at for at in places if at >= places[0] + len(inner))
+        later = [at for at in places if at >= places[0] + max(1, len(inner))]
+        if not later:  # a tokenizer that merges the two
+            return self.surrounded([*first, *second])
+        start, then = places[0], later[0]
         ends = whole.ids[:start], whole.ids[start + len(inner) : then], whole.ids[then + len(inner) :]
         return [*ends[0], *first, *ends[1], *second, *ends[2]]
 
