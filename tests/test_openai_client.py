@@ -254,8 +254,8 @@ def test_errors(client: OpenAI, model: str) -> None:
     assert long_chat.value.code == "context_length_exceeded"
     for bad, param in (
         ({"temperature": -1}, "temperature"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tool_choice": "required", "tools": WEATHER}, "tool_choice"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 1}}}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"extra_body": {"topk": 4}}, "topk"),
     ):
         options: Any = bad
@@ -327,3 +327,65 @@ def test_the_defaults_of_agents_are_taken(client: OpenAI, model: str) -> None:
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Sunny, 20 degrees."}
     again = client.chat.completions.create(messages=[*messages, message, result], **options)
     assert again.choices[0].message.content
+
+
+class City(pydantic.BaseModel):
+    """What an answer must be."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    name: str = pydantic.Field(max_length=8)
+    people: int = pydantic.Field(ge=0, le=9)
+
+
+def test_a_parsed_answer(client: OpenAI, model: str) -> None:
+    answer = client.chat.completions.parse(model=model, messages=HELLO, response_format=City, max_tokens=200)
+    assert isinstance(answer.choices[0].message.parsed, City)
+    with client.chat.completions.stream(model=model, messages=HELLO, response_format=City, max_tokens=200) as stream:
+        whole = stream.get_final_completion()
+    assert isinstance(whole.choices[0].message.parsed, City)
+
+
+SMALL = {
+    "type": "function",
+    "function": {
+        "name": "pick",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"number": {"enum": [1, 2, 3]}, "sure": {"type": "boolean"}},
+            "required": ["number", "sure"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "function", "function": {"name": "pick"}},
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "pick"}}]},
+        },
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_must_come(client: OpenAI, model: str, choice: Any, stream: bool) -> None:
+    tools: Any = [*WEATHER, SMALL] if isinstance(choice, dict) else [SMALL]
+    options: Any = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 120}
+    options |= {"temperature": 1.0, "seed": 7}
+    if stream:
+        with client.chat.completions.stream(model=model, messages=HELLO, **options) as events:
+            answer: Any = events.get_final_completion()
+    else:
+        answer = client.chat.completions.create(model=model, messages=HELLO, **options)
+    found = answer.choices[0]
+    assert found.finish_reason == "tool_calls"
+    assert [call.function.name for call in found.message.tool_calls] == ["pick"]
+    arguments = json.loads(found.message.tool_calls[0].function.arguments)
+    assert arguments.keys() == {"number", "sure"}
+    assert arguments["number"] in (1, 2, 3)
+    assert isinstance(arguments["sure"], bool)

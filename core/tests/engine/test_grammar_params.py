@@ -37,7 +37,7 @@ def test_lists_and_objects_are_converted(fields: dict[str, Any], kind: str, text
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "takes one of regex, choice and json; none is given"),
+        ({}, "takes one of regex, choice, json and lark; none is given"),
         ({"regex": "a", "json": {}}, "regex and json is given"),
         ({"choice": "ab"}, "Expected `array | null`, got `str`"),
         ({"choice": ["a", 1]}, "Expected `str`, got `int`"),

@@ -126,7 +126,7 @@ class ScriptedEngine:
             block_size=16,
             num_blocks=64,
             logits_processors=("test.ladder",),
-            grammars=("regex", "choice"),
+            grammars=("regex", "choice", "lark"),
             plan={"model": "scripted", "fingerprint": "0123456789abcdef"},
         )
     )
@@ -222,7 +222,7 @@ class AnyText:
 
 
 COMPILER = Registered(
-    GrammarSpec(id="test.grammar", name="test", implementation="scripted:AnyText", kinds=("regex", "choice")),
+    GrammarSpec(id="test.grammar", name="test", implementation="scripted:AnyText", kinds=("regex", "choice", "lark")),
     Plugin("test", "test-wheel", "1.0"),
 )
 

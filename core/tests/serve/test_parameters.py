@@ -46,6 +46,9 @@ SAMPLING: dict[str, tuple[Any, Any]] = {
         {"test.ladder": {"step": 2}},
         lambda call: call.params.logits_processors == {"test.ladder": {"step": 2}},
     ),
+    "guided_regex": ("a+", lambda call: call.params.structured_outputs == GrammarParams(regex="a+")),
+    "guided_choice": (["a", "b"], lambda call: call.params.structured_outputs == GrammarParams(choice=("a", "b"))),
+    "guided_grammar": ('start: "a"', lambda call: call.params.structured_outputs == GrammarParams(lark='start: "a"')),
     "structured_outputs": (
         {"choice": ["a", "b"], "regex": None},
         lambda call: call.params.structured_outputs == GrammarParams(choice=("a", "b")),
@@ -73,9 +76,9 @@ TEXT: dict[str, tuple[Any, Any]] = {
 ELSEWHERE = {
     "chat": {
         *("model", "stream", "stream_options", "logprobs", "top_logprobs", "tool_choice", "continue_final_message"),
-        *("stop", "parallel_tool_calls"),
+        *("stop", "parallel_tool_calls", "guided_json", "response_format"),
     },
-    "text": {"model", "stream", "stream_options", "echo", "prompt_embeds"},
+    "text": {"model", "stream", "stream_options", "echo", "prompt_embeds", "guided_json", "response_format"},
 }
 """Fields that change something else than a call of the engine; each has a test of its own."""
 NO_EFFECT = {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k"}
@@ -181,14 +184,14 @@ def test_bad_values_name_the_field(client: TestClient, field: str, value: Any) -
 @pytest.mark.parametrize(
     ("value", "param", "message"),
     [
-        ({}, "structured_outputs", "takes one of regex, choice and json; none is given"),
+        ({}, "structured_outputs", "takes one of regex, choice, json and lark; none is given"),
         ({"regex": "a", "choice": ["b"]}, "structured_outputs", "regex and choice is given"),
         ({"choice": []}, "structured_outputs", "choice has no entry"),
         ({"choice": ["a", ""]}, "structured_outputs.choice[1]", "at least 1 character"),
         ({"choice": "a"}, "structured_outputs.choice", "valid list"),
         ({"regex": 5}, "structured_outputs.regex", "valid string"),
-        ({"grammar": "root ::= x"}, "structured_outputs.grammar", "Unexpected keyword argument"),
-        ({"json": {"type": "object"}}, "structured_outputs", "can't be a json (there are regex, choice)"),
+        ({"ebnf": "root ::= x"}, "structured_outputs.ebnf", "Unexpected keyword argument"),
+        ({"json": {"type": "object"}}, "structured_outputs", "can't be a json (there are regex, choice, lark)"),
         ({"regex": "no!"}, "structured_outputs", "the regex can't be used: it has an exclamation mark"),
         (
             {"regex": "a" * 200_000},

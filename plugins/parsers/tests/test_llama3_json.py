@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import ParserContext, TextDelta, ToolCallArguments, ToolCallStart
-from llmk_parsers.llama3_json import Llama3Json
+from llmk_parsers.tools.llama3_json import Llama3Json
 from llmk_testing.parsers import check_chunking, check_parser
 
 

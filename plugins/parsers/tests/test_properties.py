@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+from functools import cache
 from typing import Any
 
 import pytest
+from dialects import SPECS, examples, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmk.api import ParserContext
-from llmk_parsers.deepseek_r1 import DeepSeekR1
-from llmk_parsers.hermes import Hermes
 from llmk_parsers.json_value import JsonValue, StringDecoder
-from llmk_parsers.llama3_json import Llama3Json
-from llmk_parsers.qwen3 import Qwen3
-from llmk_testing.parsers import Parser, check_linear, parse
+from llmk_testing.parsers import Parser, check_linear, check_parser, hostile_texts, parse
 
-PARSERS: dict[str, Any] = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes, "llama3_json": Llama3Json}
 MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_call>\n{", "<", "</t", "<|python_tag|>", ";"]
 JUNK = ["\n", " ", "a", "é", "\x00", "{", "}", "[", "]", '"', "\\", "\\u", "\\ud83d", "\\ude00", "d8", ":", ",", "null"]
 MEMBERS = ['{"name": "f", ', '"name": "g"', '"arguments": ', '"parameters": {', '{"x": "<tool_call>"}', "}}"]
@@ -28,6 +27,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 ARGUMENTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
+_PIECE = re.compile(r"<[^<>\s]+>|[\w]+|\s+|.", re.DOTALL)
 PROSE = st.text(st.characters(exclude_characters="<", exclude_categories=["Cs"]), max_size=12)
 
 
@@ -36,19 +36,47 @@ def cut(text: str, data: st.DataObject) -> list[str]:
     return [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-def make(name: str, context: ParserContext | None = None) -> Parser:
-    parser: Parser = PARSERS[name](context or ParserContext())
-    return parser
+@cache
+def fragments(name: str) -> list[str]:
+    """Pieces of the dialect's own markers and text, and of others."""
+    own = {piece for example in examples(name) for piece in _PIECE.findall(example)}
+    return [*sorted(own), *examples(name), *FRAGMENTS]
 
 
-@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), pieces=st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=25))
-def test_any_chunking_gives_the_same_answer(name: str, data: st.DataObject, pieces: list[str]) -> None:
+@given(data=st.data())
+def test_any_chunking_gives_the_same_answer(name: str, data: st.DataObject) -> None:
+    pieces = data.draw(st.lists(st.sampled_from(fragments(name)) | st.text(max_size=3), max_size=25))
     text = "".join(pieces)
     whole = parse(lambda: make(name), [text])
     assert parse(lambda: make(name), pieces) == whole
     assert parse(lambda: make(name), cut(text, data)) == whole
+
+
+def fuzz(name: str, count: int) -> None:
+    generator = random.Random(name)
+    for text in hostile_texts([*examples(name), *fragments(name)[:8]], count, seed=generator.randrange(1 << 30)):
+        at = generator.randint(0, len(text))
+        assert parse(lambda: make(name), [text]) == parse(lambda: make(name), [text[:at], *text[at:]]), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
+def test_fuzzed_text_raises_nothing(name: str) -> None:
+    fuzz(name, 10_000)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_some_fuzzed_text_raises_nothing(name: str) -> None:
+    fuzz(name, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
+def test_conforms(name: str) -> None:
+    check_parser(lambda: make(name), examples(name))
 
 
 @settings(max_examples=150, deadline=None)
@@ -78,7 +106,7 @@ def test_arguments_are_what_the_model_wrote(
         members = [("name", f"f{number}"), (key, written)]
         body = json.dumps(dict(members[:: -1 if name_last else 1]), ensure_ascii=ascii_only, indent=indent)
         text += f"<tool_call>\n{body}\n</tool_call>\n"
-    answer = parse(lambda: make("hermes"), cut(text, data))
+    answer = parse(lambda: make("tools/hermes"), cut(text, data))
     assert [call.name for call in answer.calls] == [f"f{number}" for number in range(len(arguments))]
     assert [json.loads(call.arguments) for call in answer.calls] == arguments
     assert answer.content == (prose if prose.strip() else "")
@@ -89,7 +117,7 @@ def test_arguments_are_what_the_model_wrote(
 def test_no_text_is_lost(data: st.DataObject, thought: str, said: str, opened: bool) -> None:
     context = ParserContext(prompt_tail="<think>\n" if opened else "")
     text = f"{'' if opened else '<think>'}{thought}</think>{said}"
-    answer = parse(lambda: make("qwen3", context), cut(text, data))
+    answer = parse(lambda: make("reasoning/qwen3", context), cut(text, data))
     assert answer.reasoning == (thought if thought.strip() else "")
     assert answer.content == said
 
@@ -112,34 +140,27 @@ def test_a_value_ends_where_json_says(data: st.DataObject, value: Any) -> None:
     assert (size, scan.complete, scan.stopped) == (len(text), True, False)
 
 
-@pytest.mark.parametrize("name", PARSERS)
-@pytest.mark.parametrize(
-    "text",
-    [
-        *FRAGMENTS,
-        '<tool_call>{"name": "f", "arguments": {"a": ["',
-        '<tool_call>{"a": "',
-        "<tool_call>{<tool_call>",
-        "\\u12",
-    ],
-)
-def test_hostile_repetition_takes_linear_time(name: str, text: str) -> None:
-    check_linear(lambda: make(name), text)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
+def test_hostile_repetition_takes_linear_time(name: str) -> None:
+    openings = ['<tool_call>{"name": "f", "arguments": {"a": ["', '<tool_call>{"a": "', "<tool_call>{<tool_call>"]
+    for text in [*fragments(name), *openings, "\\u12"]:
+        check_linear(lambda: make(name), text)
 
 
-@pytest.mark.parametrize(
-    "before", ['<tool_call>{"name": "f", "arguments": ', '<tool_call>{"arguments": ', "<tool_call>", "<think>"]
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("repeated", [" ", "[", '"', '"\\', "\\u00e9", "x", '{"a": 1}, ', "<"])
-@pytest.mark.parametrize("name", PARSERS)
-def test_hostile_inside_takes_linear_time(name: str, before: str, repeated: str) -> None:
-    class Unfinished:
-        def __init__(self) -> None:
-            self.parser = make(name)
-            self.parser.push(before)
-            self.push, self.finish = self.parser.push, self.parser.finish
+@pytest.mark.parametrize("name", SPECS)
+def test_hostile_inside_takes_linear_time(name: str, repeated: str) -> None:
+    cut_off = [example[: len(example) * part // 4] for example in examples(name) for part in (1, 2, 3)]
+    for before in ['<tool_call>{"name": "f", "arguments": ', '<tool_call>{"arguments": ', "<tool_call>", *cut_off]:
+        check_linear(lambda opening=before: pushed(name, opening), repeated)
 
-    check_linear(Unfinished, repeated)
+
+def pushed(name: str, text: str) -> Parser:
+    parser: Parser = make(name)
+    parser.push(text)
+    return parser
 
 
 def strict(text: str) -> Any:
@@ -173,7 +194,7 @@ def test_a_value_is_json_where_python_says(data: st.DataObject, value: Any, chan
         assert (scan.complete, size) == (True, len(text))
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3_json"])
+@pytest.mark.parametrize("name", [name for name in SPECS if name.startswith("tools/")])
 @settings(max_examples=200, deadline=None)
 @given(pieces=st.lists(st.sampled_from([*FRAGMENTS, '<tool_call>{"name": "f", "arguments": {']), max_size=15))
 def test_calls_in_whole_answers_have_json(name: str, pieces: list[str]) -> None:

@@ -1,42 +1,41 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmk.api import Checkpoint, ParserQuery, ParserSpec
+from llmk.config import Config
+from llmk.config.schema import PluginsSection
+from llmk.kernel.registry import Registry
+from llmk.planning.choices.parsers import choose_parser
 from llmk_parsers import specs
 
 SPECS = [*specs.llmk_reasoning_parsers(), *specs.llmk_tool_parsers()]
 
-QWEN_TOOLS = (
-    "For each function call, return a json object with function name and arguments within <tool_call></tool_call>:\\n"
-    '<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call>'
-)
-TEMPLATES = {
-    "Qwen2.5": (QWEN_TOOLS, set()),
-    "Qwen3": (
-        QWEN_TOOLS + "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>' }}",
-        {"qwen3"},
-    ),
-    "QwQ": (QWEN_TOOLS + "{{- '<|im_start|>assistant\\n<think>\\n' }}", {"deepseek_r1"}),
-    "DeepSeek-R1": ("{{'<｜Assistant｜><think>\\n'}} {{'<｜tool▁calls▁begin｜>'}}", {"deepseek_r1"}),
-    "Qwen3-Coder": ("<tool_call>\\n<function=example_function_name>\\n<parameter=name> arguments", set()),
-    "GLM-4.5": ("<tool_call>{name}\\n<arg_key>{arguments}</arg_key> <think> enable_thinking", {"qwen3"}),
-    "Llama-3.1": ('<|start_header_id|>ipython {{ \'{"name": function name, "parameters": dictionary\' }}', set()),
-    "plain": ("{{ messages[0].content }}", set()),
-}
+CHECKPOINTS = sorted((Path(__file__).parent / "checkpoints").glob("*.jinja"))
+"""Chat templates, shortened to what shows the dialect. The first line of each is a comment with the names of the
+parsers that must be chosen (``reasoning``, ``tools``) and the checkpoint's ``config``."""
 
 
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_dialect_is_detected_from_the_template(family: str) -> None:
-    template, reasoning = TEMPLATES[family]
-    query = ParserQuery(checkpoint=Checkpoint(path=Path(), config={}, chat_template=template))
-    assert {spec.name for spec in specs.llmk_reasoning_parsers() if spec.claims(query)} == reasoning
-    tools = {"hermes"} if QWEN_TOOLS in template else {"llama3_json"} if family == "Llama-3.1" else set()
-    assert {spec.name for spec in specs.llmk_tool_parsers() if spec.claims(query)} == tools
+def read(path: Path) -> tuple[dict[str, Any], Checkpoint]:
+    head, _, template = path.read_text().partition("\n")
+    wanted = json.loads(head.removeprefix("{#").removesuffix("#}"))
+    return wanted, Checkpoint(path=Path(), config=wanted.get("config", {}), chat_template=template)
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.stem)
+def test_the_right_parsers_are_chosen(path: Path) -> None:
+    wanted, checkpoint = read(path)
+    registry, config = Registry.discover(PluginsSection()), Config()
+    for kind, names in (("reasoning", "reasoning"), ("tool", "tools")):
+        if names in wanted:
+            chosen, why = choose_parser(registry, kind, config, checkpoint)
+            assert (chosen.spec.name if chosen else None) == wanted[names], why
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.id)
@@ -47,7 +46,7 @@ def test_no_template_is_a_reason(spec: ParserSpec) -> None:
 
 
 def test_specs_are_cheap_to_list() -> None:
-    heavy = ("torch", "pydantic", "llmk_parsers.hermes")
+    heavy = ("torch", "pydantic", "llmk_parsers.machine")
     code = f"import sys, llmk_parsers.specs; print([name for name in {heavy} if name in sys.modules])"
     listed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert listed.stdout.strip() == "[]"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import ParserContext, ReasoningDelta, TextDelta
-from llmk_parsers.deepseek_r1 import DeepSeekR1
-from llmk_parsers.qwen3 import Qwen3
+from llmk_parsers.reasoning.deepseek_r1 import DeepSeekR1
+from llmk_parsers.reasoning.qwen3 import Qwen3
 from llmk_parsers.think_tags import ThinkTags
 from llmk_testing.parsers import check_chunking, check_parser
 
@@ -71,8 +71,10 @@ def test_qwen3_knows_whether_thinking_is_on(context: ParserContext, thinks: bool
     assert [*Qwen3(context).push("a")] == expected
 
 
-def test_deepseek_r1_has_no_switch() -> None:
-    assert [*DeepSeekR1(ParserContext(thinking=False)).push("a")] == [ReasoningDelta("a")]
+def test_deepseek_r1_thinks_unless_the_answer_is_to_come_first() -> None:
+    assert [*DeepSeekR1(ParserContext()).push("a")] == [ReasoningDelta("a")]
+    assert [*DeepSeekR1(ParserContext(thinking=False)).push("a")] == [TextDelta("a")]
+    assert [*DeepSeekR1(ParserContext(thinking=False)).push("<think>a")] == [ReasoningDelta("a")]
 
 
 def test_blocks_may_interleave_in_one_chunk() -> None:

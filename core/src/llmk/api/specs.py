@@ -290,6 +290,9 @@ class ParserSpec(CheckedSpec):
     score: int = 0
     special_tokens: bool = False
     """Whether the dialect's markers are special tokens, which must then not be skipped in detokenization."""
+    markers: tuple[str, str] = ("", "")
+    """Reasoning parsers: the texts that open and close a block, so that a grammar can start behind it. Empty if there
+    are no such texts."""
     writer: str = ""
     """Tool parsers: ``"module:attribute"`` of the :class:`~llmk.api.CallWriter` of the dialect."""
     examples: str = ""

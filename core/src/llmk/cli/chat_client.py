@@ -50,6 +50,7 @@ class LocalChatClient:
 
     def __init__(self, settings: Settings) -> None:
         from llmk.engine.async_llm import AsyncLLM
+        from llmk.engine.text.grammars import GrammarChecker
         from llmk.serve.generation.jobs import Jobs
         from llmk.serve.generation.parsing import Dialect
         from llmk.serve.generation.reading import LocalReaders
@@ -61,8 +62,8 @@ class LocalChatClient:
             _end_at_interrupts()
             self._background.close()
             raise
-        dialect = Dialect.choose(self._engine.boot)
-        self._jobs, self._readers = Jobs(self._engine, dialect), LocalReaders(dialect)
+        dialect, checker = Dialect.choose(self._engine.boot), GrammarChecker.choose(self._engine.boot)
+        self._jobs, self._readers = Jobs(self._engine, dialect, checker), LocalReaders(dialect)
         self.name = self._engine.model_name
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:

@@ -32,6 +32,7 @@ CONTRACTS: Mapping[str, str] = {
     "tree": "llmk.tree:MakeTree",
     "reasoning_parser": "llmk.api:ReasoningParser",
     "tool_parser": "llmk.api:ToolParser",
+    "call_writer": "llmk.api:CallWriter",
     "route": "llmk.api:ApiRoute",
     "io_processor": "llmk.api:IOProcessor",
     "io_request": "llmk.api:IORequest",

@@ -20,6 +20,9 @@ WHITESPACE = r"[ \n\r\t]{0,64}"
 """Between the tokens of JSON. Without a bound, a model may write nothing else until its output is cut off."""
 _ENFORCED = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
 """Options that a schema may not set itself (``x-guidance``): what can't be enforced is refused."""
+_SCHEMA = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|(?P<json>%json\s*(?=\{))')
+"""The start of a schema in a grammar, or a text, regular expression or comment, which may be spelt as one."""
+_decoder = json.JSONDecoder()
 _WORD = 4
 """Bytes of a mask's words."""
 
@@ -129,6 +132,8 @@ def _grammar(kind: GrammarKind, text: str) -> str:
     """llguidance's form of a grammar."""
     if kind == "regex":
         return LLMatcher.grammar_from_regex(_without_anchors(text))
+    if kind == "lark":
+        return _with_enforced(text)
     if kind == "choice":
         return LLMatcher.grammar_from_regex("|".join(map(re.escape, json.loads(text))))
     try:
@@ -139,6 +144,25 @@ def _grammar(kind: GrammarKind, text: str) -> str:
         return LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
     except ValueError as error:
         raise RequestError(f"it is not a JSON schema: {error}") from error
+
+
+def _with_enforced(lark: str) -> str:
+    """A grammar whose schemas have the options of :data:`_ENFORCED`, no matter which they have."""
+    if not lark.strip():
+        raise RequestError("it has no rules")
+    made, at = [], 0
+    for found in _SCHEMA.finditer(lark):
+        if found.start() < at or not found["json"]:
+            continue  # in a schema, or a text that is spelt as the start of one
+        try:
+            schema, end = _decoder.raw_decode(lark, found.end())
+        except ValueError as error:
+            raise RequestError(f"%json is not followed by a JSON schema: {error}") from error
+        if isinstance(schema, dict):
+            schema["x-guidance"] = _ENFORCED
+        made += [lark[at : found.end()], json.dumps(schema)]
+        at = end
+    return "".join([*made, lark[at:]])
 
 
 def _without_anchors(regex: str) -> str:

@@ -15,8 +15,8 @@ def llmk_grammars() -> Iterable[GrammarSpec]:
             id="grammar.llguidance",
             name="llguidance",
             implementation="llmk_grammar.compiler:Compiler",
-            kinds=("regex", "choice", "json"),
+            kinds=("regex", "choice", "json", "lark"),
             examples="llmk_grammar.examples:GRAMMARS",
-            summary="Regular expressions, choices and JSON schemas, by llguidance: no table of masks is made ahead.",
+            summary="Regular expressions, choices, JSON schemas, Lark grammars, by llguidance: no mask is made ahead.",
         )
     ]

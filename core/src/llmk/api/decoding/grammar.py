@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-GrammarKind = Literal["regex", "choice", "json"]
+GrammarKind = Literal["regex", "choice", "json", "lark"]
 """What the text of a grammar is: ``"regex"``, a regular expression that the whole output matches; ``"choice"``, a JSON
-array of the texts that the output may be; ``"json"``, a JSON schema, of which the output is an instance."""
+array of the texts that the output may be; ``"json"``, a JSON schema, of which the output is an instance; ``"lark"``, a
+context-free grammar in llguidance's variant of Lark (https://github.com/guidance-ai/llguidance, docs/syntax.md), which
+has ``%json`` for JSON schemas, ``[lazy]`` rules and ``<[id]>`` for special tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,12 @@ class GrammarChecker:
         self._config = config
         self._compiler: GrammarCompiler | None = None
 
+    @classmethod
+    def choose(cls, boot: Boot) -> GrammarChecker:
+        """The checker for the compiler that the engine uses."""
+        config = boot.settings.config
+        return cls(choose_grammar(boot.registry, config)[0], config)
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of grammars that requests may have."""

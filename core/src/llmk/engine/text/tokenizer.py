@@ -183,6 +183,11 @@ class Tokenizer:
         """A token's own bytes, which need not be a character."""
         return self._vocabulary.token_bytes(token_id)
 
+    def control_id(self, text: str) -> int | None:
+        """The id of the special token that is written as ``text``, if it is one."""
+        token = self._backend.token_to_id(text)
+        return token if token in self.special_token_ids else None
+
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """Makes text of one sequence's tokens as they come."""
         return self._vocabulary.detokenizer(skip_special_tokens=skip_special_tokens)

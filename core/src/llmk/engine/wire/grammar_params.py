@@ -12,11 +12,12 @@ from llmk.api import GrammarKind, RequestError
 
 PARAM = "structured_outputs"
 """The sampling parameter, and the field of requests."""
+_KINDS: tuple[GrammarKind, ...] = ("regex", "choice", "json", "lark")
 
 
 class GrammarParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the whole output must match. One of these is given: a ``regex``; a ``choice`` of texts; or ``json``, a JSON
-    schema as an object or as its text, which is kept as text.
+    """What the whole output must match. One of these is given: a ``regex``; a ``choice`` of texts; ``json``, a JSON
+    schema as an object or as its text, which is kept as text; or ``lark``, a grammar in llguidance's variant of Lark.
 
     Raises :class:`~llmk.api.RequestError` unless it is just one, not empty, and can be written as text. That text is
     checked when it is compiled.
@@ -25,13 +26,14 @@ class GrammarParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     regex: str | None = None
     choice: tuple[str, ...] | None = None
     json: Any = None
+    lark: str | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("regex", "choice", "json") if getattr(self, name) is not None]
+        given = [name for name in _KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise RequestError(f"{PARAM} takes one of regex, choice and json; {found} is given", param=PARAM)
-        kinds: dict[str, Any] = {"regex": str | None, "choice": tuple[str, ...] | None}
+            raise RequestError(f"{PARAM} takes one of regex, choice, json and lark; {found} is given", param=PARAM)
+        kinds: dict[str, Any] = {"regex": str | None, "choice": tuple[str, ...] | None, "lark": str | None}
         for name, kind in kinds.items():
             try:
                 force_setattr(self, name, msgspec.convert(getattr(self, name), kind))
@@ -53,13 +55,12 @@ class GrammarParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def kind(self) -> GrammarKind:
         """Which of them is given."""
-        return "regex" if self.regex is not None else "json" if self.json is not None else "choice"
+        return next(name for name in _KINDS if getattr(self, name) is not None)
 
     @property
     def text(self) -> str:
         """The grammar as text: choices are a JSON array."""
-        found = self.json if self.regex is None else self.regex
-        return _as_text(self.choice) if found is None else str(found)
+        return _as_text(self.choice) if self.choice is not None else str(getattr(self, self.kind))
 
 
 def _as_text(value: Any) -> str:

@@ -123,7 +123,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ] = {}
     structured_outputs: Annotated[
         GrammarParams | None,
-        Parameter("what the whole output matches: a regex, one text of a choice, or a JSON schema (json)"),
+        Parameter("what the whole output matches: a regex, a choice, a JSON schema (json), or a grammar (lark)"),
     ] = None
     skip_special_tokens: Annotated[bool, Parameter("special tokens have no text")] = True
 

@@ -21,12 +21,14 @@ from llmk.serve.generation.choice_deltas import Job
 from llmk.serve.generation.output_rules import OutputRules
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import ReaderSetup, encode_setup
+from llmk.serve.generation.request_grammars import RequestGrammars
 from llmk.serve.generation.template_variables import TemplateVariables
 from llmk.serve.protocol.chat import ChatRequest, Message
 from llmk.serve.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from llmk.serve.protocol.sampling import SamplingFields
 
 if TYPE_CHECKING:
+    from llmk.engine.text.grammars import GrammarChecker
     from llmk.engine.text.tokenizer import Tokenizer
     from llmk.engine.wire.engine_info import EngineInfo
 
@@ -55,9 +57,10 @@ class Model(Protocol):
 class Jobs:
     """Converts requests to jobs for one model. Defaults are from the checkpoint's generation config."""
 
-    def __init__(self, model: Model, dialect: Dialect) -> None:
+    def __init__(self, model: Model, dialect: Dialect, grammars: GrammarChecker) -> None:
         self._model = model
         self._dialect = dialect
+        self._grammars = RequestGrammars(grammars, dialect, model.tokenizer)
         self.template = TemplateVariables(model.tokenizer.chat_templates)
 
     def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Job:
@@ -73,11 +76,13 @@ class Jobs:
         params = request.sampling_params(
             self._model.default_params, request.token_limit, request.num_logprobs, special=special
         )
-        # An output that matches a grammar from its start opens with reasoning only if that says so.
-        constrained = params.structured_outputs is not None
+        thinking, tail = self.template.thinking(options), prompt.text[-PROMPT_TAIL:]
+        grammar = self._grammars.answer(request, tools, tail, thinking)
+        params = replace(params, structured_outputs=grammar)
         parsing = ParserContext(
-            prompt_tail=prompt.text[-PROMPT_TAIL:],
-            thinking=False if constrained else self.template.thinking(options),
+            prompt_tail=tail,
+            # The grammar opens a block with its marker; without one, the content comes first.
+            thinking=thinking if grammar is None else False,
             tools=[tool["function"] for tool in tools],
             template_options=options,
         )
@@ -97,6 +102,7 @@ class Jobs:
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
         params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
+        params = replace(params, structured_outputs=self._grammars.content(request))
         prompts: list[list[int] | EmbeddedPrompt] = [
             self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts
         ]

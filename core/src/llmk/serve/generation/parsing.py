@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
-from llmk.kernel.loader import load_object
+from llmk.api import CallWriter, Event, ParserContext, ParserSpec, ReasoningParser, TextDelta, ToolParser
+from llmk.kernel.contracts import NotFollowed, check_made
+from llmk.kernel.loader import load_object, not_followed
 from llmk.planning.choices.parsers import choose_parser
 from llmk.serve.generation.output_rules import NO_OUTPUT_RULES, OutputFilter, OutputRules
 from llmk.serve.http.errors import ParserFailed
 
 if TYPE_CHECKING:
+    from llmk.kernel.registry import Registered
     from llmk.planning.boot import Boot
 
 Parser = ReasoningParser | ToolParser
@@ -21,11 +23,14 @@ Parser = ReasoningParser | ToolParser
 
 @dataclass(frozen=True, slots=True)
 class ParserKind:
-    """A parser chosen for the model. ``special_tokens``: its markers are special tokens, which must not be skipped."""
+    """A parser chosen for the model. ``special_tokens``: its markers are special tokens, which must not be skipped;
+    ``markers`` open and close its reasoning; ``writer`` writes its calls."""
 
     id: str
     create: Callable[[ParserContext], Parser]
     special_tokens: bool = False
+    markers: tuple[str, str] = ("", "")
+    writer: CallWriter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,7 @@ class Dialect:
             chosen, reasons[kind] = choose_parser(boot.registry, kind, boot.settings.config, boot.checkpoint)
             kinds[kind] = None
             if chosen is not None:
-                where, id = chosen.spec.implementation, chosen.spec.id
-                create = load_object(where, plugin=chosen.plugin, kind=f"{kind}_parser", id=id)
-                kinds[kind] = ParserKind(id, create, chosen.spec.special_tokens)
+                kinds[kind] = _load(chosen, f"{kind}_parser")
         return cls(kinds["reasoning"], kinds["tool"], reasons)
 
     def describe(self) -> dict[str, dict[str, str | None]]:
@@ -68,6 +71,19 @@ class Dialect:
     def active(self, tools: bool) -> list[ParserKind]:
         """The parsers for a request with or without tools."""
         return [kind for kind in (self.reasoning, self.tools if tools else None) if kind is not None]
+
+
+def _load(chosen: Registered[ParserSpec], kind: str) -> ParserKind:
+    spec, plugin = chosen.spec, chosen.plugin
+    create = load_object(spec.implementation, plugin=plugin, kind=kind, id=spec.id)
+    writer = None
+    if spec.writer:
+        writer = load_object(spec.writer, plugin=plugin, id=spec.id)
+        try:
+            check_made(writer, "call_writer")
+        except NotFollowed as error:
+            raise not_followed(spec.writer, plugin.wheel, spec.id, error) from None
+    return ParserKind(spec.id, create, spec.special_tokens, spec.markers, writer)
 
 
 class ParserChain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
@@ -50,18 +51,24 @@ class RequestModel(BaseModel):
     def _check_names(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        accepted = {}
+        accepted, fields = {}, _names(cls)
         for name, value in data.items():
-            if (value is None and (name in cls.model_fields or name in cls.refused)) or name in cls.taken:
+            if (value is None and (name in fields or name in cls.refused)) or name in cls.taken:
                 continue
-            if name not in cls.model_fields and name not in cls.refused:
-                raise _unknown(name, [*cls.model_fields, *cls.refused])
+            if name not in fields and name not in cls.refused:
+                raise _unknown(name, [*fields, *cls.refused])
             refusal = cls.refused.get(name)
             if refusal is None:
                 accepted[name] = value
             elif value not in refusal.neutral:
                 raise unsupported(name, refusal.why)
         return accepted
+
+
+@cache
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    """The fields of a model as requests have them."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
 class Body(RequestModel):

@@ -13,7 +13,6 @@ from llmk.serve.protocol import tool_schema
 from llmk.serve.protocol.base import Entries, Refused, RequestModel, invalid, unsupported
 from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields
 
-UNTIL_STRUCTURED = "it is not built yet; 'structured_outputs' has JSON schemas"
 ROLE_FIELDS = {
     "tool_calls": "assistant",
     "reasoning_content": "assistant",
@@ -115,7 +114,8 @@ class Function(RequestModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool = False
-    """Whether arguments that violate ``parameters`` are reported."""
+    """Whether ``parameters`` are enforced where the model calls tools as it likes. Where no grammar can do that,
+    arguments that violate them are reported."""
 
     @field_validator("parameters")
     @classmethod
@@ -136,6 +136,33 @@ class Tool(RequestModel):
     function: Function
 
 
+class NamedFunction(RequestModel):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(RequestModel):
+    """A tool that must be called, or one of those that may be."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedChoice(RequestModel):
+    """Tools that may, or must, be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Entries[NamedTool]
+
+
+class AllowedTools(RequestModel):
+    """A ``tool_choice`` that restricts ``tools``."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedChoice
+
+
 def check_names(tools: Sequence[Tool]) -> None:
     """Raises if two of a request's tools have the same name."""
     seen: set[str] = set()
@@ -154,7 +181,6 @@ class ChatRequest(SamplingFields):
 
     refused: ClassVar = {
         **COMMON_REFUSED,
-        "response_format": Refused(UNTIL_STRUCTURED, ({"type": "text"},)),
         "audio": Refused("the model writes text only"),
         "modalities": Refused("the model writes text only", (["text"],)),
         "functions": Refused("use 'tools'", ([],)),
@@ -170,21 +196,13 @@ class ChatRequest(SamplingFields):
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Entries[Tool] = Field(default_factory=list)
-    tool_choice: Literal["auto", "none"] = "auto"
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedTools = "auto"
     parallel_tool_calls: bool = True
     """False: the response ends after its first tool call."""
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_tool_choice(cls, data: Any) -> Any:
-        choice = data.get("tool_choice") if isinstance(data, dict) else None
-        if choice == "required" or isinstance(choice, dict):
-            raise unsupported("tool_choice", UNTIL_STRUCTURED)
-        return data
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -197,7 +215,32 @@ class ChatRequest(SamplingFields):
             message = "'continue_final_message' needs an assistant message at the end, and no 'add_generation_prompt'"
             raise PydanticCustomError("invalid_value", message, {"field": "continue_final_message"})
         check_names(self.tools)
+        self._check_choice()
         return self
+
+    def _check_choice(self) -> None:
+        """Whether the tools that ``tool_choice`` names are there."""
+        names = [tool.function.name for tool in self.tools]
+        known = ", ".join(names) or "none"
+        for name in self._chosen or ():
+            if name not in names:
+                raise invalid("tool_choice", f"there is no tool '{name[:64]}' (tools: {known})")
+        if self.must_call and not names:
+            raise invalid("tool_choice", "'tools' is empty, so none can be called")
+
+    @property
+    def _chosen(self) -> list[str] | None:
+        """The names that ``tool_choice`` has; ``None``: all tools."""
+        if isinstance(self.tool_choice, AllowedTools):
+            return [tool.function.name for tool in self.tool_choice.allowed_tools.tools]
+        return [self.tool_choice.function.name] if isinstance(self.tool_choice, NamedTool) else None
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer must be a tool call."""
+        if isinstance(self.tool_choice, AllowedTools):
+            return self.tool_choice.allowed_tools.mode == "required"
+        return isinstance(self.tool_choice, NamedTool) or self.tool_choice == "required"
 
     @property
     def num_logprobs(self) -> int | None:
@@ -211,11 +254,12 @@ class ChatRequest(SamplingFields):
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
-        """The tools that are rendered in the prompt: none with ``tool_choice: none``, so that the model can't call
-        any."""
+        """The tools that are rendered in the prompt: those that may be called. With ``tool_choice: none``, there are
+        none."""
         if self.tool_choice == "none":
             return []
-        return shown(self.tools)
+        chosen = self._chosen
+        return shown([tool for tool in self.tools if chosen is None or tool.function.name in chosen])
 
     @property
     def strict_schemas(self) -> dict[str, dict[str, Any]]:

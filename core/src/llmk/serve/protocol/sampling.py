@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, StrictBool, create_model, model_validator
+from pydantic import Field, StrictBool, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.api import RequestError
 from llmk.engine.wire.sampling_params import Parameter, SamplingParams, parameters
 from llmk.serve.protocol.base import Body, Entries, Refused, RequestModel
+from llmk.serve.protocol.structured import ResponseFormat, StructuredOutputs, Text, given_grammars
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Text = Annotated[str, Field(min_length=1)]
 Key = Annotated[str, Field(max_length=64)]
 Value = Annotated[str, Field(max_length=512)]
-
-
-@dataclass(frozen=True)
-class StructuredOutputs:
-    """``structured_outputs``: one of a regular expression, texts to choose from, and a JSON schema. (A field called
-    ``json`` can't be one of a pydantic model.)"""
-
-    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid", "strict": False}
-
-    regex: str | None = None
-    choice: Entries[Text] | None = None
-    json: dict[str, Any] | StrictBool | str | None = None
 
 
 _JSON_TYPES: dict[str, Any] = {
@@ -44,6 +31,7 @@ _JSON_TYPES: dict[str, Any] = {
 _REQUESTED = [parameter for parameter in parameters() if parameter.http_name is not None]
 """The sampling parameters that requests have fields for."""
 
+_OLD_NAME: Any = Field(default=None, description="the same as 'structured_outputs' with that kind")
 _NO_EFFECT: Any = Field(default=None, description="no effect on the answer")
 
 COMMON_REFUSED = {
@@ -105,10 +93,24 @@ class SamplingFields(SamplingParamFields):
         default=0, ge=-(2**31), le=2**31 - 1, description="lower is sooner, where the scheduling policy respects it"
     )
     cache_salt: str = Field(default="", description="requests with different salts share no cached prefix")
+    response_format: ResponseFormat | None = Field(default=None, description="what the content must be")
+    guided_json: dict[str, Any] | StrictBool | str | None = _OLD_NAME
+    guided_regex: str | None = _OLD_NAME
+    guided_choice: Entries[Text] | None = _OLD_NAME
+    guided_grammar: Text | None = _OLD_NAME
     user: str | None = _NO_EFFECT
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = _NO_EFFECT
     safety_identifier: str | None = _NO_EFFECT
     prompt_cache_key: str | None = _NO_EFFECT
+
+    @property
+    def grammar(self) -> tuple[str, dict[str, Any]] | None:
+        """What the content must match, and the field that says so. Raises :class:`~llmk.api.RequestError` if two do."""
+        found = given_grammars(self)
+        if len(found) > 1:
+            what = f"{' and '.join(found)} can't both be given; set one of them"
+            raise RequestError(what, param=list(found)[-1])
+        return next(iter(found.items()), None)
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -146,7 +148,7 @@ class SamplingFields(SamplingParamFields):
         given |= {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
         given["logit_bias"] = _bias(given["logit_bias"])
         given["skip_special_tokens"] &= not special
-        given["structured_outputs"] = given["structured_outputs"] and vars(given["structured_outputs"])
+        given["structured_outputs"] = None
         return SamplingParams(**given)
 
 

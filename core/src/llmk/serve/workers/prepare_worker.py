@@ -189,9 +189,8 @@ class _RequestBuilder:
 
     def __init__(self, served: ServedModel, info: EngineInfo) -> None:
         self._limits = served.limits
-        self._grammars = served.grammars
         self._model = _Model(served.tokenizer, served.default_params, info)
-        self._jobs = Jobs(self._model, served.dialect)
+        self._jobs = Jobs(self._model, served.dialect, served.grammars)
 
     def of(self, info: EngineInfo) -> _RequestBuilder:
         """The builder, with the information about the engine updated."""
@@ -251,8 +250,6 @@ class _RequestBuilder:
 
     def _generation(self, job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
         check_bad_words(job.params, self._limits)
-        if job.params.structured_outputs is not None:
-            self._grammars.check(job.params.structured_outputs)
         return _generation(job, request, logprobs=logprobs)
 
     def _check_processors(self, request: SamplingFields) -> None:

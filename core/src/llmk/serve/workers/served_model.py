@@ -15,7 +15,6 @@ from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import default_params
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.sampling_params import SamplingParams
-from llmk.planning.choices.grammars import choose_grammar
 from llmk.planning.packed_boot import pack, unpack
 from llmk.serve.generation.api_routes import PluginRoute, load_routes, model_info
 from llmk.serve.generation.parsing import Dialect
@@ -62,7 +61,7 @@ def make(given: bytes) -> ServedModel:
         dialect=Dialect.choose(boot),
         routes=load_routes(boot.registry),
         created=int(time.time()),
-        grammars=GrammarChecker(choose_grammar(boot.registry, config)[0], config),
+        grammars=GrammarChecker.choose(boot),
         default_params=default_params(boot.checkpoint.generation_config),
         limits=config.limits,
         boot=boot,

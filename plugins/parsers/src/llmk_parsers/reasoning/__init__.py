@@ -1,0 +1,1 @@
+"""Reasoning dialects, one module each."""
