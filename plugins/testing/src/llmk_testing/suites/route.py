@@ -40,7 +40,11 @@ _ODD: tuple[Any, ...] = (
     {"\ud800": "\ud800"},
 )
 """Bodies that are hardly valid anywhere; those that a route takes are translated."""
-_ENGINE = {"tokenize": {"count": 1, "tokens": [1]}, "embed": {"data": [], "usage": {"prompt_tokens": 1}}, "info": {}}
+_ENGINE: dict[str, dict[str, Any]] = {
+    "tokenize": {"count": 1, "tokens": [1]},
+    "embed": {"data": [], "usage": {"prompt_tokens": 1}},
+    "info": {},
+}
 """The least that llmk's own routes return, by kind."""
 _MODEL = ServedModelInfo("model", (), 1, "1.0", 64, "", ("completion",), {})
 
