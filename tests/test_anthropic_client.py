@@ -47,6 +47,7 @@ def options(served: Served) -> dict[str, Any]:
     return {"model": served.model, "max_tokens": 400, "extra_body": {"temperature": 0}}
 
 
+@pytest.mark.hook("llmk_routes")
 def test_a_message(client: Any, options: dict[str, Any]) -> None:
     message = client.messages.create(messages=HELLO, **options)
     (block,) = message.content
