@@ -14,8 +14,9 @@ WORKSPACE = {
     name: ROOT / name
     for name in (
         *("core", "models", "backends-cpu", "backends-cuda", "backends-tpu"),
-        *("plugins/embeddings", "plugins/grammar", "plugins/int8", "plugins/parsers", "plugins/policies"),
-        *("plugins/quantization", "plugins/speculators", "plugins/statsd", "plugins/testing", "plugins/triton"),
+        *("plugins/anthropic", "plugins/embeddings", "plugins/grammar", "plugins/int8", "plugins/ollama"),
+        *("plugins/parsers", "plugins/policies", "plugins/quantization", "plugins/speculators", "plugins/statsd"),
+        *("plugins/testing", "plugins/triton"),
     )
 }
 FIXTURES = {folder.name: folder for folder in sorted((ROOT / "tests/plugins/fixtures").iterdir()) if folder.is_dir()}

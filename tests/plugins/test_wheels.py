@@ -19,9 +19,11 @@ PACKAGES = {
     "backends-cpu": "llmk_cpu",
     "backends-cuda": "llmk_cuda",
     "backends-tpu": "llmk_tpu",
+    "plugins-anthropic": "llmk_anthropic",
     "plugins-embeddings": "llmk_embeddings",
     "plugins-grammar": "llmk_grammar",
     "plugins-int8": "llmk_int8",
+    "plugins-ollama": "llmk_ollama",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
     "plugins-quantization": "llmk_quantization",
@@ -95,7 +97,8 @@ def test_meta_distribution_names_the_others(llmk: Path) -> None:
     assert all(".dist-info/" in name for name in contents(llmk)), "it holds nothing of its own"
     message = metadata(llmk)
     required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
-    assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies", "llmk-quantization"}
+    apis = {"llmk-anthropic", "llmk-ollama"}
+    assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies", "llmk-quantization", *apis}
     assert set(message.get_all("Provides-Extra")) == {"cpu", "cuda", "all", "docs", "test"}
 
 

@@ -27,6 +27,7 @@ SUITES = {
     "logits_processor": "logits_processor",
     "speculator": "speculator",
     "grammar": "grammar",
+    "route": "route",
     "stat_logger": "stat_logger",
 }
 """The module of each kind of spec."""

@@ -1,0 +1,4 @@
+"""Anthropic's Messages API, over llmk's chat completions.
+
+``llmk_anthropic.specs`` is the plugin module.
+"""

@@ -1,0 +1,101 @@
+"""Request bodies as pydantic models whose errors name the field and the reason."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from llmk.api import RequestError
+
+T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound="Fields")
+
+
+class _First(FailFast):
+    """``FailFast`` with a hash, which it needs to be part of a union."""
+
+    __hash__ = object.__hash__
+
+
+Entries = Annotated[list[T], _First()]
+"""A list whose validation ends at the first invalid entry."""
+_LONGEST_NAME = 64
+"""Limit of an unknown field's name, in characters, for suggesting a similar one."""
+
+
+class Fields(BaseModel):
+    """An object of a request. ``null`` means that a field is not set; fields in ``taken`` have no effect; those in
+    ``refused`` are errors with the given reason, unless they are empty."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    taken: ClassVar[frozenset[str]] = frozenset()
+    refused: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        fields = {field.alias or name for name, field in cls.model_fields.items()}
+        known: dict[str, Any] = {}
+        for name, value in data.items():
+            if name in cls.refused and value:
+                raise fault("'{name}' is not supported: {why}", name=name, why=cls.refused[name])
+            if name in fields:
+                known |= {} if value is None else {name: value}
+            elif name not in cls.taken and name not in cls.refused:
+                raise _unknown(name, [*fields, *cls.taken, *cls.refused])
+        return known
+
+
+def fault(message: str, **values: str) -> PydanticCustomError:
+    """An error of a request, for validators; ``values`` fill in the ``message``."""
+    return PydanticCustomError("invalid_value", message, values)
+
+
+def parse(schema: type[ModelT], body: Any) -> ModelT:
+    """The request in ``body``. Raises :class:`~llmk.api.RequestError` with an invalid field, whose path is written as
+    ``messages.0.content``."""
+    try:
+        return schema.model_validate(body)
+    except ValidationError as error:
+        raise _explained(error, body) from None
+
+
+def _explained(error: ValidationError, body: Any) -> RequestError:
+    try:
+        errors = error.errors(include_url=False, include_input=False)
+    except UnicodeEncodeError:  # it quotes the request
+        return RequestError("the body has text that is not valid Unicode")
+    # The deepest are in the branches of a union that the client meant.
+    depth = max(len(each["loc"]) for each in errors)
+    placed = [(_path(each["loc"], body), each["msg"]) for each in errors if len(each["loc"]) == depth]
+    param = placed[0][0]
+    message = "; ".join(dict.fromkeys(message for path, message in placed if path == param))
+    return RequestError(f"{param}: {message}" if param else message, param=param or None)
+
+
+def _path(loc: tuple[int | str, ...], body: Any) -> str:
+    """The path of an error, without the names of a union's branches, which pydantic adds."""
+    path = []
+    for at, step in enumerate(loc):
+        if isinstance(body, dict) and isinstance(step, str):
+            if step not in body and at < len(loc) - 1:
+                continue
+            path.append(step)
+            body = body.get(step)
+        elif isinstance(body, list) and isinstance(step, int):
+            path.append(str(step))
+            body = body[step] if step < len(body) else None
+    return ".".join(path)
+
+
+def _unknown(name: str, known: list[str]) -> PydanticCustomError:
+    near = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST_NAME else []
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return fault("unknown field '{name}'{hint}", name=name[:_LONGEST_NAME], hint=hint)
