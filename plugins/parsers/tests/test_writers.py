@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from llmk.api import CallWriter, RequestError, WrittenCall
+from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.specs import tools_json, tools_lists, tools_pythonic
 from llmk_testing.parsers import parse
 
@@ -84,6 +85,14 @@ def test_what_is_written_is_parsed_back(name: str, data: st.DataObject) -> None:
     answer = parse(lambda: make(name), chunks)
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == calls
     assert answer.content == ""
+
+
+@pytest.mark.parametrize("name", [name for name in DIALECTS if isinstance(writer(name), JsonWriter)])
+@settings(max_examples=30, deadline=None)
+@given(called=st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True))
+def test_any_name_that_clients_may_send_is_parsed_back(name: str, called: str) -> None:
+    text = writer(name).render(written([(called, {})]))
+    assert [call.name for call in parse(lambda: make(name), [text]).calls] == [called]
 
 
 @pytest.mark.parametrize("name", DIALECTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from llmk.api import ParserContext
 from llmk_parsers.machine import markers
@@ -31,9 +31,6 @@ class CallRegions(ToolMachine):
     LIST_STARTS_LINE: ClassVar[bool] = False
     """Whether a line that starts with ``[`` may be a list of calls, without a marker."""
     SEPARATORS: ClassVar[str] = ",;"
-    WHITE_SPACE: ClassVar[Literal["around text", "as written", "trimmed"]] = "around text"
-    """White space alone between calls is dropped; or is kept where there was text; or also that around text is dropped,
-    whose parts then are lines."""
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
@@ -44,31 +41,12 @@ class CallRegions(ToolMachine):
         """Whether something that may have been a call was read in this region."""
         self._called = False
         self._line_starts = True
-        self._spoken = False
         self._verbatim_end = markers()
         self._state = self._content
 
     def _starts_call(self, mark: str) -> bool:
         """Whether a call may start with this character."""
         return mark == "{"
-
-    def _say(self, text: str) -> None:
-        if self.WHITE_SPACE == "trimmed" and text:
-            if self._calls and not self._said:
-                text = text.lstrip()
-                text = "\n" + text if text and self._spoken else text
-            body = text.rstrip()
-            self._spoken = self._spoken or bool(body)
-            super()._say(body)
-            self._blank.append(text[len(body) :])
-        else:
-            super()._say(text)
-
-    def _start_call(self) -> int:
-        keeps = self._said and self.WHITE_SPACE == "as written"
-        number = super()._start_call()
-        self._said = keeps
-        return number
 
     def _expect_closing(self, closing: str) -> None:
         """``closing`` closes the region whose calls were read last (``""``: none is open)."""
@@ -79,12 +57,21 @@ class CallRegions(ToolMachine):
 
     def _content(self) -> bool:
         text, marker = self._read_until(self._wanted)
-        cut_off = self._ended and self._closing and not self._said and self._closing.startswith(text)
-        self._say("" if cut_off else text)
+        if not (self._ended and self._cut_off(text)):
+            self._say(text)
         if self.LIST_STARTS_LINE:
             _, break_, line = text.rpartition("\n")
             self._line_starts = (self._line_starts or bool(break_)) and not line.strip()
-        if marker and marker == self._closing:
+        if marker:
+            self._at_marker(marker)
+        return bool(marker)
+
+    def _cut_off(self, text: str) -> bool:
+        """Whether the text ended inside the closing marker."""
+        return bool(self._closing) and not self._said and self._closing.startswith(text)
+
+    def _at_marker(self, marker: str) -> None:
+        if marker == self._closing:
             self._expect_closing("")
         elif marker in self.DROPPED:
             self._blank.clear()
@@ -95,9 +82,8 @@ class CallRegions(ToolMachine):
             self._state = self._verbatim
         elif marker == "[":
             self._open_line()
-        elif marker:
+        else:
             self._open(marker, self.PAIRS[marker])
-        return bool(marker)
 
     def _verbatim(self) -> bool:
         text, marker = self._read_until(self._verbatim_end)
@@ -184,3 +170,20 @@ class CallRegions(ToolMachine):
             return False
         self._state = self._between if complete else self._leave
         return True
+
+
+class TrimmedText(CallRegions):
+    """Drops white space around calls also where there is text, whose parts then are lines."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._spoken = False
+
+    def _say(self, text: str) -> None:
+        if self._calls and not self._said:
+            text = text.lstrip()
+            text = "\n" + text if text and self._spoken else text
+        body = text.rstrip()
+        self._spoken = self._spoken or bool(body)
+        super()._say(body)
+        self._blank.append(text[len(body) :])

@@ -10,7 +10,11 @@ from llmk_parsers.tools.hermes import Hermes
 class Granite4(Hermes):
     """White space between calls is part of the text, which comes before, between and behind them."""
 
-    WHITE_SPACE = "as written"
+    def _start_call(self) -> int:
+        said = self._said
+        number = super()._start_call()
+        self._said = said
+        return number
 
 
 WRITER = hermes.WRITER

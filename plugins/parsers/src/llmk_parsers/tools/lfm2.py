@@ -7,6 +7,7 @@ from typing import ClassVar
 from llmk_parsers.call_examples import PYTHON_NOW, PYTHON_SAY, PYTHON_WEATHER, WEATHER
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.call_reader import CallReader
+from llmk_parsers.call_regions import TrimmedText
 from llmk_parsers.machine import markers
 from llmk_parsers.python_calls import PythonCalls
 from llmk_parsers.python_writer import PythonWriter
@@ -16,7 +17,7 @@ _CLOSE = "<|tool_call_end|>"
 _BEHIND_ECHO = markers(_OPEN, _CLOSE)
 
 
-class Lfm2(PythonCalls):
+class Lfm2(TrimmedText, PythonCalls):
     """Calls may also be JSON, and quotes inside of arguments unescaped.
 
     The model sometimes writes a list once more behind the closing marker, and then another closing marker: both are
@@ -25,7 +26,6 @@ class Lfm2(PythonCalls):
 
     PAIRS: ClassVar = {_OPEN: _CLOSE}
     LOOSE_QUOTES = True
-    WHITE_SPACE = "trimmed"
 
     def _starts_call(self, mark: str) -> bool:
         return mark == "{" or super()._starts_call(mark)

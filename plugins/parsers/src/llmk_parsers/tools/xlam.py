@@ -7,18 +7,17 @@ from typing import ClassVar
 from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.call_reader import CallReader
-from llmk_parsers.call_regions import CallRegions
+from llmk_parsers.call_regions import TrimmedText
 from llmk_parsers.json_writer import JsonWriter
 
 
-class XLam(CallRegions):
+class XLam(TrimmedText):
     """A bare list starts a line, or is behind a think block."""
 
     PAIRS: ClassVar = {"```": "```", "<tool_call>": "</tool_call>"}
     VERBATIM: ClassVar = {"<think>": "</think>"}
     INNER = ("json", "TOOL_CALLS]")
     LIST_STARTS_LINE = True
-    WHITE_SPACE = "trimmed"
 
     def _reader(self, mark: str) -> CallReader:
         return CallObject(self._calls, strict=True)
