@@ -234,7 +234,7 @@ def _plain(text: str, schema: Schema) -> Any:
     return converted(text.strip(), schema) if schema.declared else decoded(text.strip(), schema)
 
 
-WRITER = QuoteWriter(Gemma4.MARKS)
+WRITER = QuoteWriter(Gemma4.MARKS, Gemma4.MARKS.call)
 
 EXAMPLES = (
     'I look.<|tool_call>call:weather{city:<|"|>Oslo<|"|>,days:[1,2],at:{hour:7,zone:<|"|>a}b<|"|>}}<tool_call|>',
