@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dialects import load, make
+from dialects import SPECS, load, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from llmk.api import CallWriter, RequestError, WrittenCall
 from llmk_parsers.json_writer import JsonWriter
-from llmk_parsers.specs import tools_json, tools_lists, tools_pythonic
+from llmk_parsers.specs import tools_marks, tools_tags
 from llmk_testing.parsers import parse
 
-FAMILIES = (tools_json, tools_lists, tools_pythonic)
-DIALECTS = {f"tools/{spec.name}": spec for family in FAMILIES for spec in family.TOOL_PARSERS if spec.writer}
+BY_SCHEMA = {f"tools/{spec.name}" for spec in [*tools_tags.TOOL_PARSERS, *tools_marks.TOOL_PARSERS]}
+"""Dialects that can express arguments only with their schema, see ``test_tag_writers.py``."""
+DIALECTS = {name: spec for name, spec in SPECS.items() if spec.writer and name not in BY_SCHEMA}
 TOKENIZER = LLTokenizer("byte")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),

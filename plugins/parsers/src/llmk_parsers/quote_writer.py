@@ -38,11 +38,7 @@ class QuoteWriter:
     """Follows :class:`llmk.api.CallWriter` for such a dialect."""
 
     marks: QuoteMarks
-
-    @property
-    def trigger(self) -> str:
-        """See :attr:`llmk.api.CallWriter.trigger`."""
-        return self.marks.call
+    trigger: str
 
     def render(self, calls: Sequence[WrittenCall]) -> str:
         """See :meth:`llmk.api.CallWriter.render`."""

@@ -14,7 +14,7 @@ class FunctionGemma(gemma4.Gemma4):
     )
 
 
-WRITER = QuoteWriter(FunctionGemma.MARKS)
+WRITER = QuoteWriter(FunctionGemma.MARKS, FunctionGemma.MARKS.call)
 
 EXAMPLES = tuple(
     example.replace("<|tool_call>", "<start_function_call>")

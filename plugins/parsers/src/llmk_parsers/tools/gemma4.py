@@ -24,6 +24,7 @@ class Gemma4(MarkedCalls):
     """Strings stand between markers, other values as they are; objects and arrays are as in JSON, but for quotes. A
     value without quotes is read by the tool's schema, or as JSON, or is a string."""
 
+    STRIP = True
     MARKS: ClassVar[QuoteMarks] = QuoteMarks(
         call="<|tool_call>", list_ends=("<tool_call|>",), fillers=("}", ")"), quote='<|"|>'
     )
@@ -233,7 +234,7 @@ def _plain(text: str, schema: Schema) -> Any:
     return converted(text.strip(), schema) if schema.declared else decoded(text.strip(), schema)
 
 
-WRITER = QuoteWriter(Gemma4.MARKS)
+WRITER = QuoteWriter(Gemma4.MARKS, Gemma4.MARKS.call)
 
 EXAMPLES = (
     'I look.<|tool_call>call:weather{city:<|"|>Oslo<|"|>,days:[1,2],at:{hour:7,zone:<|"|>a}b<|"|>}}<tool_call|>',
