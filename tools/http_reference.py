@@ -27,6 +27,7 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields, SamplingParamFields, StreamOptions
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.responses.request import ResponseRequest
 from llmk.serve.service import admin
 
 MODELS: dict[str, type[RequestModel]] = {
@@ -36,6 +37,7 @@ MODELS: dict[str, type[RequestModel]] = {
     "message": Message,
     "function": Function,
     "completion": CompletionRequest,
+    "response": ResponseRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
     "pin": PinRequest,
@@ -125,7 +127,7 @@ def _known(error: type[LlmkError]) -> Iterator[type[LlmkError]]:
 
 
 def _inherited(model: type[RequestModel]) -> set[str]:
-    (base,) = model.__bases__
+    base = model.__bases__[0]
     if base is SamplingParamFields:  # which is documented with them
         return set()
     return set(base.model_fields) if issubclass(base, RequestModel) and model.__mro__.index(base) else set()

@@ -164,7 +164,7 @@ def _normal(item: Item, number: str) -> Json:
         start, body = "fc", item.model_dump(exclude={"id", "type", "status"})
     else:
         start, body = "fco", {"call_id": item.call_id, "output": _function_output(item)}
-    return {"id": f"{start}_{number}", "type": item.type, **body, "status": item.status}
+    return {"id": f"{start}_{number}", "type": item.type, **body, "status": item.status or "completed"}
 
 
 def _content(item: MessageItem) -> list[Json]:
