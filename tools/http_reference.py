@@ -27,7 +27,13 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields, SamplingParamFields, StreamOptions
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from llmk.serve.responses.request import ResponseRequest
+from llmk.serve.responses.request import (
+    ConversationRequest,
+    ConversationUpdate,
+    InputTokensRequest,
+    ItemsRequest,
+    ResponseRequest,
+)
 from llmk.serve.service import admin
 
 MODELS: dict[str, type[RequestModel]] = {
@@ -38,6 +44,10 @@ MODELS: dict[str, type[RequestModel]] = {
     "function": Function,
     "completion": CompletionRequest,
     "response": ResponseRequest,
+    "input_tokens": InputTokensRequest,
+    "conversation": ConversationRequest,
+    "conversation_update": ConversationUpdate,
+    "conversation_items": ItemsRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
     "pin": PinRequest,

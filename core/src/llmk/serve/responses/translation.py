@@ -28,9 +28,9 @@ _STORED = TypeAdapter(list[InputItem])
 
 
 class NotFound(RequestError):
-    """There is no such stored object, or it is another tenant's."""
+    """A request refers to something stored that does not exist, or is another tenant's."""
 
-    code, http_status = "not_found", 404
+    code, http_status = "reference_not_found", 404
 
 
 def input_items(request: HistoryFields) -> list[InputItem]:
