@@ -275,3 +275,21 @@ def test_what_is_stored_survives_the_server(tmp_path: Any) -> None:
         client.responses.create(input="Thank you!", previous_response_id=made.id, extra_body=QUIET, **options)
     finally:
         second.close()
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "function", "name": "get_weather"},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]},
+    ],
+    ids=["required", "named", "allowed"],
+)
+def test_a_function_must_be_called(client: OpenAI, options: dict[str, Any], choice: Any) -> None:
+    answer = checked(
+        client.responses.create(input="Hello!", tools=WEATHER, tool_choice=choice, max_output_tokens=100, **options)
+    )
+    (call,) = (item for item in answer.output if item.type == "function_call")
+    assert call.name == "get_weather"
+    assert "city" in json.loads(call.arguments)

@@ -36,6 +36,7 @@ KEPT = {
     "capture_signals": "overrides uvicorn's",
     "send_400_response": "overrides uvicorn's",
     "launch_metadata": "the compiler of kernels calls it",
+    "aclose": "contextlib.aclosing calls it",
     "locate_file": "importlib.metadata calls it",
     "runtest": "pytest calls it",
     "reportinfo": "pytest calls it",

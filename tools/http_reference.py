@@ -39,6 +39,13 @@ from llmk.serve.protocol.pooling import (
 )
 from llmk.serve.protocol.sampling import SamplingFields, SamplingParamFields, StreamOptions
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.responses.request import (
+    ConversationRequest,
+    ConversationUpdate,
+    InputTokensRequest,
+    ItemsRequest,
+    ResponseRequest,
+)
 from llmk.serve.service import admin
 
 POOLING: dict[str, type[RequestModel]] = {
@@ -58,6 +65,11 @@ MODELS: dict[str, type[RequestModel]] = {
     "message": Message,
     "function": Function,
     "completion": CompletionRequest,
+    "response": ResponseRequest,
+    "input_tokens": InputTokensRequest,
+    "conversation": ConversationRequest,
+    "conversation_update": ConversationUpdate,
+    "conversation_items": ItemsRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
     "pin": PinRequest,
@@ -153,7 +165,7 @@ def _known(error: type[LlmkError]) -> Iterator[type[LlmkError]]:
 
 
 def _inherited(model: type[RequestModel]) -> set[str]:
-    (base,) = model.__bases__
+    base = model.__bases__[0]
     if base is SamplingParamFields:  # which is documented with them
         return set()
     return set(base.model_fields) if issubclass(base, RequestModel) and model.__mro__.index(base) else set()

@@ -290,6 +290,7 @@ def test_a_response_of_a_conversation_is_continued_there(client: TestClient) -> 
         ("/{id}/items", {"items": []}, "at least 1"),
         ("/{id}/items", {"items": [{"type": "item_reference", "id": "msg_x"}]}, "no stored item"),
         ("/{id}", {"metadata": 5}, "dict"),
+        ("", {"items": [{"role": "user", "content": "x", "status": "odd"}]}, "status"),
     ],
 )
 def test_a_conversation_that_is_not(client: TestClient, path: str, body: Any, part: str) -> None:
@@ -421,3 +422,8 @@ def test_what_clients_send_back_of_a_call_is_taken(client: TestClient, engine: S
     assert refused(client, input=[{**call, "colour": "red"}])["param"] == "input[0].colour"
     assert refused(client, input=[{**call, "arguments": 5}])["param"] == "input[0].arguments"
     assert refused(client, input=[{"type": "function_call", "name": "x"}])["param"] == "input[0].call_id"
+
+
+def test_items_of_a_conversation_have_a_limit(client: TestClient) -> None:
+    big = {"items": [{"role": "user", "content": "x" * (4 << 20)}]}
+    assert "4194304 bytes" in client.post("/v1/conversations", json=big).json()["error"]["message"]

@@ -252,6 +252,11 @@ def entries(text: str) -> list[TokenLogprobs]:
     return [TokenLogprobs(ord(character), -0.5, 1, ((65, -1.0),)) for character in text]
 
 
+def plain(data: Any) -> Any:
+    """Data as a client gets it."""
+    return msgspec.json.decode(msgspec.json.encode(data))
+
+
 def logprobs_of(*deltas: tuple[str, list[Event]]) -> tuple[str, dict[str, Any]]:
     """The tokens of all deltas of the text, and the final part."""
     rendering = renderer(tokens=Characters())
@@ -259,14 +264,14 @@ def logprobs_of(*deltas: tuple[str, list[Event]]) -> tuple[str, dict[str, Any]]:
     for at, (tokens, events) in enumerate(deltas):
         reason = "stop" if at == len(deltas) - 1 else None
         delta = ChoiceDelta(0, events, logprobs=entries(tokens), finish_reason=reason)
-        frames += [frame.data for frame in rendering.frames(delta, USAGE)]
+        frames += plain([frame.data for frame in rendering.frames(delta, USAGE)])
     tokens = "".join(
         entry["token"]
         for frame in frames
         if frame["type"] == "response.output_text.delta"
         for entry in frame["logprobs"]
     )
-    return tokens, rendering.output[-1]["content"][0]
+    return tokens, plain(rendering.output)[-1]["content"][0]
 
 
 def test_logprobs_are_those_of_the_text() -> None:

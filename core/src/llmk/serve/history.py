@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.responses.request import ENCRYPTED, HOSTED_INCLUDES, LOGPROBS
 from llmk.serve.responses.route import RESOLVED, References, Resolved
-from llmk.serve.responses.stored import fetch
+from llmk.serve.responses.stored import Page, fetch
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import ROUTE, Refusal, Refused, Rendered
 
@@ -37,15 +36,6 @@ _OWN_NAMES = (
 
 class _Needs(msgspec.Struct):
     references: References | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Which items are listed."""
-
-    after: str
-    limit: int
-    newest_first: bool
 
 
 async def prepare(service: Service, name: str, request: Request, id: str) -> Any:

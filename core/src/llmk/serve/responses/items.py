@@ -96,7 +96,7 @@ class MessageItem(RequestModel):
     role: Literal["user", "system", "developer", "assistant"]
     content: str | Entries[ContentPart]
     id: ItemId | None = None
-    status: Status = "completed"
+    status: Status | None = None
 
 
 class ReasoningText(RequestModel):
@@ -114,7 +114,7 @@ class ReasoningItem(RequestModel):
     content: Entries[ReasoningText] | None = None
     encrypted_content: str | None = None
     id: ItemId | None = None
-    status: Status = "completed"
+    status: Status | None = None
 
 
 class FunctionCallItem(RequestModel):
@@ -133,7 +133,7 @@ class FunctionCallItem(RequestModel):
     name: Annotated[str, Field(min_length=1)]
     arguments: str
     id: ItemId | None = None
-    status: Status = "completed"
+    status: Status | None = None
 
 
 class FunctionOutputItem(RequestModel):
@@ -149,7 +149,7 @@ class FunctionOutputItem(RequestModel):
     call_id: ItemId
     output: str | Entries[ContentPart]
     id: ItemId | None = None
-    status: Status = "completed"
+    status: Status | None = None
 
 
 class ItemReference(RequestModel):

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Raw
 
 from llmk.serve.responses.messages import sealed
 
 Json = dict[str, Any]
-Entries = list[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobEntry:
+    """The log-probabilities of one token, encoded immediately, since there may be many: ``length`` is that of the
+    token's text."""
+
+    length: int
+    data: bytes
+
+
+Entries = list[LogprobEntry]
 
 
 class OpenItem:
@@ -59,7 +73,7 @@ class OpenMessage(OpenItem):
 
     def __init__(self, id: str, output_index: int) -> None:
         super().__init__(id, output_index)
-        self._logprobs: Entries = []
+        self._logprobs: list[bytes] = []
 
     def item(self, status: str) -> Json:
         """The message; without a part until one was added."""
@@ -73,10 +87,10 @@ class OpenMessage(OpenItem):
 
     def added(self, text: str, logprobs: Entries | None = None) -> Iterator[Json]:
         """The event of a piece of text."""
-        entries = logprobs or []
+        entries = [entry.data for entry in logprobs or ()]
         self._pieces.append(text)
         self._logprobs += entries
-        yield self._event("response.output_text.delta", in_part=True, delta=text, logprobs=entries)
+        yield self._event("response.output_text.delta", in_part=True, delta=text, logprobs=_listed(entries))
 
     def _ended(self) -> Iterator[Json]:
         text, part = self.text, self._part()
@@ -84,7 +98,7 @@ class OpenMessage(OpenItem):
         yield self._event("response.content_part.done", in_part=True, part=part)
 
     def _part(self) -> Json:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self._logprobs)}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": _listed(self._logprobs)}
 
 
 class OpenReasoning(OpenItem):
@@ -152,3 +166,7 @@ class OpenCall(OpenItem):
 
     def _ended(self) -> Iterator[Json]:
         yield self._event("response.function_call_arguments.done", arguments=self.text)
+
+
+def _listed(entries: Sequence[bytes]) -> Raw:
+    return Raw(b"[" + b",".join(entries) + b"]")

@@ -153,12 +153,12 @@ def _kind(event: Event) -> tuple[type, int]:
     return type(event), event.index if isinstance(event, ToolCallArguments) else -1
 
 
-def _covering(text: str, entries: Sequence[Json]) -> Entries:
+def _covering(text: str, entries: Entries) -> Entries:
     """The last ``entries`` whose tokens cover ``text``: those before it are of markers, which are not part of it."""
     length, kept = 0, 0
     for entry in reversed(entries):
         if length >= len(text):
             break
-        length += len(entry["token"])
+        length += entry.length
         kept += 1
-    return list(entries[len(entries) - kept :])
+    return entries[len(entries) - kept :]

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import Raw
 
 from llmk.api import AnswerHead, Frame, TextDelta, ToolCallFailed
 from llmk.engine.wire.request import TokenLogprobs
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
-from llmk.serve.responses.open_items import Json
+from llmk.serve.responses.open_items import Json, LogprobEntry
 from llmk.serve.responses.output import Output, joined
 
 
@@ -149,9 +150,10 @@ class ResponseRenderer:
         number, self._number = self._number, self._number + 1
         return Frame({**event, "sequence_number": number}, event["type"])
 
-    def _entry(self, logprobs: TokenLogprobs) -> Json:
+    def _entry(self, logprobs: TokenLogprobs) -> LogprobEntry:
         top = [self._token(token_id, logprob) for token_id, logprob in logprobs.top]
-        return {**self._token(logprobs.token_id, logprobs.logprob), "top_logprobs": top}
+        entry = {**self._token(logprobs.token_id, logprobs.logprob), "top_logprobs": top}
+        return LogprobEntry(len(entry["token"]), msgspec.json.encode(entry))
 
     def _token(self, token_id: int, logprob: float) -> Json:
         assert self._tokens is not None

@@ -241,13 +241,13 @@ class ConversationRequest(Body):
     """The body of ``/v1/conversations``."""
 
     items: Entries[InputItem] = Field(default_factory=list)
-    metadata: Annotated[dict[Key, Value], Field(max_length=16)] = Field(default_factory=dict)
+    metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
 
 
 class ConversationUpdate(Body):
     """The body of ``/v1/conversations/{id}``."""
 
-    metadata: Annotated[dict[Key, Value], Field(max_length=16)] = Field(default_factory=dict)
+    metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
 
 
 class ItemsRequest(Body):

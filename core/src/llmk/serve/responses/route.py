@@ -12,7 +12,16 @@ from typing import Any
 
 import msgspec
 
-from llmk.api import AnswerHead, AnswerRenderer, ApiRoute, Frame, RouteSpec, ServedModelInfo, TranslatedRequest
+from llmk.api import (
+    AnswerHead,
+    AnswerRenderer,
+    ApiRoute,
+    Frame,
+    RequestError,
+    RouteSpec,
+    ServedModelInfo,
+    TranslatedRequest,
+)
 from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.protocol.base import Body
 from llmk.serve.responses import translation
@@ -29,6 +38,8 @@ from llmk.serve.responses.request import (
 Json = dict[str, Any]
 
 RESPOND, COUNT, CONVERSE, UPDATE, ADD = "responses", "input_tokens", "conversation", "conversation_update", "items"
+MOST_ITEM_BYTES = 4 << 20
+"""Bytes of all items that are added to a conversation at once."""
 RESOLVED = ".resolved"
 """Ends the name of a route that gets a request together with what it refers to."""
 
@@ -141,8 +152,10 @@ class Check(_Route):
         """The checked body."""
         request = self._schema.model_validate(body)
         items: Sequence[InputItem] = getattr(request, "items", ())
-        kept = translation.resolved(items, {})
-        checked = {"metadata": getattr(request, "metadata", {}), "items": translation.normal(kept, uuid.uuid4().hex)}
+        kept = translation.normal(translation.resolved(items, {}), uuid.uuid4().hex)
+        checked = {"metadata": getattr(request, "metadata", None) or {}, "items": kept}
+        if len(msgspec.json.encode(kept)) > MOST_ITEM_BYTES:
+            raise RequestError(f"the items have more than {MOST_ITEM_BYTES} bytes", param="items", hint="send fewer")
         return TranslatedRequest("info", {}, options=checked)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,20 +23,34 @@ if TYPE_CHECKING:
     from llmk.serve.storage.transaction import Transaction
 
 RESPONSE, TURN, EVENTS, CONVERSATION, ITEM = "response", "turn", "response_events", "conversation", "item"
+UNFINISHED = ("queued", "in_progress")
 MOST_REFERENCES = 1000
 """Stored items that one request may refer to."""
 _PAGE = 100
+_EVICTED = 16
+"""Responses that are deleted at once where a client has stored too much."""
 _OUTPUT_ID = re.compile(r"[a-z]+_([0-9a-f]{32})o[0-9a-f]{4,8}")
 
 
 class Turn(msgspec.Struct):
-    """One response, for requests that continue it. ``input`` are its request's own items."""
+    """One response, for requests that continue it. ``input`` are its request's own items. Items are encoded JSON, and
+    turns are encoded so that they are read without a look at that."""
 
     status: str
+    background: bool = False
     previous: str | None = None
     conversation: str | None = None
-    input: list[Raw] = []
-    output: list[Raw] = []
+    input: list[bytes] = []
+    output: list[bytes] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which items are listed."""
+
+    after: str
+    limit: int
+    newest_first: bool
 
 
 class Named(msgspec.Struct):
@@ -44,7 +59,7 @@ class Named(msgspec.Struct):
     id: str
 
 
-def id_of(item: Raw | bytes) -> str:
+def id_of(item: bytes | Raw) -> str:
     """The id of a stored item."""
     return msgspec.json.decode(item, type=Named).id
 
@@ -69,13 +84,13 @@ def put_response(to: Transaction, tenant: str, id: str, response: bytes, turn: T
 
     Raises StorageFull if what fills the storage is not responses.
     """
-    data = msgspec.json.encode(turn)
+    data = msgspec.msgpack.encode(turn)
     while True:
         try:
             to.check_room(tenant, len(response) + len(data), num_new=2)
             break
         except StorageFull:
-            oldest, _ = to.page(tenant, RESPONSE, limit=_PAGE, newest_first=False)
+            oldest, _ = to.page(tenant, RESPONSE, limit=_EVICTED, newest_first=False)
             if not oldest:
                 raise
             for old in oldest:
@@ -89,26 +104,26 @@ def end_response(to: Transaction, tenant: str, id: str, response: bytes, turn: T
     deleted."""
     try:
         to.replace(tenant, RESPONSE, id, response)
-        to.replace(tenant, TURN, turn_id(id), msgspec.json.encode(turn))
+        to.replace(tenant, TURN, turn_id(id), msgspec.msgpack.encode(turn))
     except UnknownObject:
         return
     if events:
         to.put(tenant, EVENTS, events_id(id), events, parent=id)
 
 
-def append(to: Transaction, tenant: str, conversation: str, items: Iterable[Raw]) -> None:
+def append(to: Transaction, tenant: str, conversation: str, items: Iterable[bytes]) -> None:
     """Adds items to a conversation, unless it was deleted."""
     try:
         to.get(tenant, CONVERSATION, conversation)
     except UnknownObject:
         return
-    to.put_all(tenant, ITEM, [(id_of(item), bytes(item)) for item in items], parent=conversation)
+    to.put_all(tenant, ITEM, [(id_of(item), item) for item in items], parent=conversation)
 
 
 def get_turn(to: Transaction, tenant: str, id: str) -> Turn:
     """The turn of a response. Raises UnknownObject."""
     to.get(tenant, RESPONSE, id)
-    return msgspec.json.decode(to.get(tenant, TURN, turn_id(id)).data, type=Turn)
+    return msgspec.msgpack.decode(to.get(tenant, TURN, turn_id(id)).data, type=Turn)
 
 
 def fetch(to: Transaction, tenant: str, wanted: References, most_bytes: int) -> tuple[list[Raw], dict[str, Raw]]:
@@ -125,6 +140,18 @@ def fetch(to: Transaction, tenant: str, wanted: References, most_bytes: int) -> 
     elif wanted.conversation is not None:
         history = _conversation(to, tenant, wanted.conversation, room)
     return history, _referred(to, tenant, wanted.items, room)
+
+
+def input_page(to: Transaction, tenant: str, id: str, page: Page) -> tuple[list[Raw], list[str], bool]:
+    """A page of the items of a response's request, their ids, and whether there are more. Raises UnknownObject."""
+    turn = get_turn(to, tenant, id)
+    items = turn.input[::-1] if page.newest_first else turn.input
+    ids = [id_of(item) for item in items]
+    if page.after and page.after not in ids:
+        raise UnknownObject("item", page.after)
+    start = ids.index(page.after) + 1 if page.after else 0
+    end = start + page.limit
+    return [Raw(item) for item in items[start:end]], ids[start:end], end < len(items)
 
 
 class _Room:
@@ -155,12 +182,12 @@ def _chain(to: Transaction, tenant: str, last: str, room: _Room) -> list[Raw]:
         if turn.conversation is not None:
             hint = f"continue it with 'conversation': {turn.conversation!r}"
             raise RequestError(f"{id!r} is part of a conversation", param="previous_response_id", hint=hint)
-        if turn.status in ("queued", "in_progress"):
+        if turn.status in UNFINISHED:
             raise RequestError(f"the response {id!r} is still {turn.status}", param="previous_response_id")
-        room.take(sum(len(bytes(item)) for item in (*turn.input, *turn.output)))
+        room.take(sum(map(len, (*turn.input, *turn.output))))
         turns.append(turn)
         id = turn.previous
-    return [item for turn in reversed(turns) for item in (*turn.input, *turn.output)]
+    return [Raw(item) for turn in reversed(turns) for item in (*turn.input, *turn.output)]
 
 
 def _conversation(to: Transaction, tenant: str, id: str, room: _Room) -> list[Raw]:
@@ -199,4 +226,4 @@ def _owned(to: Transaction, tenant: str, id: str) -> dict[str, Raw]:
     match = _OUTPUT_ID.fullmatch(id)
     if match is None:
         return {id: Raw(to.get(tenant, ITEM, id).data)}
-    return {id_of(item): item for item in get_turn(to, tenant, response_id(match[1])).output}
+    return {id_of(item): Raw(item) for item in get_turn(to, tenant, response_id(match[1])).output}

@@ -28,9 +28,9 @@ _STORED = TypeAdapter(list[InputItem])
 
 
 class NotFound(RequestError):
-    """There is no such stored object, or it is another tenant's."""
+    """A request refers to something stored that does not exist, or is another tenant's."""
 
-    code, http_status = "not_found", 404
+    code, http_status = "reference_not_found", 404
 
 
 def input_items(request: HistoryFields) -> list[InputItem]:
@@ -164,7 +164,7 @@ def _normal(item: Item, number: str) -> Json:
         start, body = "fc", item.model_dump(exclude={"id", "type", "status"})
     else:
         start, body = "fco", {"call_id": item.call_id, "output": _function_output(item)}
-    return {"id": f"{start}_{number}", "type": item.type, **body, "status": item.status}
+    return {"id": f"{start}_{number}", "type": item.type, **body, "status": item.status or "completed"}
 
 
 def _content(item: MessageItem) -> list[Json]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends
-from msgspec import Raw
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -28,7 +28,7 @@ from llmk.serve.responses.open_items import Json
 from llmk.serve.responses.renderer import ResponseRenderer
 from llmk.serve.responses.request import InputTokensRequest, ResponseRequest
 from llmk.serve.responses.route import COUNT, RESPOND
-from llmk.serve.responses.stored import RESPONSE, Turn, id_of
+from llmk.serve.responses.stored import RESPONSE, Turn
 from llmk.serve.service import Service, service
 from llmk.serve.storage.errors import UnknownObject
 from llmk.serve.streaming import AnswerResponse, StreamFormat, deltas_of
@@ -37,6 +37,14 @@ from llmk.serve.workers.prepared_request import Generation, Rendered
 if TYPE_CHECKING:
     from llmk.serve.storage.transaction import Transaction
 
+
+class _ResponseId(StringConvertor):
+    """The id of a response, which no other path looks like."""
+
+    regex = "resp_[^/]+"
+
+
+register_url_convertor("response", _ResponseId())
 router = APIRouter(prefix="/v1/responses")
 BODIES = (ResponseRequest, InputTokensRequest)
 
@@ -60,7 +68,7 @@ async def input_tokens(request: Request, service: Annotated[Service, Depends(ser
     return Response(made.body, media_type="application/json")
 
 
-@router.get("/{id}")
+@router.get("/{id:response}")
 async def retrieve(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """A stored response, or the events of one that was made in the background."""
     query, tenant = request.query_params, tenant_of(request.scope)
@@ -73,7 +81,7 @@ async def retrieve(id: str, request: Request, service: Annotated[Service, Depend
     return Response(await _stored(service, tenant, id), media_type="application/json")
 
 
-@router.delete("/{id}")
+@router.delete("/{id:response}")
 async def delete(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Deletes a stored response; one that is being made in the background is cancelled."""
     tenant = tenant_of(request.scope)
@@ -83,34 +91,24 @@ async def delete(id: str, request: Request, service: Annotated[Service, Depends(
     return JsonResponse({"id": id, "object": "response", "deleted": True})
 
 
-@router.post("/{id}/cancel")
+@router.post("/{id:response}/cancel")
 async def cancel(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Cancels a response that is being made in the background. One that has ended stays as it is."""
     tenant = tenant_of(request.scope)
     if (run := service.background.get(tenant, id)) is not None:
         return JsonResponse(await run.cancel())
-    data = await _stored(service, tenant, id)
-    if not msgspec.json.decode(data, type=_Background).background:
+    turn = await service.storage.run(lambda to: stored.get_turn(to, tenant, id))
+    if not turn.background:
         raise RequestError("only a background response can be cancelled", param="id", hint="end the connection")
-    return Response(data, media_type="application/json")
+    return Response(await _stored(service, tenant, id), media_type="application/json")
 
 
-@router.get("/{id}/input_items")
+@router.get("/{id:response}/input_items")
 async def input_items(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Lists the items of a response's request."""
     tenant, page = tenant_of(request.scope), history.page_of(request.query_params)
-    turn = await service.storage.run(lambda to: stored.get_turn(to, tenant, id))
-    items = turn.input[::-1] if page.newest_first else turn.input
-    ids = [id_of(item) for item in items]
-    if page.after and page.after not in ids:
-        raise UnknownObject("item", page.after)
-    start = ids.index(page.after) + 1 if page.after else 0
-    end = start + page.limit
-    return history.listed(items[start:end], ids[start:end], has_more=end < len(items))
-
-
-class _Background(msgspec.Struct):
-    background: bool = False
+    items, ids, has_more = await service.storage.run(lambda to: stored.input_page(to, tenant, id, page))
+    return history.listed(items, ids, has_more=has_more)
 
 
 class _Response:
@@ -121,7 +119,7 @@ class _Response:
         self._service = service
         self._tenant = tenant
         self._made = made
-        self._items = [Raw(text.encode()) for text in options["input"]]
+        self._items = [text.encode() for text in options["input"]]
         self._stores = service.storage.is_available if options["store"] is None else options["store"]
         self._id = stored.response_id(made.context.id)
         head = service.head(made.context)
@@ -188,8 +186,8 @@ class _Response:
 
     def _turn(self, status: str) -> Turn:
         options = self._made.options
-        output = [Raw(msgspec.json.encode(item)) for item in self._renderer.output]
-        return Turn(status, options["previous"], options["conversation"], self._items, output)
+        output = [msgspec.json.encode(item) for item in self._renderer.output]
+        return Turn(status, options["background"], options["previous"], options["conversation"], self._items, output)
 
 
 class _Chunks:
@@ -277,18 +275,12 @@ async def _stored(service: Service, tenant: str, id: str) -> bytes:
     """A stored response. One that an earlier server did not finish has failed."""
 
     def read(to: Transaction) -> bytes:
-        data: bytes = to.get(tenant, RESPONSE, id).data
-        head = msgspec.json.decode(data, type=_Head)
-        if head.status in ("queued", "in_progress") and head.created_at < service.created:
-            return msgspec.json.encode({**msgspec.json.decode(data), "status": "failed", "error": _STOPPED})
-        return data
+        found = to.get(tenant, RESPONSE, id)
+        if found.created_at < service.created and stored.get_turn(to, tenant, id).status in stored.UNFINISHED:
+            return msgspec.json.encode({**msgspec.json.decode(found.data), "status": "failed", "error": _STOPPED})
+        return found.data
 
     return await service.storage.run(read)
-
-
-class _Head(msgspec.Struct):
-    status: str
-    created_at: int
 
 
 def _number(text: str | None) -> int:
