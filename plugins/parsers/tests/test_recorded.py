@@ -25,7 +25,8 @@ DISAGREED = {line for path in (HERE / "disagreements").glob("*.txt") for line in
 
 def parsers_of(case: dict[str, Any]) -> list[str]:
     """The specs that read the case, first reasoning and then tools."""
-    kinds = {"reasoning": case["reasoning_parser"], "tools": case["tool_parser"]}
+    tools = case["tool_parser"] or (case["parser"] if case["expected_tool_calls"] else None)
+    kinds = {"reasoning": case["reasoning_parser"], "tools": tools}
     return [f"{kind}/{name}" for kind, name in kinds.items() if name]
 
 
