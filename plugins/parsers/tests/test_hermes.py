@@ -138,7 +138,7 @@ def test_a_call_fails_where_its_arguments_cease_to_be_json() -> None:
     ]
     assert list(parser.push("tr")) == [ToolCallArguments(0, "tr")]
     failed = ToolCallFailed(0, '<tool_call>{"name": "f", "arguments": {"x": tr')
-    assert list(parser.push("y}}</tool_call>")) == [failed, TextDelta("y}}</tool_call>")]
+    assert list(parser.push("y}}</tool_call>")) == [failed, TextDelta("y}}"), TextDelta("</tool_call>")]
 
 
 def test_large_numbers_stay_as_they_are_written() -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from llmk.api import Event, ToolCallArguments, ToolCallEnd, ToolCallFailed, ToolCallStart
+from llmk_parsers.call_reader import LONGEST_NAME, CallReader
 from llmk_parsers.json_value import JsonValue, StringDecoder
 
 _ARGUMENTS = ("arguments", "parameters")
 _SPACE = re.compile(r"\s*")
 _NOT_IN_NAME = re.compile(r"[<\x00-\x1f]")
-_LONGEST_NAME = 256
-
-Step = Callable[[str, int], int]
 
 
 class CallArguments:
@@ -90,63 +87,27 @@ class CallArguments:
         return self._decoder.feed(text.removesuffix('"')) + self._decoder.finish()
 
 
-class CallObject:
-    """Reads the object that starts at the first character fed; :meth:`take` returns the resulting events.
-
-    The call starts as soon as its name and the start of its arguments are known. Its arguments are streamed as long as
-    they are the prefix of valid JSON; the call ends with them. Input that can't be such an object sets ``bad``. If that
-    happens before the end of the arguments, or the arguments are truncated, ``raw`` is the text read so far; a call
-    that has started then fails with it.
+class CallObject(CallReader):
+    """Reads a call that is an object.
 
     Args:
         index: the call's number.
+        names: the keys of a name.
         strict: for dialects without markers, where any object may be the answer itself: keys other than a call's, and a
             call without arguments, are ``bad``.
     """
 
-    def __init__(self, index: int, *, strict: bool = False) -> None:
-        self.index = index
-        self.started = self.done = self.bad = self.failed = False
-        self._out: list[Event] = []
+    def __init__(self, index: int, *, names: Collection[str] = ("name",), strict: bool = False) -> None:
+        super().__init__(index)
+        self._names = names
         self._strict = strict
-        self._step: Step = self._start
-        self._raw: list[str] = []
+        self._step = self._start
         self._key = ""
-        self._name: str | None = None
         self._value = JsonValue()
         self._literal: list[str] = []
         self._literal_size = 0
         self._then: Callable[[str], None] = self._after_key
         self._arguments: CallArguments | None = None
-        self._held: list[str] = []
-        self._ended = False
-
-    @property
-    def raw(self) -> str:
-        """The text read so far, if the call has not ended."""
-        return "".join(self._raw)
-
-    def feed(self, text: str, at: int) -> int:
-        """Reads ``text`` from ``at`` on; returns the position after the object, of the invalid character, or the
-        end."""
-        start = at
-        while at < len(text) and not (self.done or self.bad):
-            at = self._step(text, at)
-        if not self._ended:
-            self._raw.append(text[start:at])
-            if self.bad:
-                self._fail()
-        return at
-
-    def finish(self) -> None:
-        """The text has ended inside the object."""
-        self.bad = not self.done
-        self._fail()
-
-    def take(self) -> list[Event]:
-        """The events since the last time."""
-        events, self._out = self._out, []
-        return events
 
     def _start(self, text: str, at: int) -> int:
         self._step = self._before_key
@@ -163,7 +124,7 @@ class CallObject:
 
     def _after_key(self, literal: str) -> None:
         self._key = literal
-        self.bad = self._strict and literal not in ("name", *_ARGUMENTS, "type", "id")
+        self.bad = self._strict and literal not in (*self._names, *_ARGUMENTS, "type", "id")
         self._step = self._colon
 
     def _colon(self, text: str, at: int) -> int:
@@ -179,7 +140,7 @@ class CallObject:
             return at
         if text[at] in ",}]:":
             self.bad = True
-        elif self._key == "name" and self._name is None:
+        elif self._key in self._names and self._name is None:
             self._read_literal(self._after_name)
             self.bad = text[at] != '"'
         elif self._key in _ARGUMENTS and self._arguments is None:
@@ -233,31 +194,9 @@ class CallObject:
             self._held.clear()
             self._end_if_complete()
 
-    def _pass_on(self, piece: str) -> None:
-        if not piece:
-            return
-        if self._name is None:
-            self._held.append(piece)
-            return
-        if not self.started:
-            self.started = True
-            self._out.append(ToolCallStart(self.index, self._name))
-        self._out.append(ToolCallArguments(self.index, piece))
-
     def _end_if_complete(self) -> None:
         if self.started and self._arguments is not None and self._arguments.complete:
             self._end()
-
-    def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._raw.clear()
-            self._out.append(ToolCallEnd(self.index))
-
-    def _fail(self) -> None:
-        if self.started and not self._ended:
-            self._ended = self.failed = True
-            self._out.append(ToolCallFailed(self.index, self.raw))
 
     def _read_literal(self, then: Callable[[str], None]) -> None:
         """Makes the next step read a key or a name, starting with the next character, and pass it to ``then``."""
@@ -270,7 +209,7 @@ class CallObject:
     def _in_literal(self, text: str, at: int) -> int:
         end = self._value.feed(text, at)
         wrong = _NOT_IN_NAME.search(text, at, end)
-        stop = min(wrong.start() if wrong else end, at + _LONGEST_NAME - self._literal_size)
+        stop = min(wrong.start() if wrong else end, at + LONGEST_NAME - self._literal_size)
         self._literal.append(text[at:stop])
         self._literal_size += stop - at
         if stop < end or self._value.stopped:
@@ -286,12 +225,6 @@ class CallObject:
             self.bad = True
         else:
             self._then(text.encode("utf-8", "replace").decode())
-
-    def _expect(self, text: str, at: int, mark: str) -> int:
-        if text[at] == mark:
-            return at + 1
-        self.bad = True
-        return at
 
     @staticmethod
     def _skip_space(text: str, at: int) -> int:

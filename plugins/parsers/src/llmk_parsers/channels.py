@@ -36,8 +36,7 @@ class Channels(Machine):
     HEADERS: ClassVar[tuple[str, ...]] = ()
     """Other texts with which a header starts, before or after a message."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def _set_up(self) -> None:
         self._in_body = markers(*self.ENDS, *self.MARKS)
         self._in_header = markers(self.MESSAGE)
         self._header: list[str] = []
@@ -119,6 +118,7 @@ class ChannelReasoning(Channels):
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
+        self._set_up()
         self._kind: Kind = "content"
         self._joint = ""
         self._seen: set[str] = set()

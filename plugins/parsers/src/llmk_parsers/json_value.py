@@ -27,8 +27,6 @@ _NUMBER: dict[str, dict[str, str]] = {
 }
 """The next state of a number, by its state and the kind of the next character."""
 _NUMBER_ENDS = frozenset({"zero", "integer", "fraction", "digits"})
-_IN_STRING = re.compile(r'["\\]')
-_OUTSIDE = re.compile(r'["{}\[\]<]')
 
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
 _HEX = re.compile(r"[0-9a-fA-F]*")
@@ -187,15 +185,23 @@ class JsonValue:
 
 
 class Brackets:
-    """Finds the closing bracket of the opening bracket that is fed first, in text that need not be JSON: it counts
+    """Finds the closing bracket of the opening bracket that is fed first, in text that need not be valid: it counts
     brackets, and skips strings and escapes. It only stops at ``<`` outside of a string, which starts a marker.
+
+    Args:
+        opening: the opening brackets.
+        closing: the closing brackets.
+        quotes: what strings start and end with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, opening: str = "{[", closing: str = "}]", quotes: str = '"') -> None:
         self.complete = False
         self.stopped = False
-        self._depth = 0
-        self._in_string = False
+        self.depth = 0
+        self._opening = opening
+        self._closing = closing
+        self._outside = re.compile(f"[{re.escape(opening + closing + quotes)}<]")
+        self._quote = ""
         self._escaped = False
 
     def feed(self, text: str, at: int) -> int:
@@ -205,32 +211,33 @@ class Brackets:
                 self._escaped = False
                 at += 1
             else:
-                at = self._read_string(text, at) if self._in_string else self._read_structure(text, at)
+                at = self._read_string(text, at) if self._quote else self._read_structure(text, at)
         return at
 
     def _read_string(self, text: str, at: int) -> int:
-        found = _IN_STRING.search(text, at)
+        found = re.compile(rf"[{self._quote}\\]").search(text, at)
         if not found:
             return len(text)
         self._escaped = found.group() == "\\"
-        self._in_string = self._escaped
+        if not self._escaped:
+            self._quote = ""
         return found.end()
 
     def _read_structure(self, text: str, at: int) -> int:
-        found = _OUTSIDE.search(text, at)
+        found = self._outside.search(text, at)
         if not found:
             return len(text)
         mark = found.group()
         if mark == "<":
             self.stopped = True
             return found.start()
-        if mark == '"':
-            self._in_string = True
-        elif mark in "{[":
-            self._depth += 1
+        if mark in self._opening:
+            self.depth += 1
+        elif mark in self._closing:
+            self.depth -= 1
+            self.complete = self.depth <= 0
         else:
-            self._depth -= 1
-            self.complete = self._depth == 0
+            self._quote = mark
         return found.end()
 
 

@@ -20,7 +20,7 @@ def dialect(
 ) -> ParserSpec:
     """The spec of the class ``parser`` in the module ``name`` (or ``module``) of the package for ``kind``, with the
     module's ``EXAMPLES``. ``more``: other fields of :class:`~llmk.api.ParserSpec`."""
-    where = f"llmk_parsers.{kind}.{module or name}"
+    where = f"llmk_parsers.{kind}.{module or module_of(name)}"
     return ParserSpec(
         id=f"parsers.{name}",
         name=name,
@@ -29,3 +29,14 @@ def dialect(
         summary=summary,
         **{"examples": f"{where}:EXAMPLES", **more},
     )
+
+
+def writing(name: str, parser: str, claims: Callable[[ParserQuery], Verdict], summary: str, **more: Any) -> ParserSpec:
+    """The spec of a tool dialect whose module has a ``WRITER``."""
+    writer = f"llmk_parsers.tools.{module_of(name)}:WRITER"
+    return dialect("tools", name, parser, claims, summary, writer=writer, **more)
+
+
+def module_of(name: str) -> str:
+    """The module of the dialect ``name``."""
+    return name.replace("-", "_")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from llmk.api import ParserContext, TextDelta, ToolCallFailed
 from llmk_parsers.call_object import CallObject
+from llmk_parsers.call_reader import CallReader
+from llmk_parsers.json_value import Brackets
 from llmk_parsers.machine import Machine
 
 
@@ -15,9 +17,6 @@ class ToolMachine(Machine):
     its ``opening``, even if the call has already started.
     """
 
-    STRICT = False
-    """Passed on to :class:`CallObject`."""
-
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
         self._calls = 0
@@ -26,7 +25,8 @@ class ToolMachine(Machine):
         self._opening: list[str] = []
         self._before = ""
         """The white space and opening of a started call, in case it becomes text."""
-        self._object = CallObject(0)
+        self._object: CallReader = CallObject(0)
+        self._other = Brackets()
 
     def _say(self, text: str) -> None:
         if not text:
@@ -45,13 +45,22 @@ class ToolMachine(Machine):
         self._calls += 1
         return self._calls - 1
 
+    def _reader(self, mark: str) -> CallReader:
+        """The reader of the next call, which starts with ``mark``."""
+        return CallObject(self._calls)
+
+    def _brackets(self) -> Brackets:
+        """Finds the end of what is no call."""
+        return Brackets()
+
     def _start_object(self, opening: str = "") -> None:
         """The next character starts a call's object. ``opening`` is text that was read but not emitted."""
         self._opening.append(opening)
-        self._object = CallObject(self._calls, strict=self.STRICT)
+        self._object = self._reader(self._text[self._at])
 
     def _read_object(self) -> bool | None:
         """Continues to read the object: whether it is a call, or ``None`` if it is not complete yet."""
+        self._object.final = self._ended
         self._at = self._object.feed(self._text, self._at)
         if self._ended and not self._object.done:
             self._object.finish()
@@ -69,6 +78,20 @@ class ToolMachine(Machine):
         if not self._object.started:
             self._give_up(self._object.raw)
         return self._object.started and not self._object.failed
+
+    def _skip_other(self) -> bool | None:
+        """Continues to read what turned out to be no call, which is text: whether its closing bracket was found, or
+        ``None`` if it is not complete yet."""
+        start = self._at
+        self._at = self._other.feed(self._text, start)
+        self._say(self._text[start : self._at])
+        return self._other.complete if self._other.complete or self._other.stopped or self._ended else None
+
+    def _start_other(self) -> bool:
+        """What was read of the object is no call; whether its closing bracket is missing."""
+        self._other = self._brackets()
+        self._other.feed(self._object.raw, 0)
+        return self._other.depth > 0 and not self._other.stopped
 
     def _give_up(self, text: str = "") -> None:
         """Emits the text held back since the opening marker, which is not a call, followed by ``text``."""

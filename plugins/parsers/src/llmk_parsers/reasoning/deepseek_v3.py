@@ -23,9 +23,4 @@ class DeepSeekV3(ThinkTags):
         ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
         ("<｜DSML｜ calls>", "</｜DSML｜ calls>"),
     )
-    CALL_STARTS = (
-        "<｜tool▁calls▁begin｜>",
-        "<｜DSML｜function_calls>",
-        "<｜DSML｜tool_calls>",
-        "<｜DSML｜ calls>",
-    )
+    CALL_STARTS = ("<｜tool▁calls▁begin｜>", "<｜DSML｜")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import ClassVar
 
 from llmk.api import ParserContext
-from llmk_parsers.json_value import Brackets
+from llmk_parsers.call_object import CallObject
+from llmk_parsers.call_reader import CallReader
+from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
-EXAMPLES = (
-    '{"name": "get_weather", "parameters": {"city": "Oslo", "days": [1, 2]}}',
-    '<|python_tag|>{"name": "a", "parameters": {}}; {"name": "b", "parameters": {"x": "}; {\\""}}',
-    '{"parameters": {"text": "\\u00e9\\ud83d\\ude00"}, "name": "say"}',
-)
-"""Answers as models write them, for the conformance kit."""
-
-_TAG = "<|python_tag|>"
-_CALL_STARTS = markers(_TAG, "{")
 _SPACE = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s;,]*")
 
@@ -25,19 +20,28 @@ _BETWEEN = re.compile(r"[\s;,]*")
 class Llama3Json(ToolMachine):
     """Any object in the text may be a call; one that is not is text, including all nested objects."""
 
-    STRICT = True
+    TAG: ClassVar[str] = "<|python_tag|>"
+    """May come before calls."""
+    END_TAGS: ClassVar[Sequence[str]] = ()
+    """May come behind them."""
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
         self._state = self._content
-        self._other = Brackets()
+
+    def _reader(self, mark: str) -> CallReader:
+        return CallObject(self._calls, strict=True)
 
     def _content(self) -> bool:
-        text, marker = self._read_until(_CALL_STARTS)
+        text, marker = self._read_until(markers("{", self.TAG, *self.END_TAGS))
         self._say(text)
-        if marker == _TAG:
+        if marker in self.END_TAGS and self._calls:
+            return True
+        if marker == self.TAG:
             self._opening.append(marker)
             self._state = self._after_tag
+        elif marker in self.END_TAGS:
+            self._say(marker)
         elif marker:
             self._at -= len(marker)
             self._start_object()
@@ -67,21 +71,24 @@ class Llama3Json(ToolMachine):
 
     def _in_object(self) -> bool:
         called = self._read_object()
-        if called is None:
-            return False
         if called:
             self._state = self._after_call
-        else:
-            self._other = Brackets()
-            self._other.feed(self._object.raw, 0)
-            self._state = self._in_other_object
+        elif called is False:
+            self._start_other()
+            self._state = self._in_other
+        return called is not None
+
+    def _in_other(self) -> bool:
+        if self._skip_other() is None:
+            return False
+        self._state = self._content
         return True
 
-    def _in_other_object(self) -> bool:
-        start = self._at
-        self._at = self._other.feed(self._text, start)
-        self._say(self._text[start : self._at])
-        if self._other.complete or self._other.stopped:
-            self._state = self._content
-            return True
-        return False
+
+WRITER = JsonWriter(middle=', "parameters": ', separator="; ")
+
+EXAMPLES = (
+    '{"name": "get_weather", "parameters": {"city": "Oslo", "days": [1, 2]}}',
+    '<|python_tag|>{"name": "a", "parameters": {}}; {"name": "b", "parameters": {"x": "}; {\\""}}',
+    '{"parameters": {"text": "\\u00e9\\ud83d\\ude00"}, "name": "say"}',
+)

@@ -1,0 +1,34 @@
+"""Terms of llguidance's variant of Lark (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_JSON_OPTIONS = {"lenient": False, "whitespace_pattern": r"[ \n\r\t]{0,64}"}
+"""What can't be enforced is refused; without a bound on white space, a model may write nothing else."""
+
+
+def quoted(text: str) -> str:
+    """The term of a text, which may not be empty."""
+    return json.dumps(text)
+
+
+def json_value(schema: Mapping[str, Any]) -> str:
+    """The term of a JSON value that follows ``schema``, of the tool's author, who may not set options."""
+    return f"%json {json.dumps({**schema, 'x-guidance': _JSON_OPTIONS})}"
+
+
+def parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a tool's arguments, which are an object also where the schema doesn't say so."""
+    return {"type": "object", **(tool.get("parameters") or {})}
+
+
+def terms(text: str, markers: Sequence[str], marker: Callable[[str], str]) -> str:
+    """The terms of a text, with those that ``marker`` returns for the markers in it."""
+    if not markers:
+        return quoted(text) if text else ""
+    pieces = re.split(f"({'|'.join(map(re.escape, markers))})", text)
+    return " ".join(marker(piece) if piece in markers else quoted(piece) for piece in pieces if piece)

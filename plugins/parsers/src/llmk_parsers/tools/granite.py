@@ -1,0 +1,26 @@
+"""Tool calls as a list of objects behind ``<|tool_call|>`` or ``<tool_call>``: Granite 3."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from llmk_parsers.call_examples import NOW, SAY, WEATHER
+from llmk_parsers.call_regions import CallRegions
+from llmk_parsers.json_writer import JsonWriter
+
+_OPEN = "<|tool_call|>"
+
+
+class Granite(CallRegions):
+    """The list ends the calls; there is no closing marker."""
+
+    PAIRS: ClassVar = {_OPEN: "", "<tool_call>": ""}
+
+
+WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), before=f"{_OPEN} [", separator=", ", after="]")
+
+EXAMPLES = (
+    f"I look.\n<|tool_call|>[{WEATHER}]",
+    f"<|tool_call|>[{WEATHER}, {SAY}]\nDone.",
+    f"<tool_call> [{NOW}]",
+)

@@ -1,0 +1,27 @@
+"""Tool calls as a list of objects between ``<TOOLCALL>`` and ``</TOOLCALL>``: Nemotron."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from llmk_parsers.call_examples import NOW, SAY, WEATHER
+from llmk_parsers.call_regions import CallRegions
+from llmk_parsers.json_writer import JsonWriter
+
+_OPEN = "<TOOLCALL>"
+_CLOSE = "</TOOLCALL>"
+
+
+class NemotronJson(CallRegions):
+    """A list, or one object."""
+
+    PAIRS: ClassVar = {_OPEN: _CLOSE}
+
+
+WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN, _CLOSE), before=f"{_OPEN}[", separator=", ", after=f"]{_CLOSE}")
+
+EXAMPLES = (
+    f"I look.\n<TOOLCALL>[{WEATHER}]</TOOLCALL>",
+    f"<TOOLCALL>[{WEATHER}, {SAY}]</TOOLCALL>\nDone.",
+    f"<TOOLCALL>[\n  {NOW},\n  {SAY}\n]</TOOLCALL>",
+)
