@@ -19,7 +19,6 @@ EXAMPLES = (
 
 
 WRITER = JsonWriter(
-    trigger="<|channel|>commentary to=",
     markers=("<|channel|>", "<|constrain|>", "<|message|>", "<|call|>", "<|start|>"),
     opening=f"<|channel|>commentary to={FUNCTIONS}",
     middle=" <|constrain|>json<|message|>",

@@ -24,6 +24,7 @@ _BEFORE_BODY = markers(_BODY, _ARGUMENTS_END, _ONE_END, _ALL_END)
 _IN_BODY = markers(_ARGUMENTS_END, _ONE_END, _ALL_END)
 WRITER = JsonWriter(
     trigger=_ALL,
+    markers=(_ALL,),
     before=_ALL,
     opening=_OPENING,
     middle=_MIDDLE,
@@ -53,12 +54,13 @@ class Plamo3(PlamoMarkers, ToolMachine):
         text, found = self._read_until(_OUTSIDE)
         self._say(text)
         if found == _ALL:
+            self._said = False
             self._state = self._requests
         return bool(found)
 
     def _requests(self) -> bool:
         text, found = self._read_until(_IN_REQUESTS)
-        self._say(text if text.strip() else "")
+        self._say(text)
         if found == _NAME:
             self._name = []
             self._state = self._in_name
