@@ -36,6 +36,12 @@ DATA = {
 
 ALLOWED = {
     "tool▁calls▁begin": "DeepSeek's control token",
+    "tool▁call▁begin": "DeepSeek's control token",
+    "tool_calls_begin": "Step's control token",
+    "tool_call_begin": "Step's and Kimi's control token",
+    "tool_calls_section_begin": "Kimi's control token",
+    "tool_call_section_begin": "Kimi's control token",
+    "tool_call_argument_begin": "Kimi's control token",
     "itertools.product": "a function of the standard library",
     "have not told": "a reply in the demo model's training data, which models/training/evaluate.py looks for",
 }

@@ -32,7 +32,7 @@ def parsers_of(case: dict[str, Any]) -> list[str]:
 
 def context_of(case: dict[str, Any]) -> ParserContext:
     options = case["flags"].get("chat_template_kwargs", {})
-    return ParserContext(template_options=options, tools=[tool["function"] for tool in case["tools"] or ()])
+    return ParserContext(template_options=options, tools=[tool.get("function", tool) for tool in case["tools"] or ()])
 
 
 READY = [case for case in CASES if set(parsers_of(case)) <= SPECS.keys()]

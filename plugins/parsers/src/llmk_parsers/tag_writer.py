@@ -1,0 +1,168 @@
+"""Writes the calls of dialects whose arguments stand in tags of their own: the other direction of ``tag_calls``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmk.api import WrittenCall
+from llmk_parsers.lark import json_value, parameters, quoted, terms
+from llmk_parsers.schema_values import Schema
+
+_UNENFORCED = ("pattern", "format", "not", "contentEncoding", "contentMediaType", "if", "allOf", "oneOf")
+_STARTS = {"integer": "-+.0-9", "number": "-+.0-9", "object": '{[\\"', "array": '{[\\"'}
+"""How text starts that is read as this type, where the schema has it and strings: it is written as JSON, and no other
+text may start so. Of the other types any text is valid."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TagWriter:
+    """Follows :class:`llmk.api.CallWriter`.
+
+    Calls are written as ``before``, the calls with ``separator`` in between, and ``after``; a call as ``opening``, its
+    name, ``after_name``, its arguments and ``closing``; an argument as ``key``, its name, ``after_key``, its text (of a
+    string; of another value its JSON) and ``after_value``, in which ``{name}`` stands for its name. ``text_attribute``
+    and ``json_attribute`` replace ``after_key`` in dialects that mark strings. No text of a string may contain one of
+    ``stops``.
+    """
+
+    trigger: str
+    markers: Sequence[str] = ()
+    """The parts of these texts that may be special tokens."""
+    before: str = ""
+    opening: str
+    after_name: str
+    key: str
+    after_key: str
+    text_attribute: str = ""
+    json_attribute: str = ""
+    after_value: str
+    closing: str
+    separator: str = "\n"
+    after: str = ""
+    stops: Sequence[str]
+
+    def render(self, calls: Sequence[WrittenCall]) -> str:
+        """See :meth:`llmk.api.CallWriter.render`."""
+        return self.before + self.separator.join(map(self._call, calls)) + self.after
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
+        """See :meth:`llmk.api.CallWriter.grammar`. Raises ``ValueError`` for a keyword that can't be enforced for the
+        text of a string."""
+
+        def term(text: str) -> str:
+            return terms(text, self.markers, marker)
+
+        more = f"({term(self.separator)} call)*" if many else ""
+        rules = [
+            f"start: {term(self.before)} call {more} {term(self.after)}",
+            f"call: {' | '.join(f'call_{number}' for number in range(len(tools)))}",
+        ]
+        for number, tool in enumerate(tools):
+            schema = parameters(tool)
+            arguments = []
+            for position, (name, value) in enumerate((schema.get("properties") or {}).items()):
+                rule = f"argument_{number}_{position}"
+                arguments.append(rule if name in (schema.get("required") or ()) else f"{rule}?")
+                rules += self._argument(rule, name, value, schema, term)
+            name_terms = f"{term(self.opening)} {quoted(tool['name'])} {term(self.after_name)}"
+            rules.append(f"call_{number}: {name_terms} {' '.join(arguments)} {term(self.closing)}")
+        return "\n".join(rules)
+
+    def _argument(
+        self, rule: str, name: str, value: Mapping[str, Any], root: Mapping[str, Any], term: Callable[[str], str]
+    ) -> list[str]:
+        """The rules of one argument."""
+        value = value if isinstance(value, Mapping) else {}
+        types = Schema(value, root).types
+        start = f"{term(self.key)} {quoted(name)}"
+        definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+        after = self.after_value.replace("{name}", name)
+        whole = f"{term(self.json_attribute or self.after_key)} {rule}_json {term(after)}"
+        text = f"{term(self.text_attribute or self.after_key)} {rule}_text"
+        if "string" not in types:
+            return [f"{rule}: {start} {whole}", f"{rule}_json: {json_value({**value, **definitions})}"]
+        choices = value.get("enum", [value["const"]] if "const" in value else None)
+        if choices is not None:
+            return self._choices(rule, choices, (f"{start} {text} {term(after)}", f"{start} {whole}"))
+        others = types - {"string"} if self.json_attribute else types & _STARTS.keys()
+        starts = "" if self.json_attribute else "".join(sorted({_STARTS[name] for name in others}))
+        rules = [f"{rule}: {start} {text}", *self._text(f"{rule}_text", value, starts, term(after))]
+        if others:
+            rules[0] += f" | {start} {whole}"
+            rules.append(f"{rule}_json: {json_value({**_part(value, others), **definitions})}")
+        return rules
+
+    @staticmethod
+    def _choices(rule: str, choices: Sequence[Any], bodies: tuple[str, str]) -> list[str]:
+        """The rules of an argument with one of these values. ``bodies``: with a text, and with JSON."""
+        texts = [choice for choice in choices if isinstance(choice, str)]
+        others = [choice for choice in choices if not isinstance(choice, str)]
+        used = [body for body, some in zip(bodies, (texts, others), strict=True) if some]
+        rules = [f"{rule}: {' | '.join(used)}"]
+        if texts:
+            rules.append(f"{rule}_text: {' | '.join(map(quoted, texts))}")
+        return [*rules, f"{rule}_json: {json_value({'enum': others})}"] if others else rules
+
+    def _text(self, rule: str, value: Mapping[str, Any], starts: str, end: str) -> list[str]:
+        """The rules of a string's text, which may not start with one of ``starts``, and of the terms ``end``."""
+        refused = [keyword for keyword in _UNENFORCED if keyword in value]
+        if refused:
+            raise ValueError(
+                f"{refused[0]!r} of a string argument can't be enforced in this model's dialect, which writes strings "
+                "as plain text; remove it from the tool's schema, or use a tool that is not strict"
+            )
+        size = f"{{{value.get('minLength', 0)},{value.get('maxLength', '')}}}"
+        wanted = [f"/(?s:.{size})/"]
+        outside = "|".join(re.escape(stop) for stop in self.stops)
+        wanted.append(f"~/(?s:.*({_slashed(outside)}).*)/")
+        if starts:
+            wanted.append(f"~/(?s:\\s*[{starts}].*)/")
+        terminal = rule.upper()
+        lines = [f"{terminal}: {' & '.join(wanted)}"]
+        literal, rest = _literal_start(end)
+        if not literal:
+            return [f"{rule}: {terminal} {rest}", *lines]
+        if rest:
+            # The special token that follows ends the text, whose own "</" is no end.
+            return [f"{rule}: {terminal}_END {rest}", f"{terminal}_END: {terminal} {quoted(literal)}", *lines]
+        return [f"{rule}[suffix={quoted(literal)}]: {terminal}", *lines]
+
+    def _call(self, call: WrittenCall) -> str:
+        arguments = "".join(self._written(name, value) for name, value in call.arguments.items())
+        return f"{self.opening}{call.name}{self.after_name}{arguments}{self.closing}"
+
+    def _written(self, name: str, value: Any) -> str:
+        after = self.after_value.replace("{name}", name)
+        if isinstance(value, str):
+            return f"{self.key}{name}{self.text_attribute or self.after_key}{value}{after}"
+        text = json.dumps(value, ensure_ascii=False)
+        if any(stop in text for stop in self.stops):
+            text = text.replace("<", "\\u003c")
+        return f"{self.key}{name}{self.json_attribute or self.after_key}{text}{after}"
+
+
+def _slashed(pattern: str) -> str:
+    return pattern.replace("/", "\\/")
+
+
+def _literal_start(terms: str) -> tuple[str, str]:
+    """The quoted strings at the start of ``terms``, joined, and the terms that follow."""
+    literal, rest = "", terms.strip()
+    while rest.startswith('"'):
+        text, size = json.JSONDecoder().raw_decode(rest)
+        literal, rest = literal + text, rest[size:].strip()
+    return literal, rest
+
+
+def _part(schema: Mapping[str, Any], types: frozenset[str]) -> dict[str, Any]:
+    """The schema of the values of ``types``."""
+    kept = dict(schema)
+    if isinstance(kept.get("type"), list):
+        kept["type"] = [name for name in kept["type"] if name in types]
+    if isinstance(kept.get("anyOf"), list):
+        kept["anyOf"] = [choice for choice in kept["anyOf"] if Schema(choice, schema).types <= types]
+    return kept

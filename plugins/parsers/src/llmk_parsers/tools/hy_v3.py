@@ -1,0 +1,50 @@
+"""Calls as GLM-4.5 writes them, in a list, with a mark after the name: Hunyuan 3."""
+
+from __future__ import annotations
+
+from llmk_parsers.tag_calls import ANYTHING, PLAIN, PLAIN_SO_FAR, TagCalls, Tags
+from llmk_parsers.tag_writer import TagWriter
+
+
+class HyV3(TagCalls):
+    """Calls outside of a list are taken as well."""
+
+    MARKS = Tags(
+        lists=("<tool_calls>",),
+        list_ends=("</tool_calls>",),
+        call="<tool_call>",
+        name=PLAIN,
+        name_so_far=PLAIN_SO_FAR,
+        name_end="<tool_sep>",
+        call_end="</tool_call>",
+        key="<arg_key>",
+        key_name=ANYTHING,
+        key_end="</arg_key>",
+        value="<arg_value>",
+        value_end="</arg_value>",
+        value_stops=("</tool_call>",),
+    )
+
+
+WRITER = TagWriter(
+    trigger="<tool_calls>",
+    markers=(
+        *("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<tool_sep>"),
+        *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    before="<tool_calls>\n",
+    opening="<tool_call>",
+    after_name="<tool_sep>\n",
+    key="<arg_key>",
+    after_key="</arg_key>\n<arg_value>",
+    after_value="</arg_value>\n",
+    closing="</tool_call>",
+    after="\n</tool_calls>",
+    stops=("</arg_value>", "</tool_call>"),
+)
+
+EXAMPLES = (
+    "I look.<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+    "</tool_call>\n<tool_call>now<tool_sep></tool_call>\n</tool_calls>",
+    "<tool_calls> is a tag.",
+)

@@ -1,0 +1,73 @@
+"""Calls as XML, ``<function name="…"><param name="…">…</param></function>``: MiniCPM5."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmk_parsers.schema_values import Schema, fitted
+from llmk_parsers.tag_calls import TagCalls, Tags
+from llmk_parsers.tag_writer import TagWriter
+
+_WRAPPERS = ("arguments", "parameters", "properties")
+
+
+def reviewed(pairs: Sequence[tuple[str, Any]], tool: Schema) -> Mapping[str, Any] | None:
+    """The arguments without those that the tool doesn't know; ``None`` if one is there twice, or a required one is
+    not."""
+    arguments = dict(pairs)
+    if len(arguments) < len(pairs):
+        return None
+    if len(pairs) == 1 and pairs[0][0] in _WRAPPERS and pairs[0][0] not in tool.names:
+        inner = _literal(pairs[0][1])
+        arguments = {name: fitted(value, tool.member(name)) for name, value in inner.items()}
+    if tool.names:
+        arguments = {name: value for name, value in arguments.items() if name in tool.names}
+    return arguments if tool.required <= arguments.keys() else None
+
+
+def _literal(value: Any) -> dict[str, Any]:
+    """The object in ``value``, which may be the text of one in JSON or in Python."""
+    if isinstance(value, str) and len(value) < 1 << 16:
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+class MiniCpm5(TagCalls):
+    """The model names its checks: a call that fails them is content."""
+
+    STRIP = True
+    REVIEW = (reviewed, frozenset())
+    MARKS = Tags(
+        call="<function",
+        call_end="</function>",
+        key="<param",
+        value_end="</param>",
+        value_stops=("<param name=", "</function>"),
+        cdata=True,
+        unknown="text",
+    )
+
+
+WRITER = TagWriter(
+    trigger="<function",
+    opening='<function name="',
+    after_name='">',
+    key='<param name="',
+    after_key='">',
+    after_value="</param>",
+    closing="</function>",
+    stops=("</param>", "<param name=", "</function>", "<![CDATA["),
+)
+
+EXAMPLES = (
+    'I look.\n<function name="weather"><param name="city">Oslo</param><param name="days">[1, 2]</param></function>',
+    '<function name="say"><param name="text"><![CDATA[a </param> b]]></param></function>\n'
+    '<function name="now"></function>',
+    '<function name="twice"><param name="a">1</param><param name="a">2</param></function>',
+    "<function> is a tag.",
+)
