@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from llmk.api import CallWriter, WrittenCall
+from llmk_parsers.specs import tools_marks, tools_tags
 from llmk_testing.parsers import parse
 
-DIALECTS = {name: spec for name, spec in SPECS.items() if spec.writer}
+BY_SCHEMA = {f"tools/{spec.name}" for spec in [*tools_tags.TOOL_PARSERS, *tools_marks.TOOL_PARSERS]}
+"""Dialects that can express arguments only with their schema, see ``test_tag_writers.py``."""
+DIALECTS = {name: spec for name, spec in SPECS.items() if spec.writer and name not in BY_SCHEMA}
 TOKENIZER = LLTokenizer("byte")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),

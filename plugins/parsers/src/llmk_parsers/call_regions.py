@@ -102,6 +102,7 @@ class CallRegions(ToolMachine):
         text, marker = self._read_until(self._verbatim_end)
         self._say(text + marker)
         if marker:
+            self._line_starts = True
             self._state = self._content
         return bool(marker)
 

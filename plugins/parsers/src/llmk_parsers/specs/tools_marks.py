@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from llmk.api import ParserQuery, ParserSpec, Verdict
 from llmk_parsers.claims import lacks, mentions
-from llmk_parsers.spec_of import dialect
+from llmk_parsers.spec_of import writing
 
 _FENCE = "```json"
 _NAMED = "a name and a JSON object between markers"
@@ -38,8 +38,7 @@ def _functiongemma(query: ParserQuery) -> Verdict:
 
 
 def _spec(name: str, parser: str, summary: str, claims: Callable[[ParserQuery], Verdict]) -> ParserSpec:
-    writer = f"llmk_parsers.tools.{name}:WRITER"
-    return dialect("tools", name, parser, claims, summary, writer=writer, special_tokens=True)
+    return writing(name, parser, claims, summary, special_tokens=True)
 
 
 TOOL_PARSERS = [

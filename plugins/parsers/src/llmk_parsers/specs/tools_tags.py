@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from llmk.api import OK, ParserQuery, ParserSpec, Verdict, no
 from llmk_parsers.claims import is_model, is_other_model, lacks, mentions, model_type, template_of
-from llmk_parsers.spec_of import dialect
+from llmk_parsers.spec_of import writing
 
 _STEP, _MIMO = ("step3p5", "step3_5"), ("mimo",)
 _LING, _LAGUNA = ("bailing", "ling"), ("laguna", "poolside")
@@ -97,10 +97,9 @@ def _dsml(listed: str, model: str) -> Callable[[ParserQuery], Verdict]:
 def _spec(
     name: str, parser: str, summary: str, claims: Callable[[ParserQuery], Verdict], *, special: bool = True
 ) -> ParserSpec:
-    writer = f"llmk_parsers.tools.{name}:WRITER"
     # Other dialects use the same tags with less around them.
     score = 1 if name == "minimax_m3" else 0
-    return dialect("tools", name, parser, claims, summary, writer=writer, special_tokens=special, score=score)
+    return writing(name, parser, claims, summary, special_tokens=special, score=score)
 
 
 TOOL_PARSERS = [

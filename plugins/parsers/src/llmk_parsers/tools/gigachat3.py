@@ -14,8 +14,8 @@ _OPEN = "<|function_call|>"
 class GigaChat3(CallRegions):
     """Version 3 writes a message of the role ``function call`` instead of the marker."""
 
-    PAIRS: ClassVar = {_OPEN: "", "function call<|role_sep|>": ""}
-    DROPPED = ("<|message_sep|>", "</s>")
+    PAIRS: ClassVar = {_OPEN: "</s>", "function call<|role_sep|>": "</s>"}
+    DROPPED = ("<|message_sep|>",)
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), opening=f'{_OPEN}{{"name": ')

@@ -12,9 +12,10 @@ from llmk_parsers.json_writer import JsonWriter
 
 
 class XLam(CallRegions):
-    """A bare list starts a line."""
+    """A bare list starts a line, or is behind a think block."""
 
     PAIRS: ClassVar = {"```": "```", "<tool_call>": "</tool_call>"}
+    VERBATIM: ClassVar = {"<think>": "</think>"}
     INNER = ("json", "TOOL_CALLS]")
     LIST_STARTS_LINE = True
     WHITE_SPACE = "trimmed"

@@ -1,0 +1,28 @@
+"""Tool calls as Hermes writes them, and text between ``<response>`` tags: ERNIE 4.5."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from llmk_parsers.call_examples import NOW, WEATHER
+from llmk_parsers.call_regions import CallRegions
+from llmk_parsers.tools import hermes
+
+_OPEN = "<tool_call>"
+_CLOSE = "</tool_call>"
+
+
+class Ernie45(CallRegions):
+    """The tags around text are dropped."""
+
+    PAIRS: ClassVar = {_OPEN: _CLOSE}
+    DROPPED = ("<response>", "</response>")
+    WHITE_SPACE = "trimmed"
+
+
+WRITER = hermes.WRITER
+
+EXAMPLES = (
+    f"<response>\nI look.\n</response>\n{_OPEN}\n{WEATHER}\n{_CLOSE}",
+    f"{_OPEN}\n{NOW}\n{_CLOSE}\n{_OPEN}\n{WEATHER}\n{_CLOSE}\n",
+)
