@@ -125,7 +125,7 @@ def matches(grammar: str, text: str) -> bool:
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "name": "weather",
         "parameters": {
@@ -152,7 +152,7 @@ GOOD: list[list[tuple[str, dict[str, Any]]]] = [
     [("weather", {"city": "x", "days": 1, "note": None, "at": {"x": 1}})],
     [("now", {})],
 ]
-BAD = {
+BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "unknown tool": ("other", {}),
     "missing argument": ("weather", {"city": "Oslo"}),
     "wrong type": ("weather", {"city": "Oslo", "days": 1.5}),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmk_parsers.schema_values import Schema
+from llmk_parsers.schema_values import Schema, decoded, fitted
 from llmk_parsers.tag_calls import NAMED, TagCalls, Tags
 from llmk_parsers.tag_writer import TagWriter
 
@@ -21,8 +21,9 @@ def unwrapped(pairs: Sequence[tuple[str, Any]], tool: Schema) -> Mapping[str, An
     arguments = dict(pairs)
     if len(arguments) == 1:
         (inner,) = arguments.values()
+        inner = decoded(inner, Schema({})) if isinstance(inner, str) else inner
         if isinstance(inner, dict) and inner.keys() <= tool.names:
-            return inner
+            return {name: fitted(value, tool.member(name)) for name, value in inner.items()}
     return arguments
 
 

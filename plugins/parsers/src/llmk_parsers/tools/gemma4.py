@@ -24,6 +24,7 @@ class Gemma4(MarkedCalls):
     """Strings stand between markers, other values as they are; objects and arrays are as in JSON, but for quotes. A
     value without quotes is read by the tool's schema, or as JSON, or is a string."""
 
+    STRIP = True
     MARKS: ClassVar[QuoteMarks] = QuoteMarks(
         call="<|tool_call>", list_ends=("<tool_call|>",), fillers=("}", ")"), quote='<|"|>'
     )

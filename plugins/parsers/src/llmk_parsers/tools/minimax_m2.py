@@ -9,6 +9,7 @@ from llmk_parsers.tag_writer import TagWriter
 class MiniMaxM2(TagCalls):
     """Calls of unknown tools are dropped: nothing can run them, and their tags are no answer."""
 
+    STRIP = True
     MARKS = Tags(
         lists=("<minimax:tool_call>",),
         list_ends=("</minimax:tool_call>",),

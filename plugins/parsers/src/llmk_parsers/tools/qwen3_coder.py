@@ -42,6 +42,7 @@ def function_writer(tags: Tags) -> TagWriter:
 class Qwen3Coder(TagCalls):
     """Any number of calls between tags, which may be missing. A value stands on lines of its own, or not."""
 
+    STRIP = True
     MARKS = function_tags("<tool_call>", "</tool_call>")
 
 

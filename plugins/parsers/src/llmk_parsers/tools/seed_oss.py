@@ -9,6 +9,7 @@ from llmk_parsers.tools import qwen3_coder
 class SeedOss(TagCalls):
     """See :class:`~llmk_parsers.tools.qwen3_coder.Qwen3Coder`."""
 
+    STRIP = True
     MARKS = qwen3_coder.function_tags("<seed:tool_call>", "</seed:tool_call>")
 
 
