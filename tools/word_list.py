@@ -36,6 +36,8 @@ DATA = {
 
 ALLOWED = {
     "tool▁calls▁begin": "DeepSeek's control token",
+    "begin_tool": "markers of PLaMo",
+    "begin_think": "markers of PLaMo",
     "tool▁call▁begin": "DeepSeek's control token",
     "tool_calls_begin": "Step's control token",
     "tool_call_begin": "Step's and Kimi's control token",
