@@ -32,7 +32,6 @@ CALLED_BY_NAME = ("llmk_*", "pytest_*", "test_*", "__getattr__", "__init_subclas
 CALLED_BY_DECORATOR = ("@router.*", "@model_validator", "@field_validator", "@pytest.fixture")
 
 KEPT = {
-    "aclose": "contextlib.aclosing calls it",
     "capture_signals": "overrides uvicorn's",
     "send_400_response": "overrides uvicorn's",
     "launch_metadata": "the compiler of kernels calls it",

@@ -39,6 +39,8 @@ ALLOWED = {
     "BEGIN IMMEDIATE": "a statement of SQLite",
     '"begin"': "a field of vLLM's structural tags",
     "'begin'": "a field of vLLM's structural tags",
+    "begin_tool": "markers of PLaMo",
+    "begin_think": "markers of PLaMo",
     "tool▁call▁begin": "DeepSeek's control token",
     "tool_calls_begin": "Step's control token",
     "tool_call_begin": "Step's and Kimi's control token",

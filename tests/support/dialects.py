@@ -28,7 +28,8 @@ def make(key: str, context: ParserContext | None = None) -> Any:
 
 def examples(key: str) -> Sequence[str]:
     """The spec's examples."""
-    found: Sequence[str] = load(SPECS[key].examples)
+    where = SPECS[key].examples
+    found: Sequence[str] = load(where) if where else ()
     return found
 
 

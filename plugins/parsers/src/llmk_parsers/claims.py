@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from llmk.api import OK, ParserQuery, Verdict, no
@@ -27,6 +28,13 @@ def lacks(query: ParserQuery, *texts: str) -> Verdict:
     return no("chat_template", wanted=f"none that mentions {present[0]}", found="does") if present else OK
 
 
+def option(query: ParserQuery, name: str) -> Verdict:
+    """The chat template reads the variable ``name``."""
+    if re.search(rf"(?<![\w.'\"<-]){re.escape(name)}(?![\w-])", template_of(query)):
+        return OK
+    return no("chat_template", wanted=f"a template that reads {name}", found="doesn't")
+
+
 def is_model(query: ParserQuery, *names: str) -> Verdict:
     """The config's ``model_type``, in lower case, starts with one of ``names``."""
     found = model_type(query)
@@ -45,3 +53,8 @@ def model_type(query: ParserQuery) -> str:
     """The config's ``model_type`` in lower case."""
     found: Any = query.checkpoint.config.get("model_type")
     return found.lower() if isinstance(found, str) else ""
+
+
+def only_by_name(query: ParserQuery, *, like: str) -> Verdict:
+    """No checkpoint: the parser is a name that users know for what ``like`` does, or a choice of theirs."""
+    return mentions(query, "") & no("by_name", wanted="its name in [select]", found="detection", hint=f"see {like}")

@@ -131,7 +131,7 @@ class MarkedCalls(ToolMachine):
     def _in_list(self) -> bool:
         """State between calls."""
         marks, skipped = self.MARKS, self._skip_space()
-        marker = self._next_is(marks.call, *marks.fillers, *(marks.list_ends if self._calls_here else ()))
+        marker = self._next_is(marks.call, *marks.fillers, *marks.list_ends)
         if self._calls_here:
             self._say(skipped)
         else:
@@ -142,12 +142,21 @@ class MarkedCalls(ToolMachine):
         if marker in marks.fillers:
             if not self._calls_here:
                 self._opening.append(marker)
+        elif marker in marks.list_ends and not self._calls_here:
+            self._drop_empty()
         elif marker:
             self._saw(marker)
         else:
             self._give_up()
             self._to_content()
         return True
+
+    def _drop_empty(self) -> None:
+        """A list ended without a call."""
+        self._raw = None
+        self._opening.clear()
+        self._list_open = False
+        self._state = self._content
 
     def _to_content(self) -> None:
         self._list_open = self._calls_here > 0

@@ -14,19 +14,20 @@ def dialect(
     parser: str,
     claims: Callable[[ParserQuery], Verdict],
     summary: str,
+    *,
+    module: str = "",
     **more: Any,
 ) -> ParserSpec:
-    """The spec of the class ``parser`` in the module ``name`` of the package for ``kind``, with the module's
-    ``EXAMPLES``. ``more``: other fields of :class:`~llmk.api.ParserSpec`."""
-    where = f"llmk_parsers.{kind}.{module_of(name)}"
+    """The spec of the class ``parser`` in the module ``name`` (or ``module``) of the package for ``kind``, with the
+    module's ``EXAMPLES``. ``more``: other fields of :class:`~llmk.api.ParserSpec`."""
+    where = f"llmk_parsers.{kind}.{module or module_of(name)}"
     return ParserSpec(
         id=f"parsers.{name}",
         name=name,
         implementation=f"{where}:{parser}",
         claims=claims,
-        examples=f"{where}:EXAMPLES",
         summary=summary,
-        **more,
+        **{"examples": f"{where}:EXAMPLES", **more},
     )
 
 

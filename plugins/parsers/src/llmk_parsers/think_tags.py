@@ -8,17 +8,11 @@ from typing import ClassVar
 from llmk.api import ParserContext, ReasoningDelta, TextDelta
 from llmk_parsers.machine import Machine, markers
 
-_CALLS = {
-    "<tool_call>": "</tool_call>",
-    "<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>",
-}
-"""The tags of tool calls in dialects with think tags."""
-
+_CALLS = (("<tool_call>", "</tool_call>"), ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"))
 _CALL_STARTS = (
     *(f"<tool_call>{space}{body}" for space in ("", "\n") for body in ('{"', "<function=")),
     "<｜tool▁calls▁begin｜>",
 )
-"""The unambiguous start of a call: inside reasoning, a mention of the tag alone does not count."""
 
 
 class ThinkTags(Machine):
@@ -32,60 +26,90 @@ class ThinkTags(Machine):
     model's mistake, and dropped. A block of only white space is not reasoning.
     """
 
-    OPEN: ClassVar[str] = "<think>"
-    CLOSE: ClassVar[str] = "</think>"
+    OPEN: ClassVar[tuple[str, ...]] = ("<think>",)
+    CLOSE: ClassVar[tuple[str, ...]] = ("</think>",)
+    SWITCHES: ClassVar[tuple[str, ...]] = ()
+    """The template's options that turn reasoning on and off. If there are none, the request can't."""
+    THINKS: ClassVar[bool] = True
+    """Whether text starts inside a block if neither the prompt nor the request shows it."""
+    ANYWHERE: ClassVar[bool] = False
+    """Whether an opening tag counts wherever it is, as it is a special token that text does not mention."""
+    TRIM: ClassVar[bool] = False
+    """Whether a line break before the closing tag belongs to the tag."""
+    LEAD: ClassVar[str] = ""
+    """Characters that are dropped from the start of the content after a block."""
+    CALLS: ClassVar[tuple[tuple[str, str], ...]] = _CALLS
+    """The tags of tool calls, of which all is content."""
+    CALL_STARTS: ClassVar[tuple[str, ...]] = _CALL_STARTS
+    """The unambiguous start of a call: inside reasoning, a mention of the tag alone does not count."""
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
-        self._in_reasoning = markers(self.OPEN, self.CLOSE, *_CALL_STARTS)
-        self._in_content = markers(self.OPEN, self.CLOSE, *_CALLS)
-        self._in_call = markers(*_CALLS.values())
+        self._in_reasoning = markers(*self.OPEN, *self.CLOSE, *self.CALL_STARTS)
+        self._calls = tuple(start for start, _ in self.CALLS)
+        self._in_content = markers(*self.OPEN, *self.CLOSE, *self._calls)
+        self._in_call = markers(*(end for _, end in self.CALLS)) if self.CALLS else None
         self._fresh = True
         self._mentioned = 0
         """Number of opening tags that the content mentions and has not closed."""
         self._blank: list[str] = []
+        self._leads = False
+        self._break = ""
+        """The line break at the end of the reasoning so far, if it may belong to the closing tag."""
         self._state = self._reasoning if self._thinks(context) else self._content
 
     def _thinks(self, context: ParserContext) -> bool:
         tail = context.prompt_tail.rstrip()
-        if tail.endswith((self.OPEN, self.CLOSE)):
-            return tail.endswith(self.OPEN)
+        opened = tail.endswith(tuple(tag.rstrip() for tag in self.OPEN))
+        if opened or tail.endswith(self.CLOSE):
+            return opened
         return self._switch(context)
 
     def _switch(self, context: ParserContext) -> bool:
         """Whether reasoning is on, if the prompt does not show it."""
-        return True
+        if self.SWITCHES and context.thinking is not None:
+            return context.thinking
+        given = (bool(context.template_options[name]) for name in self.SWITCHES if name in context.template_options)
+        return next(given, self.THINKS)
 
     def _reasoning(self) -> bool:
         text, marker = self._read_until(self._in_reasoning)
         self._think(text)
-        if marker == self.OPEN:
+        if marker in self.OPEN:
             if self._fresh:
                 self._blank.clear()
             else:
                 self._think(marker)
-        elif marker == self.CLOSE:
+        elif marker in self.CLOSE:
+            self._break = ""
+            self._leads = bool(self.LEAD)
             self._enter(self._content)
         elif marker:
+            self._end_thought()
             self._out.append(TextDelta(marker))
             self._enter(self._call)
+        elif self._ended:
+            self._end_thought()
         return bool(marker)
 
     def _content(self) -> bool:
         text, marker = self._read_until(self._in_content)
         self._say(text)
-        if marker == self.OPEN and self._fresh:
+        if marker in self.OPEN and (self._fresh or self.ANYWHERE):
             self._enter(self._reasoning)
-        elif marker == self.CLOSE and not self._mentioned:
+        elif marker in self.CLOSE and not self._mentioned:
             pass
         elif marker:
-            self._mentioned += {self.OPEN: 1, self.CLOSE: -1}.get(marker, 0)
+            self._mentioned += (marker in self.OPEN) - (marker in self.CLOSE)
             self._say(marker)
-            if marker in _CALLS:
+            if marker in self._calls:
                 self._enter(self._call)
         return bool(marker)
 
     def _call(self) -> bool:
+        if self._in_call is None:
+            self._enter(self._content)
+            return True
         text, marker = self._read_until(self._in_call)
         self._say(text + marker)
         if marker:
@@ -98,6 +122,10 @@ class ThinkTags(Machine):
         self._blank.clear()
 
     def _think(self, text: str) -> None:
+        if self.TRIM and text:
+            text = self._break + text
+            self._break = "\n" if text.endswith("\n") else ""
+            text = text.removesuffix("\n")
         if self._fresh and not text.strip():
             self._blank.append(text)
         elif text:
@@ -105,7 +133,16 @@ class ThinkTags(Machine):
             self._blank.clear()
             self._fresh = False
 
+    def _end_thought(self) -> None:
+        """The block ended without a closing tag."""
+        if self._break and not self._fresh:
+            self._out.append(ReasoningDelta(self._break))
+        self._break = ""
+
     def _say(self, text: str) -> None:
+        if self._leads:
+            text = text.lstrip(self.LEAD)
+            self._leads = not text
         if text:
             self._out.append(TextDelta(text))
             self._fresh = self._fresh and not text.strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmk.api import ParserContext
 from llmk_parsers.think_tags import ThinkTags
 
 EXAMPLES = (
@@ -17,7 +16,4 @@ EXAMPLES = (
 class Qwen3(ThinkTags):
     """Think tags with an option that the request may set."""
 
-    def _switch(self, context: ParserContext) -> bool:
-        if context.thinking is not None:
-            return context.thinking
-        return bool(context.template_options.get("enable_thinking", True))
+    SWITCHES = ("enable_thinking",)

@@ -51,6 +51,13 @@ class Gemma4(MarkedCalls):
         self._quoted = False
 
     def _name(self) -> bool:
+        empty = self._next_is(*self.MARKS.list_ends)
+        if empty is None or (self._at == len(self._text) and not self._ended):
+            return False
+        if empty:
+            self._at += len(empty)
+            self._drop_empty()
+            return True
         header = self._read_header(self.HEADER_END, _NAME, _NAME_SO_FAR)
         if header is None:
             return False

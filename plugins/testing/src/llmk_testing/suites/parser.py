@@ -132,7 +132,7 @@ def check_plain(make: Factory) -> None:
     text = PLAIN * 8
     parsers.check_hold_back(make, text)
     answer = parsers.parse(make, [text])
-    assert text in (answer.content, answer.reasoning), f"{text!r} became {answer}"
+    assert any(text in whole for whole in (answer.content, answer.reasoning)), f"{text!r} became {answer}"
 
 
 def check_ends(make: Factory, examples: Callable[[], Sequence[str]]) -> None:

@@ -1,0 +1,19 @@
+"""Reasoning of ERNIE 4.5 and X1: think tags and response tags."""
+
+from __future__ import annotations
+
+from llmk_parsers.answer_tags import AnswerTags
+
+EXAMPLES = (
+    "<think>\nTwelve plus thirty.\n</think>\n\n<response>\n42\n</response>\n",
+    "The block is open.\n</think>\n\nParis.",
+)
+"""Answers as models write them, for the conformance kit."""
+
+
+class Ernie45(AnswerTags):
+    """Think tags of a model that always thinks, and whose line breaks after the closing tag belong to it."""
+
+    LEAD = "\n"
+    ANSWER = ("<response>", "</response>")
+    TRIM_ANSWER = False

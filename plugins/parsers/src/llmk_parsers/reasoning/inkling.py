@@ -1,0 +1,28 @@
+"""Reasoning of Inkling: messages of the model, each with a token that says what its content is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from llmk_parsers.sections import Kind, Sections
+
+EXAMPLES = (
+    "<|content_thinking|>Twelve plus thirty.<|end_message|><|message_model|><|content_text|>42<|end_message|>",
+    '<|content_thinking|>I look.<|end_message|><|message_model|><|content_invoke_tool_json|>{"name": "find", '
+    '"args": {"q": "x"}}<|end_message|>',
+    "<|content_text|>Paris.",
+)
+"""Answers as models write them, for the conformance kit."""
+
+
+class Inkling(Sections):
+    """Messages of thoughts, text and calls."""
+
+    SECTIONS: ClassVar[Mapping[str, Kind]] = {
+        "<|content_thinking|>": "reasoning",
+        "<|content_text|>": "content",
+        "<|content_invoke_tool_json|>": "call",
+        "<|message_model|>": "content",
+        "<|end_message|>": "content",
+    }

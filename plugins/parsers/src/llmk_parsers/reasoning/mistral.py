@@ -1,0 +1,23 @@
+"""Reasoning of Magistral, Ministral and Mistral Small 4: ``[THINK]`` and ``[/THINK]``."""
+
+from __future__ import annotations
+
+from llmk_parsers.think_tags import ThinkTags
+
+EXAMPLES = (
+    "[THINK]Twelve plus thirty.[/THINK]42",
+    "First [THINK]a[/THINK] then b.",
+    '[THINK]I look.[/THINK][TOOL_CALLS]find[ARGS]{"q": "x"}',
+)
+"""Answers as models write them, for the conformance kit."""
+
+
+class Mistral(ThinkTags):
+    """Special tokens, which the model writes itself, maybe after some content."""
+
+    OPEN = ("[THINK]",)
+    CLOSE = ("[/THINK]",)
+    THINKS = False
+    ANYWHERE = True
+    CALLS = ()
+    CALL_STARTS = ("[TOOL_CALLS]",)

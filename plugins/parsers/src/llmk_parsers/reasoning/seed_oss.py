@@ -1,0 +1,21 @@
+"""Reasoning of Seed-OSS: ``<seed:think>`` and ``</seed:think>``."""
+
+from __future__ import annotations
+
+from llmk_parsers.think_tags import ThinkTags
+
+EXAMPLES = (
+    "<seed:think>Twelve plus thirty.</seed:think>42",
+    "I look.<seed:tool_call>\n<function=find>\n</function>\n</seed:tool_call>",
+    "The block is open.</seed:think>Paris.",
+)
+"""Answers as models write them, for the conformance kit."""
+
+
+class SeedOss(ThinkTags):
+    """Tags with a namespace; the budget that a request may set is reflected upon inside of a block."""
+
+    OPEN = ("<seed:think>",)
+    CLOSE = ("</seed:think>",)
+    CALLS = (("<seed:tool_call>", "</seed:tool_call>"),)
+    CALL_STARTS = ("<seed:tool_call>\n<function=", "<seed:tool_call><function=")

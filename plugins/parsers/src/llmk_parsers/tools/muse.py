@@ -1,0 +1,77 @@
+"""Tool calls of Muse and Muse Glimmer: messages to a tool, with ``<atem:invoke name="…">`` tags."""
+
+from __future__ import annotations
+
+from llmk.api import Event, ParserContext, TextDelta
+from llmk_parsers.channels import ChannelReasoning, Kind
+from llmk_parsers.muse_channels import MuseChannels
+from llmk_parsers.tag_calls import TagCalls, Tags
+from llmk_parsers.tag_writer import TagWriter
+
+_LIST, _LIST_END = "<atem:function_calls>", "</atem:function_calls>"
+WRITER = TagWriter(
+    trigger=_LIST,
+    markers=(_LIST, _LIST_END),
+    before=f"{_LIST}\n",
+    opening='<atem:invoke name="',
+    after_name='">\n',
+    key='<atem:parameter name="',
+    after_key='">',
+    after_value="</atem:parameter>\n",
+    closing="</atem:invoke>",
+    after=f"\n{_LIST_END}",
+    stops=("</atem:parameter>", "<atem:parameter name=", "</atem:invoke>"),
+)
+EXAMPLES = (
+    f'<|start|>assistant to=find<|message|>{_LIST}\n<atem:invoke name="find">\n<atem:parameter name="q">x'
+    f"</atem:parameter>\n</atem:invoke>\n{_LIST_END}<|eom|>",
+    f'I look.{_LIST}\n<atem:invoke name="a.b">\n</atem:invoke>\n<atem:invoke name="c">\n<atem:parameter name="n">1'
+    f"</atem:parameter>\n</atem:invoke>\n{_LIST_END}",
+    " to=self<|message|>No <atem:invoke yet.<|eom|><|start|>assistant to=user<|message|>Paris.<|eom|>",
+)
+"""Answers as models write them, for the conformance kit."""
+
+
+class _Bodies(MuseChannels, ChannelReasoning):
+    """The bodies of messages to users and tools, without headers."""
+
+    JOINT = ""
+
+    def _kind_of(self, header: str) -> Kind:
+        kind = super()._kind_of(header)
+        return "content" if kind == "call" else "hidden" if kind == "reasoning" else kind
+
+
+class _Calls(TagCalls):
+    """The calls in the body of a message."""
+
+    MARKS = Tags(
+        lists=(_LIST,),
+        list_ends=(_LIST_END,),
+        bare=False,
+        call="<atem:invoke",
+        call_end="</atem:invoke>",
+        key="<atem:parameter",
+        value_end="</atem:parameter>",
+        value_stops=("<atem:parameter name=", "</atem:invoke>"),
+    )
+
+
+class Muse:
+    """Calls in messages, and content. Where no reasoning parser has read it before, reasoning is dropped."""
+
+    def __init__(self, context: ParserContext) -> None:
+        self._bodies = _Bodies(ParserContext())
+        self._calls = _Calls(context)
+
+    def push(self, text: str) -> list[Event]:
+        """Takes the next piece of text; returns what is now certain."""
+        return self._read(self._bodies.push(text))
+
+    def finish(self) -> list[Event]:
+        """The text has ended: returns what was held back."""
+        return [*self._read(self._bodies.finish()), *self._calls.finish()]
+
+    def _read(self, events: list[Event]) -> list[Event]:
+        texts = [event.text for event in events if isinstance(event, TextDelta)]
+        return [event for text in texts for event in self._calls.push(text)]
