@@ -33,19 +33,33 @@ def _muse_glimmer(query: ParserQuery) -> Verdict:
 
 
 REASONING_PARSERS = [
-    _tokens("apertus", "Apertus", _says("<|inner_prefix|>"), "<|inner_prefix|> and <|inner_suffix|>"),
+    _tokens(
+        "apertus",
+        "Apertus",
+        _says("<|inner_prefix|>"),
+        "<|inner_prefix|> and <|inner_suffix|>",
+        markers=("<|inner_prefix|>", "<|inner_suffix|>"),
+    ),
     _tokens("command", "Command", _says("<|START_THINKING|>"), "sections of Cohere's models"),
     _family("exaone", "Exaone", _exaone, "think or thought tags"),
-    _tokens("gemma4", "Gemma4", _says("<|channel>"), "<|channel>thought and <channel|>"),
+    _tokens(
+        "gemma4",
+        "Gemma4",
+        _says("<|channel>"),
+        "<|channel>thought and <channel|>",
+        markers=("<|channel>", "<channel|>"),
+    ),
     _family("granite", "Granite", _says("Here is my thought process"), "sentences that announce thoughts"),
     _tokens("inkling", "Inkling", _says("<|content_thinking|>"), "messages whose tokens say what they are"),
     _tokens("k2_horizon", "K2Horizon", _says("<ifm|think"), "tags for three depths of thinking"),
-    _family("kimi", "Kimi", _says("◁think▷"), "tags of triangles"),
-    _tokens("minimax_m3", "MiniMaxM3", _says("<mm:think>"), "<mm:think> tags"),
-    _tokens("mistral", "Mistral", _says("[THINK]"), "[THINK] and [/THINK]"),
+    _family("kimi", "Kimi", _says("◁think▷"), "tags of triangles", markers=("◁think▷", "◁/think▷")),
+    _tokens("minimax_m3", "MiniMaxM3", _says("<mm:think>"), "<mm:think> tags", markers=("<mm:think>", "</mm:think>")),
+    _tokens("mistral", "Mistral", _says("[THINK]"), "[THINK] and [/THINK]", markers=("[THINK]", "[/THINK]")),
     _tokens("muse", "Muse", _muse, "messages to self"),
     _tokens("muse_glimmer", "MuseGlimmer", _muse_glimmer, "messages to self", module="muse"),
     _tokens("openai_gptoss", "OpenAIGptOss", _says("<|channel|>", "analysis"), "harmony's channel analysis"),
     _tokens("plamo3", "Plamo3", _says("<|plamo:"), "begin_think and end_think"),
-    _tokens("seed_oss", "SeedOss", _says("<seed:think>"), "<seed:think> tags"),
+    _tokens(
+        "seed_oss", "SeedOss", _says("<seed:think>"), "<seed:think> tags", markers=("<seed:think>", "</seed:think>")
+    ),
 ]
