@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.serve.protocol.base import Body, Entries, Refused, invalid
@@ -17,8 +17,18 @@ from llmk.serve.protocol.sampling import TokenId
 Positive = Annotated[int, Field(ge=1)]
 
 
+def _nullable(schema: dict[str, Any]) -> None:
+    """Has a schema say that fields with a default may be null, which is the default."""
+    for name, field in schema["properties"].items():
+        if "default" in field and {"type": "null"} not in field.get("anyOf", ()):
+            about = {key: field.pop(key) for key in ("default", "description", "title") if key in field}
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **about}
+
+
 class PooledFields(Body):
     """Fields of all these bodies."""
+
+    model_config = ConfigDict(json_schema_extra=_nullable)
 
     model: str | None = Field(default=None, description="the name of the served model")
     truncate_prompt_tokens: Literal[-1] | Positive | None = Field(
@@ -62,7 +72,7 @@ class InputFields(PooledFields):
 class EmbeddingRequest(InputFields):
     """The body of a request for embeddings."""
 
-    encoding_format: Literal["float", "base64"] | None = Field(
+    encoding_format: Literal["float", "base64"] = Field(
         default="float", description="base64: of 32-bit floating-point numbers, the low bytes first"
     )
     dimensions: Positive | None = Field(default=None, description="keep so many of an embedding's first numbers")
