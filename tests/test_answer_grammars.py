@@ -240,10 +240,11 @@ def test_errors_name_the_field(checker: GrammarChecker, fields: dict[str, Any], 
     assert message in caught.value.message
 
 
-def test_what_can_not_be_enforced_of_other_tools_is_any_object(checker: GrammarChecker, matches: Any) -> None:
+def test_of_what_can_not_be_enforced_names_are_left(checker: GrammarChecker, matches: Any) -> None:
     odd = tool("f", x={"type": "string", "pattern": "(?=a)"})
     grammar = made(checker, tools=[odd], tool_choice="required")
-    assert matches(grammar, written("f", '{"y": 1}')) is True
+    assert matches(grammar, written("f", '{"x": 1}')) is True
+    assert matches(grammar, written("f", "{}")) is False, "it is required"
 
 
 @pytest.mark.parametrize(

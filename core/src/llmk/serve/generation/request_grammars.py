@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmk.api import RequestError
+from llmk.api import CallWriter, RequestError
 from llmk.engine.wire.grammar_params import PARAM, GrammarParams
 from llmk.kernel.first_party import how_to_install
 from llmk.serve.generation.output_grammar import Calls, Reasoning, as_grammar, compose
@@ -48,7 +48,10 @@ class RequestGrammars:
         if content is None and calls is None:
             return None
         markers = self._dialect.reasoning.markers if self._dialect.reasoning else ("", "")
-        return compose(content, calls, Reasoning.of(markers, tail, thinking), self._marker)
+        try:
+            return compose(content, calls, Reasoning.of(markers, tail, thinking), self._marker)
+        except ValueError as error:
+            raise RequestError(f"calls of these tools can't be enforced: {error}", param="tools") from error
 
     def _calls(self, request: ChatRequest, tools: Tools) -> Calls | None:
         """The calls that are enforced: those that must come, those of strict tools, and those that may come instead of
@@ -63,25 +66,36 @@ class RequestGrammars:
             return None  # arguments of strict tools are checked when they are complete
         if not (kind.writer.trigger or request.must_call or request.grammar):
             return None  # the same, where any object in free text may be a call
-        checked = [self._enforceable(function, strict=function["name"] in strict) for function in functions]
+        checked = [
+            self._enforceable(kind.writer, function, strict=function["name"] in strict) for function in functions
+        ]
         return Calls(kind.writer, checked, request.parallel_tool_calls, request.must_call)
 
-    def _enforceable(self, function: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
-        """A function whose schema can be enforced. One that can't is an error for a strict tool, and means any object
-        for others."""
-        schema = {"type": "object", **(function.get("parameters") or {})}
+    def _enforceable(self, writer: CallWriter, function: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+        """A function whose schema can be enforced in the dialect. One that can't is an error for a strict tool; for
+        others, the names of arguments are left of it."""
+        what = f"the parameters of the strict tool {function['name']!r}"
+        checked = {**function, "parameters": {"type": "object", **(function.get("parameters") or {})}}
         try:
-            self._checker.check(GrammarParams(json=schema))
-        except RequestError as error:
-            if strict:
-                what = f"the parameters of the strict tool {function['name']!r}"
-                raise RequestError(error.message.replace(PARAM, what, 1), param="tools", hint=error.hint) from None
-            schema = {"type": "object"}
-        return {**function, "parameters": schema}
+            self._checker.check(GrammarParams(json=checked["parameters"]))
+            writer.grammar([checked], many=False, marker=json.dumps)
+        except (RequestError, ValueError) as error:  # of the schema, or of the writer
+            if not strict:
+                return {**function, "parameters": _loose(checked["parameters"])}
+            message = str(error).replace(PARAM, what, 1)
+            raise RequestError(message if what in message else f"{what}: {message}", param="tools") from None
+        return checked
 
     def _marker(self, text: str) -> str:
         token = self._tokenizer.control_id(text)
         return json.dumps(text) if token is None else f"<[{token}]>"
+
+
+def _loose(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema with the names of arguments alone."""
+    names = [name for name in schema.get("properties") or () if isinstance(name, str)]
+    required = [name for name in schema.get("required") or () if name in names]
+    return {"type": "object", "properties": {name: {} for name in names}, "required": required}
 
 
 def _no_calls(kind: ParserKind) -> RequestError:
