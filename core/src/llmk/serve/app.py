@@ -24,7 +24,7 @@ from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from llmk.serve.routes import chat, completions, io, models, pins, tokens
+from llmk.serve.routes import chat, completions, invocations, io, models, pins, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import Refusal
@@ -58,7 +58,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
     taken = set()
-    for routes in (chat, completions, io, models, tokens, pins, service_routes):
+    for routes in (chat, completions, invocations, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
         taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
     app.include_router(router_of(service.routes, taken))

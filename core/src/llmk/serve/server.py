@@ -56,7 +56,8 @@ class Server(uvicorn.Server):
     def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
         """Creates the server for an engine, with the engine's settings."""
         section, dialect = engine.boot.settings.config.server, Dialect.choose(engine.boot)
-        return cls(Service(engine, dialect, section, workers, spans, load_routes(engine.boot.registry)), tls)
+        limits, routes = engine.boot.settings.config.limits, load_routes(engine.boot.registry)
+        return cls(Service(engine, dialect, section, workers, spans, routes, limits), tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Listens as uvicorn does, but with :class:`Connection` and a deadline for TLS handshakes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 import uuid
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from llmk.config.logs import request_id
-from llmk.config.schema import ServerSection
+from llmk.config.schema import LimitsSection, ServerSection
 from llmk.engine.text.io_processors import IOHost
 from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation.api_routes import PluginRoute
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.serve.metrics.spans import Spans
 
+logger = logging.getLogger(__name__)
+
+MOST_WARNINGS = 1000
+"""Unknown fields that are logged."""
 _SECRET = frozenset({"authorization", "cookie", "x-admin-key", "x-api-key"})
 """Headers that plugins don't get."""
 
@@ -64,6 +69,7 @@ class Service:
         workers: Workers,
         spans: Spans | None = None,
         routes: Mapping[str, PluginRoute] | None = None,
+        limits: LimitsSection | None = None,
     ) -> None:
         self.engine = engine
         self.workers = workers
@@ -75,6 +81,8 @@ class Service:
             self.metrics.listeners.append(partial(spans.end, engine.model_name))
         self.dialect = dialect
         self.routes = routes or {}
+        self.limits = limits or LimitsSection()
+        self._warned: set[str] = set()
 
     def head(self, context: RequestContext) -> dict[str, Any]:
         """The common fields of all responses. Equal fingerprints mean equal plans, so equal seeds give equal
@@ -94,7 +102,8 @@ class Service:
         """
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
         headers = _public_headers(request) if kind.startswith(ROUTE) else {}
-        work = Work(kind, context_of(request, id), info, headers)
+        ignores = self.config.unknown_fields == "warn"
+        work = Work(kind, context_of(request, id), info, headers, ignores)
         if request.method == "POST":
             preparing = self.workers.prepare(work, await request.body())
             prepared = await while_connected(preparing, request.receive, self.stopping)
@@ -102,7 +111,17 @@ class Service:
             prepared = await self.workers.prepare(work, b"null")
         if isinstance(prepared, Refused):
             raise Refusal(prepared)
+        if prepared.ignored:
+            request.state.ignored_fields = prepared.ignored
+            self._warn_of(prepared.ignored)
         return prepared
+
+    def _warn_of(self, fields: list[str]) -> None:
+        """Logs unknown fields of requests, once each."""
+        for name in fields:
+            if name not in self._warned and len(self._warned) < MOST_WARNINGS:
+                self._warned.add(name)
+                logger.warning("requests have the unknown field %r, which has no effect", name)
 
     def check_model(self, name: str | None) -> None:
         """Raises :class:`~llmk.serve.http.errors.UnknownModel` for a model that is not served here."""

@@ -21,7 +21,11 @@ router = APIRouter()
 @router.post("/v1/chat/completions", openapi_extra=body(ChatRequest))
 async def chat_completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Answers a conversation."""
-    made: Generation = await service.prepare("chat", request, new_id("chatcmpl"))
+    return answered(service, await service.prepare("chat", request, new_id("chatcmpl")))
+
+
+def answered(service: Service, made: Generation) -> Response:
+    """The answer to a conversation."""
     renderer = ChatRenderer(
         service.head(made.context),
         service.engine.tokenizer,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from llmk.serve.workers import served_model
 from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_embeddings
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.prepared_request import (
+    INVOCATION,
     ROUTE,
     Generation,
     Pinning,
@@ -52,6 +54,8 @@ from llmk.serve.workers.served_model import ServedModel
 MAKER, ENTRY = f"{__name__}:make", f"{__name__}:run"
 GROWTH = 16 << 20
 """A worker that took so many bytes more than at its start ends, so that they are given back."""
+_MOST_IGNORED, _LONGEST_NAME = 20, 64
+"""Limits of the names of ignored fields, and of the characters of each, that a response has."""
 _MOST_TEXT = 2000
 """Characters of an error's message: it may quote what was sent."""
 _FIRST = (
@@ -144,12 +148,17 @@ class RequestPreparer:
         return body
 
     def _made(self, kind: str, work: Work, body: Any, **options: bool) -> Prepared:
+        if kind == INVOCATION:
+            kind = "chat" if isinstance(body, dict) and "messages" in body else "text"
         schema, make = _KINDS[kind]
-        request = schema.model_validate(body)
+        ignored: list[str] | None = [] if work.ignores else None
+        request = schema.model_validate(body, context=ignored)
         model, adapters = getattr(request, "model", None), self._served.adapters
         errors.check_model(model, self._served.model_name, adapters)
         context = replace(work.context, adapter=model) if model in adapters else work.context
-        return make(self._builder_for(work), request, context, **options)
+        made = make(self._builder_for(work), request, context, **options)
+        made.ignored = [quote(name[:_LONGEST_NAME]) for name in list(dict.fromkeys(ignored or ()))[:_MOST_IGNORED]]
+        return made
 
     def _converted(self, route: PluginRoute, wanted: TranslatedRequest, made: Prepared | None) -> Prepared:
         """What was prepared for a plugin's route: with its options, or as its result."""
@@ -202,7 +211,9 @@ class _RequestBuilder:
 
     def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Generation:
         self._check_processors(request)
-        return self._generation(self._jobs.chat(request, context, fit=fit), request, logprobs=request.logprobs)
+        made = self._generation(self._jobs.chat(request, context, fit=fit), request, logprobs=request.logprobs)
+        made.chat = True
+        return made
 
     def text(self, request: CompletionRequest, context: RequestContext, *, fit: bool = False) -> Generation:
         self._check_processors(request)
@@ -260,7 +271,7 @@ class _RequestBuilder:
             raise RequestError(what, param="logits_processors")
 
 
-_KINDS: Mapping[str, tuple[type[Body], Callable[..., Prepared]]] = {
+_KINDS: Mapping[str, tuple[type[Body], Callable[..., Generation | Rendered | Pinning]]] = {
     "chat": (ChatRequest, _RequestBuilder.chat),
     "text": (CompletionRequest, _RequestBuilder.text),
     "tokenize": (TokenizeRequest, _RequestBuilder.tokenize),

@@ -17,6 +17,8 @@ from llmk.serve.http.json_response import JsonResponse
 
 ROUTE = "route:"
 """Precedes the id of a plugin's route in :attr:`Work.kind`."""
+INVOCATION = "invocation"
+"""The :attr:`Work.kind` of a chat or a text completion: whichever the body is for."""
 
 
 class Work(msgspec.Struct, array_like=True):
@@ -24,13 +26,14 @@ class Work(msgspec.Struct, array_like=True):
     after it.
 
     ``info`` is sent with each request, since it may be different after a restart of the engine. ``headers`` are those
-    of the request, for routes of plugins.
+    of the request, for routes of plugins. ``ignores``: unknown fields are no errors.
     """
 
     kind: str
     context: RequestContext
     info: EngineInfo
     headers: dict[str, str] = {}
+    ignores: bool = False
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
@@ -42,9 +45,10 @@ class Refused(msgspec.Struct, array_like=True, tag=True):
 
 
 class Rendered(msgspec.Struct, array_like=True, tag=True):
-    """The JSON response to a request that needs no engine."""
+    """The JSON response to a request that needs no engine. ``ignored`` are the names of unknown fields."""
 
     body: bytes
+    ignored: list[str] = []
 
 
 class Pinning(msgspec.Struct, array_like=True, tag=True):
@@ -53,12 +57,14 @@ class Pinning(msgspec.Struct, array_like=True, tag=True):
     context: RequestContext
     tokens: bytes
     seconds: float
+    ignored: list[str] = []
 
 
 class Generation(msgspec.Struct, array_like=True, tag=True):
     """A request for the engine. ``prompts`` are packed, and ``embeddings`` are those of each; empty: none has
     any. The other fields are those of :class:`~llmk.serve.generation.choice_deltas.Job`, and options for rendering the
-    response; ``options`` are those of a plugin's route.
+    response; ``options`` are those of a plugin's route. ``chat``: the request is a chat, not a text to continue.
+    ``ignored`` are the names of unknown fields.
     """
 
     context: RequestContext
@@ -73,6 +79,8 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     echo: list[str] = []
     embeddings: list[list[EmbeddingRun]] = []
     options: dict[str, Any] = {}
+    chat: bool = False
+    ignored: list[str] = []
 
     def job(self) -> Job:
         """What is to be generated."""
