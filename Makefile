@@ -19,7 +19,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 THREADS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test full unit lint contracts types dead security format size words docs site snapshot wheels carry kernels triton-versions clean distclean
+.PHONY: help demo test full unit clients lint contracts types dead security format size words docs site snapshot wheels carry kernels triton-versions clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ full: $(CHECKS) unit kernels ## Run everything: all slow tests too, and every ke
 
 unit: $(VENV)/.installed-test ## Run the tests alone. PYTEST_ARGS is passed on (--full: all); JOBS=1 runs them one at a time.
 	$(THREADS) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+clients: $(VENV)/.installed-test ## Run the suites of all client libraries, each at its newest version. Needs a package index; npm for Node's.
+	$(THREADS) $(BIN)/python -m pytest -q --full -rs tests/clients
 
 lint: $(VENV)/.installed-test ## Check style and formatting.
 	$(BIN)/ruff check --quiet --output-format concise .

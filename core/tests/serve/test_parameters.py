@@ -5,14 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from openai.types import chat as chat_types
 from openai.types import completion_create_params as text_params
+from openai.types import shared_params
 from openai.types.chat import completion_create_params as chat_params
 from scripted import ScriptedEngine
 from starlette.testclient import TestClient
 
 from llmk.engine.wire.grammar_params import GrammarParams
-from llmk.serve.protocol.chat import ChatRequest, Message, Tool
+from llmk.serve.protocol.chat import (
+    AllowedChoice,
+    AllowedTools,
+    ChatRequest,
+    Function,
+    Message,
+    NamedTool,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.sampling import StreamOptions
+from llmk.serve.protocol.structured import JsonSchema, ResponseFormat
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -76,12 +90,20 @@ TEXT: dict[str, tuple[Any, Any]] = {
 ELSEWHERE = {
     "chat": {
         *("model", "stream", "stream_options", "logprobs", "top_logprobs", "tool_choice", "continue_final_message"),
-        *("stop", "parallel_tool_calls", "guided_json", "response_format"),
+        *("stop", "parallel_tool_calls", "guided_json", "response_format", "verbosity", "prediction"),
     },
     "text": {"model", "stream", "stream_options", "echo", "prompt_embeds", "guided_json", "response_format"},
 }
 """Fields that change something else than a call of the engine; each has a test of its own."""
-NO_EFFECT = {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k"}
+NO_EFFECT = {
+    "user": "u",
+    "metadata": {"a": "b"},
+    "safety_identifier": "s",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "prompt_cache_options": {"mode": "implicit"},
+    "service_tier": "flex",
+}
 
 ROUTES = {
     "chat": ("/v1/chat/completions", ChatRequest, {"messages": [{"role": "user", "content": "hi"}]}, CHAT),
@@ -143,6 +165,75 @@ def test_the_fields_of_the_official_client_are_all_known() -> None:
     )
     for model, params in pairs:
         assert set(params.__annotations__) <= {*model.model_fields, *model.refused}
+
+
+PARAMS = {
+    chat_types.ChatCompletionAssistantMessageParam: Message,
+    chat_types.ChatCompletionDeveloperMessageParam: Message,
+    chat_types.ChatCompletionSystemMessageParam: Message,
+    chat_types.ChatCompletionToolMessageParam: Message,
+    chat_types.ChatCompletionUserMessageParam: Message,
+    chat_types.ChatCompletionContentPartTextParam: TextPart,
+    chat_types.ChatCompletionMessageFunctionToolCallParam: ToolCall,
+    chat_types.ChatCompletionFunctionToolParam: Tool,
+    chat_types.ChatCompletionNamedToolChoiceParam: NamedTool,
+    chat_types.ChatCompletionAllowedToolChoiceParam: AllowedTools,
+    chat_types.ChatCompletionAllowedToolsParam: AllowedChoice,
+    chat_types.ChatCompletionStreamOptionsParam: StreamOptions,
+    shared_params.FunctionDefinition: Function,
+    shared_params.response_format_json_schema.JSONSchema: JsonSchema,
+    shared_params.ResponseFormatJSONSchema: ResponseFormat,
+    shared_params.ResponseFormatJSONObject: ResponseFormat,
+    shared_params.ResponseFormatText: ResponseFormat,
+}
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=lambda params: params.__name__)
+def test_the_nested_fields_of_the_official_client_are_all_known(params: Any) -> None:
+    model = PARAMS[params]
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    assert set(params.__annotations__) <= {*names, *model.refused, *model.taken}
+
+
+TAKEN: list[dict[str, Any]] = [
+    {"role": "developer", "content": "x", "name": "boss"},
+    {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}, "prompt_cache_breakpoint": {}}]},
+    {"role": "assistant", "content": None},
+    {"role": "assistant", "content": None, "refusal": "No.", "annotations": [], "audio": None, "function_call": None},
+    {"role": "assistant", "content": "x", "tool_calls": [], "thinking_blocks": [], "reasoning_items": []},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "id": "m"},
+    {"role": "user", "content": "x", "tool_calls": []},
+]
+
+
+@pytest.mark.parametrize("message", TAKEN)
+def test_what_clients_send_back_is_taken(client: TestClient, message: dict[str, Any]) -> None:
+    body = {"messages": [message, {"role": "user", "content": "hi"}]}
+    response = client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+
+
+def test_a_hint_for_speed_has_no_effect(client: TestClient) -> None:
+    body = {**ROUTES["chat"][2], "prediction": {"type": "content", "content": "x"}, "verbosity": "low"}
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_unknown_fields_are_reported_where_they_are_not_refused(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client = serve(unknown_fields="warn")
+    tools = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}, "odd": 1}
+    message = {"role": "user", "content": "hi", "mood": "bad"}
+    body = {"messages": [message, message], "topk": 4, "ü,\n": 1, "tools": TOOLS, "tool_choice": tools}
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            response = client.post("/v1/chat/completions", json=body)
+            assert response.status_code == 200, response.text
+            names = response.headers["x-llmk-ignored-fields"].split(", ")
+            assert sorted(names) == ["%C3%BC%2C%0A", "mood", "odd", "topk"]
+    assert sum("'mood'" in record.message for record in caplog.records) == 1
+    many = client.post("/v1/chat/completions", json={**ROUTES["chat"][2], **{f"odd{n}": n for n in range(50)}})
+    assert many.headers["x-llmk-ignored-fields"].count(",") == 19
+    assert "x-llmk-ignored-fields" not in client.post("/v1/chat/completions", json=ROUTES["chat"][2]).headers
+    assert client.post("/v1/chat/completions", json={**body, "temperature": "hot"}).status_code == 400
 
 
 @pytest.mark.parametrize("name", ROUTES)
@@ -249,6 +340,11 @@ def test_types_are_strict(client: TestClient, field: str, value: Any) -> None:
             "messages[0].content[1].type",
         ),
         ({"messages": [{"role": "assistant", "content": "x", "function_call": {}}]}, "messages[0].function_call"),
+        ({"messages": [{"role": "user", "content": [{"type": "refusal"}]}]}, "messages[0].content[0].text"),
+        ({"verbosity": "wordy"}, "verbosity"),
+        ({"service_tier": "gold"}, "service_tier"),
+        ({"store": True}, "store"),
+        ({"prediction": "text"}, "prediction"),
         ({"tools": [{"type": "custom"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": "bad name!"}}]}, "tools[0].function.name"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name"),
@@ -275,7 +371,7 @@ def test_types_are_strict(client: TestClient, field: str, value: Any) -> None:
         ({"stream": True, "stream_options": {"include_use": True}}, "stream_options.include_use"),
         ({"chat_template_kwargs": {"enable_thinkin": True}}, "chat_template_kwargs.enable_thinkin"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"reasoning_effort": "highest"}, "reasoning_effort"),
     ],
 )
 def test_chat_refusals_name_the_place(client: TestClient, change: dict[str, Any], param: str) -> None:

@@ -187,7 +187,7 @@ def test_a_path_that_is_taken_is_left_out(
 
 def test_a_limit_can_be_lowered_to_what_fits(client: TestClient) -> None:
     body = {"say": "hi", "more": {"max_tokens": 10**6}}
-    assert "the model's context is" in client.post("/ask", json=body).json()["oops"]
+    assert "maximum context length is" in client.post("/ask", json=body).json()["oops"]
     assert client.post("/ask", json={**body, "fit": True}).status_code == 200
 
 

@@ -27,18 +27,21 @@ def test_templates_of_a_model_are_taken_together() -> None:
     [
         (THINKING, "none", {"enable_thinking": False}),
         (THINKING, "medium", {"enable_thinking": True}),
+        (THINKING, "high", {"enable_thinking": True}),
         (LEVELS, "high", {"reasoning_effort": "high"}),
+        (PLAIN, "none", {}),
+        (PLAIN, "high", {}),
     ],
 )
 def test_reasoning_effort(source: str, effort: str, options: dict[str, Any]) -> None:
     assert TemplateVariables({"default": source}).options({}, effort) == options
 
 
-@pytest.mark.parametrize(("source", "effort"), [(PLAIN, "none"), (THINKING, "high")])
-def test_reasoning_effort_that_cannot_be_honoured(source: str, effort: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        TemplateVariables({"default": source}).options({}, effort)
-    assert caught.value.param == "reasoning_effort"
+def test_verbosity() -> None:
+    wordy = TemplateVariables({"default": PLAIN + "{{ verbosity }}"})
+    assert wordy.options({}, None, "low") == {"verbosity": "low"}
+    assert wordy.options({"verbosity": "high"}, None, "low") == {"verbosity": "high"}
+    assert TemplateVariables({"default": PLAIN}).options({}, None, "low") == {}
 
 
 def test_switches_that_contradict_each_other() -> None:

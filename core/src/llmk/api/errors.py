@@ -93,7 +93,10 @@ class RequestError(LlmkError):
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt, or the prompt plus the requested output, is longer than the model's context."""
+    """The prompt, or the prompt plus the requested output, is longer than the model's context.
+
+    Clients find it by the words "this model's maximum context length is", which the message of OpenAI's API has.
+    """
 
     code = "context_length_exceeded"
 

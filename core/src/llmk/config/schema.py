@@ -296,6 +296,10 @@ class ServerSection(Section):
     plugin_seconds: Annotated[float, Field(gt=0)] = Field(
         default=5.0, description="Time limit of a call of a parser or IO processor, after which its request fails."
     )
+    unknown_fields: Literal["refuse", "warn"] = Field(
+        default="refuse",
+        description="Of requests. warn: they have no effect, and the header x-llmk-ignored-fields has their names.",
+    )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
     log_format: Literal["text", "json"] = Field(default="text", description="json: one JSON object per line.")

@@ -22,14 +22,26 @@ from llmk.serve.http.limits import Limits
 from llmk.serve.integrity import check_integrity
 from llmk.serve.metrics.access_log import AccessLogMiddleware
 from llmk.serve.plugin_routes import RouteResponses, router_of
-from llmk.serve.routes import chat, completions, conversations, files, io, models, pins, pooling, responses, tokens
+from llmk.serve.routes import (
+    chat,
+    completions,
+    conversations,
+    files,
+    invocations,
+    io,
+    models,
+    pins,
+    pooling,
+    responses,
+    tokens,
+)
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import Refusal
 
 _ROUTES = (
     *(chat, completions, pooling, responses, conversations, files, batch_routes),
-    *(io, models, tokens, pins, service_routes),
+    *(invocations, io, models, tokens, pins, service_routes),
 )
 
 

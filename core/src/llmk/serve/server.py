@@ -60,7 +60,8 @@ class Server(uvicorn.Server):
         """Creates the server for an engine, with the engine's settings."""
         config, dialect = engine.boot.settings.config, Dialect.choose(engine.boot)
         routes = load_routes(engine.boot.registry)
-        return cls(Service(engine, dialect, config.server, workers, spans, routes, config.storage), tls)
+        service = Service(engine, dialect, config.server, workers, spans, routes, config.storage, config.limits)
+        return cls(service, tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Listens as uvicorn does, but with :class:`Connection` and a deadline for TLS handshakes."""

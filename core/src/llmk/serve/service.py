@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 import uuid
 from collections import Counter
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from llmk.config.logs import request_id
-from llmk.config.schema import ServerSection
+from llmk.config.schema import LimitsSection, ServerSection
 from llmk.config.storage_section import StorageSection
 from llmk.engine.text.io_processors import IOHost
 from llmk.engine.wire.request import RequestContext
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.serve.metrics.spans import Spans
 
+logger = logging.getLogger(__name__)
+
+MOST_WARNINGS = 1000
+"""Unknown fields that are logged."""
 _SECRET = frozenset({"authorization", "cookie", "x-admin-key", "x-api-key"})
 """Headers that plugins don't get."""
 
@@ -69,6 +74,7 @@ class Service:
         spans: Spans | None = None,
         routes: Mapping[str, PluginRoute] | None = None,
         storage: StorageSection | None = None,
+        limits: LimitsSection | None = None,
     ) -> None:
         self.engine = engine
         self.uploads: Counter[str] = Counter()
@@ -84,6 +90,8 @@ class Service:
         self.dialect = dialect
         self.routes = routes or {}
         self.background = BackgroundRuns()
+        self.limits = limits or LimitsSection()
+        self._warned: set[str] = set()
 
     def head(self, context: RequestContext) -> dict[str, Any]:
         """The common fields of all responses. Equal fingerprints mean equal plans, so equal seeds give equal
@@ -104,7 +112,8 @@ class Service:
         """
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
         headers = _public_headers(request) if kind.startswith(ROUTE) else {}
-        work = Work(kind, context_of(request, id), info, headers)
+        ignores = self.config.unknown_fields == "warn"
+        work = Work(kind, context_of(request, id), info, headers, ignores)
         if request.method == "POST":
             preparing = self.workers.prepare(work, await request.body() if body is None else body)
             prepared = await while_connected(preparing, request.receive, self.stopping)
@@ -112,7 +121,17 @@ class Service:
             prepared = await self.workers.prepare(work, b"null")
         if isinstance(prepared, Refused):
             raise Refusal(prepared)
+        if prepared.ignored:
+            request.state.ignored_fields = prepared.ignored
+            self._warn_of(prepared.ignored)
         return prepared
+
+    def _warn_of(self, fields: list[str]) -> None:
+        """Logs unknown fields of requests, once each."""
+        for name in fields:
+            if name not in self._warned and len(self._warned) < MOST_WARNINGS:
+                self._warned.add(name)
+                logger.warning("requests have the unknown field %r, which has no effect", name)
 
     def check_model(self, name: str | None) -> None:
         """Raises :class:`~llmk.serve.http.errors.UnknownModel` for a model that is not served here."""

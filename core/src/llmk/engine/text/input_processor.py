@@ -189,21 +189,23 @@ def check_length(count: int, max_model_len: int) -> None:
     """Raises :class:`~llmk.api.ContextLengthExceeded` where so many tokens of a prompt leave no room for another."""
     if count >= max_model_len:
         raise ContextLengthExceeded(
-            f"the prompt has {count} tokens, but the model's context is {max_model_len} tokens,"
-            " at least one of which is for the answer",
+            f"this model's maximum context length is {max_model_len} tokens, at least one of which is for the answer,"
+            f" but the prompt has {count} tokens",
             hint="shorten the prompt",
         )
 
 
-def check_text(tokenizer: Tokenizer, text: str, most: int, limit: str = ", the model's context") -> None:
-    """Raises :class:`~llmk.api.ContextLengthExceeded` where ``text`` has far more than ``most`` tokens, a number that
-    errors call ``limit``. Such a text is not tokenized in full: its first part is, then a part twice as long.
+def check_text(tokenizer: Tokenizer, text: str, most: int, limit: str = "") -> None:
+    """Raises :class:`~llmk.api.ContextLengthExceeded` where ``text`` has far more than ``most`` tokens, which is the
+    model's context, or the setting ``limit``. Such a text is not tokenized in full: its first part is, then a part
+    twice as long.
     """
     allowed = most + _SLACK
     size = _HEAD * allowed
     while size < len(text):
         if len(tokenizer.encode(text[:size], add_special_tokens=False)) > allowed:
-            what = f"the text of {len(text)} characters has more than {most} tokens{limit}"
+            bound = limit or "this model's maximum context length"
+            what = f"{bound} is {most} tokens, but a text of {len(text)} characters has more"
             raise ContextLengthExceeded(what, hint="shorten the prompt")
         size *= 2
 

@@ -107,6 +107,11 @@ class Tokenizer:
         return self._templates.sources
 
     @property
+    def named_tokens(self) -> Mapping[str, str]:
+        """The texts of tokens that the checkpoint names, such as ``eos_token``."""
+        return self._templates.variables
+
+    @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))

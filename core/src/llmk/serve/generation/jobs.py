@@ -69,7 +69,7 @@ class Jobs:
         tools = request.offered_tools
         if tools:
             self._check_tools()
-        options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
+        options = self.template.options(request.chat_template_kwargs, request.reasoning_effort, request.verbosity)
         prompt = self.render(request.messages, tools, options, **_generation(request))
         parsers = self._dialect.active(bool(tools))
         special = any(kind.special_tokens for kind in parsers)
@@ -137,14 +137,7 @@ class Jobs:
         most = self._model.info.max_model_len
         if is_long(sum(map(len, texts([plain, shown]))), most):
             check_text(tokenizer, tokenizer.render_chat(plain, shown, **how), most)
-        prompt = tokenizer.encode_chat(plain, shown, **how)
-        named = next((at for at, message in enumerate(messages) if message.name and message.role != "tool"), None)
-        if named is not None:
-            nameless = [history.nameless(message) for message in plain]
-            if prompt == tokenizer.encode_chat(nameless, shown, **how):
-                why = "the model's chat template ignores the name of a message's author"
-                raise RequestError(why, param=f"messages[{named}].name", hint="write the name in 'content'")
-        return prompt
+        return tokenizer.encode_chat(plain, shown, **how)
 
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -158,7 +151,7 @@ class Jobs:
         if most is None:
             check_text(self._model.tokenizer, text, self._model.info.max_model_len)
         else:
-            check_text(self._model.tokenizer, text, most, " (limits.tokens)")
+            check_text(self._model.tokenizer, text, most, "limits.tokens")
         return self._model.tokenizer.encode_prompt(text, add_special_tokens)
 
     def _job(
@@ -187,8 +180,8 @@ class Jobs:
             if fit:
                 return replace(params, max_tokens=room)
             raise ContextLengthExceeded(
-                f"{limit} tokens were requested after a prompt of {len(prompt)}, but the model's context is "
-                f"{self._model.info.max_model_len} tokens",
+                f"this model's maximum context length is {self._model.info.max_model_len} tokens, but {limit} tokens "
+                f"were requested after a prompt of {len(prompt)}",
                 param=param,
                 hint=f"request {room} or fewer, or set no limit",
             )

@@ -41,7 +41,7 @@ class PoolingJob(msgspec.Struct, array_like=True, tag=True):
 
     ``dimensions``, ``normalize`` and ``base64`` are of embeddings, ``activation`` of labels. ``num_queries`` of the
     prompts are queries (:meth:`~llmk.engine.text.pooler.Pooler.scored`), ``documents`` the texts that ranks return, the
-    ``top_n`` best. ``options`` are those of a plugin's route.
+    ``top_n`` best. ``options`` are those of a plugin's route, ``ignored`` unknown fields of the request.
     """
 
     context: RequestContext
@@ -56,6 +56,7 @@ class PoolingJob(msgspec.Struct, array_like=True, tag=True):
     top_n: int = 0
     documents: list[str] = []
     options: dict[str, Any] = {}
+    ignored: list[str] = []
 
 
 def capabilities_of(pooling: Pooling | None) -> list[str]:

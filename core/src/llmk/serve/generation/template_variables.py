@@ -25,10 +25,11 @@ class TemplateVariables:
         """Whether the template has the variable ``name``."""
         return self._variables is None or name in self._variables
 
-    def options(self, given: Mapping[str, Any], effort: str | None) -> dict[str, Any]:
-        """The template's keyword arguments for a request's ``chat_template_kwargs`` and ``reasoning_effort``.
+    def options(self, given: Mapping[str, Any], effort: str | None, verbosity: str | None = None) -> dict[str, Any]:
+        """The template's keyword arguments for a request's ``chat_template_kwargs``, and for ``reasoning_effort`` and
+        ``verbosity``, which agents send to any model: without effect where the template has no such switch.
 
-        Raises :class:`~llmk.api.RequestError` for what the template would ignore.
+        Raises :class:`~llmk.api.RequestError` for other arguments that the template would ignore.
         """
         for name in given:
             if name in _OWN:
@@ -42,7 +43,9 @@ class TemplateVariables:
         wanted = self._effort(effort) if effort is not None else {}
         if any(given.get(name, value) != value for name, value in wanted.items()):
             raise RequestError("'reasoning_effort' contradicts 'chat_template_kwargs'", param="reasoning_effort")
-        return {**given, **wanted}
+        if verbosity is not None and self._variables is not None and "verbosity" in self._variables:
+            wanted.setdefault("verbosity", verbosity)
+        return {**wanted, **given}
 
     def thinking(self, options: Mapping[str, Any]) -> bool | None:
         """The request's switch for reasoning, ``None`` if it is not set."""
@@ -62,9 +65,4 @@ class TemplateVariables:
         if self._variables is not None and "reasoning_effort" in self._variables:
             return {"reasoning_effort": effort}
         switch = next((name for name in THINKING_SWITCHES if self._variables and name in self._variables), None)
-        if switch is None:
-            raise RequestError("the model's chat template has no switch for reasoning", param="reasoning_effort")
-        if effort not in ("none", "medium"):
-            message = f"the model's thinking can be off (none) or on (medium), but has no level {effort!r}"
-            raise RequestError(message, param="reasoning_effort")
-        return {switch: effort != "none"}
+        return {} if switch is None else {switch: effort != "none"}

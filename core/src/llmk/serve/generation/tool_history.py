@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from llmk.api import RequestError
 from llmk.serve.protocol.chat import Message, ToolCall
@@ -25,12 +24,6 @@ def in_order(messages: Sequence[Message]) -> Iterator[Message]:
         calls = message.tool_calls or ()
         yield message
     yield from _sorted(results)
-
-
-def nameless(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without its author's name."""
-    kept = message if message["role"] == "tool" else {key: value for key, value in message.items() if key != "name"}
-    return dict(kept)
 
 
 def _sorted(results: list[tuple[int, Message]]) -> Iterator[Message]:

@@ -13,12 +13,12 @@ from llmk.serve.http.errors import error_object
 from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.http.listener import network_of
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/ping"})
 TENANT_DIGITS = 16
 
 
 class ApiKeys:
-    """Admits requests with one of ``keys``; ``/health`` is open.
+    """Admits requests with one of ``keys``; ``/health`` and ``/ping`` are open.
 
     The digest is compared with all known digests in constant time, so that timing reveals nothing about a key. The
     first ``TENANT_DIGITS`` hexadecimal digits of the digest are the request's tenant.

@@ -52,16 +52,20 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("get", "/v1/cache/pins"): answers.PinsAnswer,
     ("delete", "/v1/cache/pins/{id}"): answers.UnpinnedAnswer,
     ("get", "/health"): answers.HealthAnswer,
+    ("get", "/ping"): answers.HealthAnswer,
     ("get", "/version"): answers.VersionAnswer,
+    ("get", "/server_info"): answers.ServerAnswer,
+    ("post", "/invocations"): None,
     ("get", "/v1/plan"): None,
     ("post", "/tokenize"): answers.TokensAnswer,
+    ("get", "/tokenizer_info"): None,
     ("post", "/detokenize"): answers.PromptAnswer,
 }
 """The schema of each route's JSON response; ``None``: any object, as for routes of plugins."""
 WITHOUT_BODY = frozenset({"/v1/batches/{id}/cancel", "/v1/responses/{id}/cancel"})
 """Paths of POST requests without a body."""
 DOWNLOADS = frozenset({"/v1/files/{id}/content"})
-STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/{id}")
+STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/{id}", "/invocations")
 ADMIN_PATH = "/v1/cache/pins"
 ERRORS = {
     400: "The request is invalid; `param` names the field.",
@@ -83,11 +87,12 @@ _JSON = "application/json"
 _PLACE = "#/components/schemas/{model}"
 
 
-def body(schema: type[Body]) -> dict[str, Any]:
-    """The ``openapi_extra`` of a route whose body is a ``schema``. FastAPI doesn't know the schema, since workers parse
+def body(*schemas: type[Body]) -> dict[str, Any]:
+    """The ``openapi_extra`` of a route whose body is one of ``schemas``. FastAPI doesn't know them, since workers parse
     the body.
     """
-    content = {_JSON: {"schema": {"$ref": _PLACE.format(model=schema.__name__)}}}
+    places = [{"$ref": _PLACE.format(model=schema.__name__)} for schema in schemas]
+    content = {_JSON: {"schema": places[0] if len(places) == 1 else {"anyOf": places}}}
     return {"requestBody": {"required": True, "content": content}}
 
 

@@ -71,7 +71,10 @@ class AccessLogMiddleware:
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 state["status"] = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = id
+                if ignored := state.get("ignored_fields"):
+                    headers["x-llmk-ignored-fields"] = ", ".join(ignored)
             await send(message)
 
         self._metrics.http_in_flight.inc()

@@ -274,6 +274,24 @@ class HealthAnswer(Answer):
     status: Literal["ok"]
 
 
+class ServedAnswer(Answer):
+    """The served model, and the kinds of grammars that can be enforced."""
+
+    id: str
+    adapters: list[str]
+    max_model_len: int
+    vocab_size: int
+    grammars: list[str]
+
+
+class ServerAnswer(Answer):
+    """What is served, and the limits of a request."""
+
+    version: str
+    model: ServedAnswer
+    limits: dict[str, int]
+
+
 class VersionAnswer(Answer):
     """The version of llmk."""
 

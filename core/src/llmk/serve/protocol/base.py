@@ -8,7 +8,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, FailFast, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 T = TypeVar("T")
@@ -38,7 +38,8 @@ class RequestModel(BaseModel):
 
     ``null`` means that a field is not set. A field in ``refused`` is accepted with a neutral value and is an error with
     others. A field in ``taken``, which clients copy from responses, is accepted and ignored. An unknown field is an
-    error with the most similar known name. Types are strict: ``"5"`` is not a number.
+    error with the most similar known name, unless the context of the validation is a list, which then gets its name.
+    Types are strict: ``"5"`` is not a number.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -48,7 +49,7 @@ class RequestModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_names(cls, data: Any) -> Any:
+    def _check_names(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
         accepted, fields = {}, _names(cls)
@@ -56,7 +57,10 @@ class RequestModel(BaseModel):
             if (value is None and (name in fields or name in cls.refused)) or name in cls.taken:
                 continue
             if name not in fields and name not in cls.refused:
-                raise _unknown(name, [*fields, *cls.refused])
+                if info.context is None:
+                    raise _unknown(name, [*fields, *cls.refused])
+                info.context.append(name)
+                continue
             refusal = cls.refused.get(name)
             if refusal is None:
                 accepted[name] = value

@@ -19,12 +19,13 @@ ROLE_FIELDS = {
     "reasoning": "assistant",
     "tool_call_id": "tool",
 }
-_ECHOED = frozenset({"cache_control", "id", "provider_specific_fields"})
+_ECHOED = frozenset({"cache_control", "id", "prompt_cache_breakpoint", "provider_specific_fields"})
 """Fields that client libraries add to messages they received, and send back."""
 
 
 class TextPart(RequestModel):
-    """A text part of a message's content, the only kind that is supported."""
+    """A text part of a message's content. A refusal that the assistant wrote is text too; no other kind is
+    supported."""
 
     taken: ClassVar = frozenset({"annotations", *_ECHOED})
 
@@ -34,6 +35,8 @@ class TextPart(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _check_type(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") == "refusal" and "text" not in data:
+            return {("text" if name == "refusal" else name): value for name, value in data.items()}
         if isinstance(data, dict) and data.get("type") != "text":
             raise unsupported("type", f"parts of type {data.get('type')!r} can't be read; only text can")
         return data
@@ -73,11 +76,14 @@ class Message(RequestModel):
     """A message of the conversation so far."""
 
     refused: ClassVar = {"audio": Refused("audio can't be read"), "function_call": Refused("use 'tool_calls'")}
-    taken: ClassVar = frozenset({"annotations", "parsed", "reasoning_details", "refusal", *_ECHOED})
+    taken: ClassVar = frozenset(
+        {"annotations", "parsed", "reasoning_details", "reasoning_items", "refusal", "thinking_blocks", *_ECHOED}
+    )
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Entries[TextPart] | None = None
     name: str | None = None
+    """The author, or the tool of a result: for templates that show it."""
     tool_calls: Entries[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
@@ -87,12 +93,12 @@ class Message(RequestModel):
     @model_validator(mode="after")
     def _check_role(self) -> Self:
         for name, role in ROLE_FIELDS.items():
-            if getattr(self, name) is not None and self.role != role:
+            if getattr(self, name) not in (None, []) and self.role != role:
                 message = f"'{name}' belongs to messages of role {role}, not {self.role}"
                 raise PydanticCustomError("invalid_value", "{message}", {"field": name, "message": message})
         if None not in (self.reasoning, self.reasoning_content) and self.reasoning != self.reasoning_content:
             raise invalid("reasoning", "'reasoning' and 'reasoning_content' differ; send one of them")
-        if self.content is None and (self.role != "assistant" or not (self.tool_calls or self.thought)):
+        if self.content is None and self.role != "assistant":  # an answer may have been cut before its first token
             raise PydanticCustomError("missing", "a message of this role needs content", {"field": "content"})
         return self
 
@@ -148,6 +154,14 @@ class NamedTool(RequestModel):
     type: Literal["function"]
     function: NamedFunction
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_type(cls, data: Any) -> Any:
+        """First, so that the fields of an :class:`AllowedTools` are not taken for unknown ones of this."""
+        if isinstance(data, dict) and data.get("type") != "function":
+            raise invalid("type", "'function' or 'allowed_tools' is known")
+        return data
+
 
 class AllowedChoice(RequestModel):
     """Tools that may, or must, be called."""
@@ -185,8 +199,6 @@ class ChatRequest(SamplingFields):
         "modalities": Refused("the model writes text only", (["text"],)),
         "functions": Refused("use 'tools'", ([],)),
         "function_call": Refused("use 'tool_choice'", ("none",)),
-        "prediction": Refused("predicted output is not built"),
-        "verbosity": Refused("the model has no such switch", ("medium",)),
         "web_search_options": Refused("there is no web search"),
         "moderation": Refused("there is no moderation"),
     }
@@ -199,7 +211,13 @@ class ChatRequest(SamplingFields):
     tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedTools = "auto"
     parallel_tool_calls: bool = True
     """False: the response ends after its first tool call."""
-    reasoning_effort: str | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    """For chat templates with such a variable, or with a switch, which only ``none`` turns off. Without effect on
+    others."""
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """For chat templates with such a variable. Without effect on others."""
+    prediction: dict[str, Any] | None = None
+    """Without effect: it would make the answer faster, not different."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False

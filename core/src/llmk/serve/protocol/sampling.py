@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StrictBool, create_model, model_validator
 from pydantic_core import PydanticCustomError
@@ -35,10 +35,7 @@ _OLD_NAME: Any = Field(default=None, description="the same as 'structured_output
 _NO_EFFECT: Any = Field(default=None, description="no effect on the answer")
 
 COMMON_REFUSED = {
-    "service_tier": Refused("there is one tier", ("auto", "default")),
     "store": Refused("nothing is stored", (False,)),
-    "prompt_cache_retention": Refused("the prefix cache keeps what there is room for", ("in_memory", "in-memory")),
-    "prompt_cache_options": Refused("the prefix cache has no options per request"),
     "best_of": Refused("choices are not ranked; use 'n'", (1,)),
 }
 
@@ -102,6 +99,9 @@ class SamplingFields(SamplingParamFields):
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = _NO_EFFECT
     safety_identifier: str | None = _NO_EFFECT
     prompt_cache_key: str | None = _NO_EFFECT
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = _NO_EFFECT
+    prompt_cache_options: dict[str, Any] | None = _NO_EFFECT
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = _NO_EFFECT
 
     @property
     def grammar(self) -> tuple[str, dict[str, Any]] | None:

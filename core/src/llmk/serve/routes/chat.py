@@ -22,7 +22,11 @@ BODIES = (ChatRequest,)
 @router.post("/v1/chat/completions", openapi_extra=body(ChatRequest))
 async def chat_completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Answers a conversation."""
-    made: Generation = await service.prepare("chat", request, new_id("chatcmpl"))
+    return answered(service, await service.prepare("chat", request, new_id("chatcmpl")))
+
+
+def answered(service: Service, made: Generation) -> Response:
+    """The answer to a conversation."""
     return AnswerResponse(service, made.job(), renderer(service, made), stream=made.stream)
 
 

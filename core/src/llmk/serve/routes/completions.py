@@ -22,7 +22,11 @@ BODIES = (CompletionRequest,)
 @router.post("/v1/completions", openapi_extra=body(CompletionRequest))
 async def completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Continues a text, or several."""
-    made: Generation = await service.prepare("text", request, new_id("cmpl"))
+    return answered(service, await service.prepare("text", request, new_id("cmpl")))
+
+
+def answered(service: Service, made: Generation) -> Response:
+    """The answer to one or several texts."""
     return AnswerResponse(service, made.job(), renderer(service, made), stream=made.stream)
 
 

@@ -47,6 +47,21 @@ async def version() -> Response:
     return JsonResponse({"version": llmk.__version__})
 
 
+@router.get("/server_info")
+async def server_info(service: Annotated[Service, Depends(service)]) -> Response:
+    """The version, the model and its adapters, and what a request may have: by the model and by `limits`."""
+    engine = service.engine
+    model = {
+        "id": engine.model_name,
+        "adapters": list(engine.adapters),
+        "max_model_len": engine.info.max_model_len,
+        "vocab_size": engine.info.vocab_size,
+        "grammars": engine.info.grammars,
+    }
+    limits = {**service.limits.model_dump(), "request_bytes": service.config.max_request_bytes}
+    return JsonResponse({"version": llmk.__version__, "model": model, "limits": limits})
+
+
 @router.get("/v1/plan")
 async def plan(service: Annotated[Service, Depends(service)]) -> Response:
     """The plan: the kernels chosen for every site of the model and its parsers, the reasons, and rejected

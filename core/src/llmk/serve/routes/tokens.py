@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.http.openapi import body
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.service import Service, service
@@ -22,6 +23,12 @@ async def tokenize(request: Request, service: Annotated[Service, Depends(service
     """Tokenizes a prompt, or a conversation rendered with the chat template."""
     made: Rendered = await service.prepare("tokenize", request)
     return Response(made.body, media_type="application/json")
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(service: Annotated[Service, Depends(service)]) -> Response:
+    """The texts of the tokens that the checkpoint names, such as `eos_token`."""
+    return JsonResponse(dict(service.engine.tokenizer.named_tokens))
 
 
 @router.post("/detokenize", openapi_extra=body(DetokenizeRequest))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -41,7 +42,9 @@ from llmk.serve.workers.body_counts import check_bad_words, check_counts, check_
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.prepared_request import (
     BATCH,
+    INVOCATION,
     ROUTE,
+    Admitted,
     Generation,
     Pinning,
     Prepared,
@@ -57,6 +60,8 @@ from llmk.serve.workers.served_model import ServedModel
 MAKER, ENTRY = f"{__name__}:make", f"{__name__}:run"
 GROWTH = 16 << 20
 """A worker that took so many bytes more than at its start ends, so that they are given back."""
+_MOST_IGNORED, _LONGEST_NAME = 20, 64
+"""Limits of the names of ignored fields, and of the characters of each, that a response has."""
 _MOST_TEXT = 2000
 """Characters of an error's message: it may quote what was sent."""
 _FIRST = (
@@ -152,19 +157,24 @@ class RequestPreparer:
             body["chat_template_kwargs"] = {**switches, **body.get("chat_template_kwargs", {})}
         return body
 
-    def _made(self, kind: str, work: Work, body: Any, **options: bool) -> Prepared:
+    def _made(self, kind: str, work: Work, body: Any, **options: bool) -> Admitted:
+        if kind == INVOCATION:
+            kind = "chat" if isinstance(body, dict) and "messages" in body else "text"
         schema, make = _KINDS[kind]
         if kind in POOLING:
             check_inputs(body, self._served.limits, work.info.max_model_len)
         elif kind not in _WITHOUT_ENGINE:
             check_head(work.info, "tokens")
-        request = schema.model_validate(body)
+        ignored: list[str] | None = [] if work.ignores else None
+        request = schema.model_validate(body, context=ignored)
         model, adapters = getattr(request, "model", None), self._served.adapters
         errors.check_model(model, self._served.model_name, adapters)
         context = replace(work.context, adapter=model) if model in adapters else work.context
-        return make(self._builder_for(work), request, context, **options)
+        made = make(self._builder_for(work), request, context, **options)
+        made.ignored = [quote(name[:_LONGEST_NAME]) for name in list(dict.fromkeys(ignored or ()))[:_MOST_IGNORED]]
+        return made
 
-    def _converted(self, route: PluginRoute, wanted: TranslatedRequest, made: Prepared | None) -> Prepared:
+    def _converted(self, route: PluginRoute, wanted: TranslatedRequest, made: Admitted | None) -> Prepared:
         """What was prepared for a plugin's route: with its options, or as its result."""
         if isinstance(made, Generation):
             made.stream, made.options = wanted.stream, dict(wanted.options)
@@ -219,7 +229,9 @@ class _RequestBuilder:
 
     def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Generation:
         self._check_processors(request)
-        return self._generation(self._jobs.chat(request, context, fit=fit), request, logprobs=request.logprobs)
+        made = self._generation(self._jobs.chat(request, context, fit=fit), request, logprobs=request.logprobs)
+        made.chat = True
+        return made
 
     def text(self, request: CompletionRequest, context: RequestContext, *, fit: bool = False) -> Generation:
         self._check_processors(request)
@@ -287,12 +299,12 @@ class _RequestBuilder:
             raise RequestError(what, param="logits_processors")
 
 
-def _pooling(make: Callable[..., PoolingJob]) -> Callable[..., Prepared]:
+def _pooling(make: Callable[..., PoolingJob]) -> Callable[..., Admitted]:
     return lambda builder, request, context: make(builder.pooling, request, context)
 
 
 _WITHOUT_ENGINE = ("tokenize", "detokenize")
-_KINDS: Mapping[str, tuple[type[Body], Callable[..., Prepared]]] = {
+_KINDS: Mapping[str, tuple[type[Body], Callable[..., Admitted]]] = {
     "chat": (ChatRequest, _RequestBuilder.chat),
     "text": (CompletionRequest, _RequestBuilder.text),
     "tokenize": (TokenizeRequest, _RequestBuilder.tokenize),

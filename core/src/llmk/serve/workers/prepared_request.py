@@ -20,6 +20,8 @@ ROUTE = "route:"
 """Precedes the id of a plugin's route in :attr:`Work.kind`."""
 BATCH = "batch:"
 """Precedes the kind of a batch's request, whose body is a line of the input file."""
+INVOCATION = "invocation"
+"""The :attr:`Work.kind` of a chat or a text completion: whichever the body is for."""
 
 
 class Work(msgspec.Struct, array_like=True):
@@ -27,13 +29,14 @@ class Work(msgspec.Struct, array_like=True):
     after it.
 
     ``info`` is sent with each request, since it may be different after a restart of the engine. ``headers`` are those
-    of the request, for routes of plugins.
+    of the request, for routes of plugins. ``ignores``: unknown fields are no errors.
     """
 
     kind: str
     context: RequestContext
     info: EngineInfo
     headers: dict[str, str] = {}
+    ignores: bool = False
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
@@ -45,9 +48,10 @@ class Refused(msgspec.Struct, array_like=True, tag=True):
 
 
 class Rendered(msgspec.Struct, array_like=True, tag=True):
-    """The JSON response to a request that needs no engine."""
+    """The JSON response to a request that needs no engine. ``ignored`` are the names of unknown fields."""
 
     body: bytes
+    ignored: list[str] = []
 
 
 class Pinning(msgspec.Struct, array_like=True, tag=True):
@@ -56,12 +60,14 @@ class Pinning(msgspec.Struct, array_like=True, tag=True):
     context: RequestContext
     tokens: bytes
     seconds: float
+    ignored: list[str] = []
 
 
 class Generation(msgspec.Struct, array_like=True, tag=True):
     """A request for the engine. ``prompts`` are packed, and ``embeddings`` are those of each; empty: none has
     any. The other fields are those of :class:`~llmk.serve.generation.choice_deltas.Job`, and options for rendering the
-    response; ``options`` are those of a plugin's route.
+    response; ``options`` are those of a plugin's route. ``chat``: the request is a chat, not a text to continue.
+    ``ignored`` are the names of unknown fields.
     """
 
     context: RequestContext
@@ -76,13 +82,16 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     echo: list[str] = []
     embeddings: list[list[EmbeddingRun]] = []
     options: dict[str, Any] = {}
+    chat: bool = False
+    ignored: list[str] = []
 
     def job(self) -> Job:
         """What is to be generated."""
         return Job(self.context, Prompts(self.prompts, self.embeddings), self.params, self.reading, self.stop)
 
 
-Prepared = Refused | Rendered | Pinning | Generation | PoolingJob
+Admitted = Rendered | Pinning | Generation | PoolingJob
+Prepared = Refused | Admitted
 
 
 class PreparedReply(msgspec.Struct, array_like=True):

@@ -1,0 +1,78 @@
+"""``instructor``, in each of its modes for OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import instructor
+import openai
+import pydantic
+from suite import HELLO, KEY, MODEL, URL, failure, refused, run
+
+REFUSED = "Error code: 400"
+CHAT: Any = {"model": MODEL, "messages": [{"role": "user", "content": HELLO}], "max_tokens": 300}
+
+
+class Pick(pydantic.BaseModel):
+    """Picks a number."""
+
+    number: Literal[1, 2, 3]
+    sure: bool
+
+
+def client(mode: str) -> Any:
+    return instructor.from_openai(openai.OpenAI(base_url=URL, api_key=KEY), mode=instructor.Mode[mode])
+
+
+def check_defaults() -> None:
+    made = instructor.from_openai(openai.OpenAI(base_url=URL, api_key=KEY))
+    assert isinstance(made.chat.completions.create(**CHAT, response_model=Pick), Pick)
+
+
+def check_provider() -> None:
+    made: Any = instructor.from_provider(f"openai/{MODEL}", base_url=URL, api_key=KEY)
+    assert isinstance(made.create(messages=CHAT["messages"], max_tokens=300, response_model=Pick), Pick)
+
+
+def check_modes_that_are_enforced() -> None:
+    for mode in ("TOOLS", "TOOLS_STRICT", "JSON_SCHEMA"):
+        picked, raw = client(mode).chat.completions.create_with_completion(**CHAT, response_model=Pick)
+        assert isinstance(picked, Pick), mode
+        assert raw.usage.total_tokens == raw.usage.prompt_tokens + raw.usage.completion_tokens
+
+
+def check_json_without_a_schema() -> None:
+    """The server enforces an object, but not the schema, which stands in the prompt only."""
+    options = {**CHAT, "response_model": Pick, "max_retries": 1, "max_tokens": 60}
+    for mode in ("JSON", "MD_JSON"):
+        assert REFUSED not in failure(lambda mode=mode: client(mode).chat.completions.create(**options))
+
+
+def check_retries_send_the_error_back() -> None:
+    class Never(pydantic.BaseModel):
+        """No value is valid."""
+
+        sure: bool
+
+        @pydantic.field_validator("sure")
+        @classmethod
+        def refuse(cls, value: bool) -> bool:
+            raise ValueError("not that")
+
+    options = {**CHAT, "response_model": Never, "max_retries": 2}
+    for mode in ("TOOLS", "JSON_SCHEMA"):
+        error: Any = refused(lambda mode=mode: client(mode).chat.completions.create(**options), Exception)
+        assert error.n_attempts > 1, error
+        assert REFUSED not in str(error), error
+
+
+def check_partial_and_iterable() -> None:
+    partial = list(client("TOOLS").chat.completions.create_partial(**CHAT, response_model=Pick))
+    assert Pick.model_validate(partial[-1].model_dump())
+    several = client("TOOLS").chat.completions.create(**{**CHAT, "max_tokens": 60}, response_model=Iterable[Pick])
+    assert all(isinstance(pick, Pick) for pick in several)
+
+
+if __name__ == "__main__":
+    run(globals(), "instructor", "openai")

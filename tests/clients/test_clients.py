@@ -1,0 +1,53 @@
+"""Client libraries on their default settings against ``llmk serve`` with the demo model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from served import Served
+
+sys.path.insert(0, str(Path(__file__).parent))
+from environments import CLIENTS, Client, Unavailable
+
+LIMIT = 240.0
+"""Seconds for a suite, which has some tens of requests."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    server = Served(tmp_path_factory.mktemp("clients") / "log", "--port", "0")
+    yield server
+    server.close()
+
+
+def _case(client: Client) -> object:
+    """That of the official client is run always; of the others a sample, unless all are asked for."""
+    return pytest.param(client, id=client.name, marks=[] if client.name == "openai" else [pytest.mark.slow])
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("client", map(_case, CLIENTS))
+def test_client(client: Client, served: Served, pytestconfig: pytest.Config) -> None:
+    everything = pytestconfig.getoption("--full") or "LLMK_CLIENTS" in os.environ
+    if client.heavy and not everything:
+        pytest.skip("its packages take minutes to install; --full runs it")
+    try:
+        command = client.command()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    own = ("PYTHONPATH", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    environment |= {"LLMK_URL": served.url, "LLMK_MODEL": served.model}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    print(client.name, found["versions"], ", ".join(found["outcomes"]))
+    failed = [f"{case}: {why}" for case, why in found["outcomes"].items() if why is not None]
+    assert not failed, "\n\n".join([str(found["versions"]), *failed])
+    assert found["outcomes"]
