@@ -346,12 +346,12 @@ def test_results_go_to_the_template_in_the_order_of_the_calls(client: TestClient
     assert refused(client, {"messages": [*asked, named]})["param"] == "messages[2].name"
 
 
-def test_a_name_that_the_template_ignores_is_refused(client: TestClient, engine: ScriptedEngine) -> None:
+def test_a_name_that_the_template_ignores_has_no_effect(client: TestClient, engine: ScriptedEngine) -> None:
     messages = [{"role": "user", "content": "q", "name": "Ann"}]
     assert client.post(PATH, json={"messages": messages}).status_code == 200
     assert engine.calls[0].text == "<user Ann>q<assistant>"
     engine.tokenizer.chat_templates["default"] = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    assert refused(client, {"messages": messages})["param"] == "messages[0].name"
+    assert client.post(PATH, json={"messages": messages}).status_code == 200
 
 
 @pytest.mark.parametrize("include", [False, True])
