@@ -64,7 +64,7 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
     """Evaluates an expression of ``registry`` and ``checkpoint`` inside the environment."""
     code = f"""
 import json
-from llmk.api import GrammarSpec, IOProcessorSpec, LogitsProcessorSpec, StatLoggerSpec
+from llmk.api import GrammarSpec, IOProcessorSpec, LogitsProcessorSpec, RouteSpec, StatLoggerSpec
 from llmk.config import Config
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
@@ -202,6 +202,12 @@ def test_grammar_compiler_is_registered_and_explained(environment: Environment, 
     assert ask(environment, checkpoint, "[r.spec.id for r in registry.of(GrammarSpec)]") == ["good.grammar"]
     done = environment.llmk("explain", str(checkpoint), "--on", "good/g1", cwd=checkpoint)
     assert "grammars: regex by good.grammar of fixture-good 1.0 (only candidate)" in done.stdout
+
+
+@pytest.mark.hook("llmk_routes")
+def test_route_is_registered(environment: Environment, checkpoint: Path) -> None:
+    expression = "[(r.spec.method, r.spec.path) for r in registry.of(RouteSpec)]"
+    assert ask(environment, checkpoint, expression) == [["POST", "/good/echo"]]
 
 
 @pytest.mark.hook("llmk_stat_loggers")

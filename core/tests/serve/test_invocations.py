@@ -1,4 +1,4 @@
-"""What hosting services ask of a server."""
+"""The routes that hosting services need."""
 
 from __future__ import annotations
 
