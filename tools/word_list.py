@@ -37,8 +37,9 @@ DATA = {
 ALLOWED = {
     "tool▁calls▁begin": "DeepSeek's control token",
     "BEGIN IMMEDIATE": "a statement of SQLite",
-    '"begin"': "a field of vLLM's structural tags",
-    "'begin'": "a field of vLLM's structural tags",
+    "\0 begin \0": "a field of vLLM's structural tags",
+    "'begin'": "the same",
+    '"begin"': "the same",
     "begin_tool": "markers of PLaMo",
     "begin_think": "markers of PLaMo",
     "tool▁call▁begin": "DeepSeek's control token",
