@@ -11,7 +11,7 @@ import pydantic
 from suite import HELLO, KEY, MODEL, URL, failure, refused, run
 
 REFUSED = "Error code: 400"
-CHAT: Any = {"model": MODEL, "messages": [{"role": "user", "content": HELLO}], "max_tokens": 300}
+CHAT: Any = {"model": MODEL, "messages": [{"role": "user", "content": HELLO}], "max_tokens": 300, "temperature": 0}
 
 
 class Pick(pydantic.BaseModel):
