@@ -1,4 +1,4 @@
-"""The routes that hosting services need."""
+"""What hosting services need of a server."""
 
 from __future__ import annotations
 
