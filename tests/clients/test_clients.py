@@ -32,7 +32,7 @@ def _case(client: Client) -> object:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("client", map(_case, CLIENTS))
+@pytest.mark.parametrize("client", [_case(client) for client in CLIENTS])
 def test_client(client: Client, served: Served, pytestconfig: pytest.Config) -> None:
     everything = pytestconfig.getoption("--full") or "LLMK_CLIENTS" in os.environ
     if client.heavy and not everything:
