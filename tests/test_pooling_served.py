@@ -160,8 +160,8 @@ BAD: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("/v1/embeddings", {"input": [1.5]}, "input", "input[0]"),
     ("/v1/embeddings", {"input": ["a"] * 9}, "'input' has 9 entries; the limit is 8", "input"),
     ("/v1/embeddings", {"input": [3, 100_000]}, "token 100000", "input"),
-    ("/v1/embeddings", {"input": [3] * 300}, "300 tokens, but the model's context is 256", None),
-    ("/v1/embeddings", {"input": "word " * 5000}, "more than 256 tokens", None),
+    ("/v1/embeddings", {"input": [3] * 300}, "maximum context length is 256 tokens, at least one", None),
+    ("/v1/embeddings", {"input": "word " * 5000}, "a text of 25000 characters has more", None),
     ("/v1/embeddings", {"input": "a", "dimensions": 0}, "greater than or equal to 1", "dimensions"),
     ("/v1/embeddings", {"input": "a", "dimensions": 65}, "from 1 to 64", "dimensions"),
     ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "'float' or 'base64'", "encoding_format"),
@@ -212,7 +212,7 @@ def test_a_reranker_generates_nothing(reranker: tuple[Served, str], tmp_path: Pa
     for path, body, message in (
         ("/v1/completions", {"prompt": "a"}, "the model classifies; it has no head that generates text"),
         ("/v1/embeddings", {"input": "a"}, "the model classifies; it computes no embeddings"),
-        ("/rerank", {"query": "a " * 400, "documents": ["b"]}, "context is 256 tokens"),
+        ("/rerank", {"query": "a " * 400, "documents": ["b"]}, "maximum context length is 256 tokens"),
         (
             "/rerank",
             {"query": "a " * 40, "documents": ["b"], "truncate_prompt_tokens": 4},

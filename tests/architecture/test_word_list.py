@@ -64,4 +64,5 @@ def test_only_prose_of_this_project_is_searched() -> None:
 
 @pytest.mark.parametrize("allowed", ALLOWED)
 def test_every_allowance_is_used(allowed: str) -> None:
+    allowed = allowed.strip("\0 ")  # a string that is this word alone
     assert any(allowed in (ROOT / path).read_text() for path in files()), f"nothing has {allowed!r}: remove it"
