@@ -83,6 +83,12 @@ PARSER = Kind(
 )
 MOE = takes(f"x, router_logits, weights, *, top_k, renormalize, {ROUTING}")
 
+ROUTE = {
+    "translate": "body, headers",
+    "open": "head, options",
+    "result": "result, options, model",
+    "error": "status, error",
+}
 KINDS = {
     "platform": Kind(
         platform(),
@@ -133,6 +139,12 @@ KINDS = {
         makes("context", open="body"),
         *(makes("context"), "no open(body)"),
         *(makes("context", open="body, more"), "open(self, body, more) instead of open(body)"),
+    ),
+    "route": Kind(
+        makes("", **ROUTE),
+        *(makes("", **{name: ROUTE[name] for name in ("translate", "open", "result")}), "no error(status, error)"),
+        *(makes("", **(ROUTE | {"open": "head"})), "open(self, head) instead of open(head, options)"),
+        given=(),
     ),
     "policy": Kind(
         makes("context", **POLICY),
@@ -201,7 +213,7 @@ def refused(load: Callable[..., Any], found: Any, kind: str, given: tuple[Any, .
 def test_every_kind_has_a_contract() -> None:
     every = {kind for kinds in HOOKS.values() for kind in kinds}
     assert every - {"tuned", "op_contract"} <= set(KINDS)
-    assert set(KINDS) == set(CONTRACTS) - {"io_request", "compiled_grammar", "started_grammar"}
+    assert set(KINDS) == set(CONTRACTS) - {"io_request", "compiled_grammar", "started_grammar", "call_writer"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -234,7 +246,13 @@ def test_a_method_that_cannot_be_called_is_refused(load: Callable[..., Any], kin
 @pytest.mark.parametrize("kind", [kind for kind, of in KINDS.items() if isinstance(of.good, type)])
 def test_what_a_function_makes_is_checked_when_it_is_made(load: Callable[..., Any], kind: str) -> None:
     good, lacks = KINDS[kind].good, KINDS[kind].lacks
-    named = {"command": "", "attention": "query, device", "model": "build, checkpoint", "quantization": "checkpoint"}
+    named = {
+        "command": "",
+        "route": "",
+        "attention": "query, device",
+        "model": "build, checkpoint",
+        "quantization": "checkpoint",
+    }
     arguments = named.get(kind, "context")
     given = (None,) * len(arguments.replace(",", "").split())
     factory = eval(f"lambda {arguments}: made({arguments})", scope := {"made": good})

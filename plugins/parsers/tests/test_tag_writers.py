@@ -13,10 +13,12 @@ from llguidance import LLMatcher, LLTokenizer
 
 from llmk.api import CallWriter, ParserContext, WrittenCall
 from llmk.kernel.loader import load_object as load
-from llmk_parsers.specs import tools_marks, tools_tags
+from llmk_parsers.specs import tools_channels, tools_marks, tools_tags
 from llmk_testing.parsers import parse
 
-DIALECTS = {spec.name: spec for spec in [*tools_tags.TOOL_PARSERS, *tools_marks.TOOL_PARSERS]}
+IN_TAGS = ("granite_thinking_parser", "k2_horizon", "muse", "muse_glimmer")
+CHANNELS = [spec for spec in tools_channels.TOOL_PARSERS if spec.name in IN_TAGS]
+DIALECTS = {spec.name: spec for spec in [*tools_tags.TOOL_PARSERS, *tools_marks.TOOL_PARSERS, *CHANNELS]}
 TOKENIZER = LLTokenizer("byte")
 POINT = {
     "type": "object",

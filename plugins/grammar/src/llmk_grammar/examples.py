@@ -28,4 +28,16 @@ GRAMMARS = (
         "matches": ("[]", "[0, 100]"),
         "fails": ("[-1]", "[1,2,3]", "[1.5]", "1"),
     },
+    {
+        "kind": "lark",
+        "text": 'start: "(" start ")" | number\nnumber: /[0-9]+/',
+        "matches": ("7", "((10))"),
+        "fails": ("", "(7", "7)", "()", "a"),
+    },
+    {
+        "kind": "lark",
+        "text": 'start: (until %json {"type": "boolean"} " ")* TEXT\nuntil[lazy]: TEXT "el"\nTEXT: /(.|\\n)*/',
+        "matches": ("", "a b", "the eltrue b", "eltrue elfalse "),
+        "fails": ("the el0 ", "a el"),
+    },
 )

@@ -48,6 +48,7 @@ INVALID: Mapping[str, Sequence[str]] = {
         '{"$ref": "#/$defs/none"}',
         '{"minLength": "a", "type": "string"}',
     ),
+    "lark": ("", "start", 'start: "a', "start: missing", 'other: "a"', 'start: %json {"type": "thing"}'),
 }
 NOTHING: Mapping[str, Sequence[str]] = {
     "regex": (r"[^\s\S]", r"a[^\s\S]b"),
@@ -314,6 +315,7 @@ def check_limits(tried: Tried) -> None:
         "regex": "|".join(f"(x{number}y{number}|z{{{number}}})" for number in range(3000)),
         "choice": json.dumps([f"{number} text {number}" for number in range(3000)]),
         "json": json.dumps({"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(3000)}}),
+        "lark": "start: a_0\n" + "\n".join(f'a_{n}: "x{n}" a_{n + 1}' for n in range(3000)) + '\na_3000: "y"',
     }
     compiler = tried.compiler(tried.words, GrammarLimits(symbols=100, states=10))
     for kind in tried.spec.kinds:
@@ -321,7 +323,7 @@ def check_limits(tried: Tried) -> None:
             compiler.compile(_kind(kind), large[kind]).start(tried.words.ends)
         except RequestError:
             continue
-        if kind == "json":
+        if kind in ("json", "lark"):
             raise AssertionError(f"a {kind} grammar of 3,000 parts was compiled, with a limit of 100 symbols")
 
 
@@ -336,7 +338,7 @@ def _refused(tried: Tried, kind: str, text: str) -> bool:
 
 
 def _kind(kind: str) -> GrammarKind:
-    known: Mapping[str, GrammarKind] = {"regex": "regex", "choice": "choice", "json": "json"}
+    known: Mapping[str, GrammarKind] = {"regex": "regex", "choice": "choice", "json": "json", "lark": "lark"}
     return known[kind]
 
 
