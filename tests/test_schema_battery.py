@@ -56,6 +56,7 @@ def test_there_are_enough() -> None:
     assert len(SCHEMAS) >= 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_outputs_are_instances_and_refusals_name_the_keyword(compiler: Compiler, name: str) -> None:
     schema = SCHEMAS[name]
