@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import pytest
 
-SHARE = 0.1
+SHARE = 0.05
 """Of the cases of slow tests, so many are run unless all are asked for."""
 
 
