@@ -144,13 +144,7 @@ class City(pydantic.BaseModel):
 
 
 def test_structured_output(client: OpenAI, options: dict[str, Any]) -> None:
-    try:
-        parsed = client.responses.parse(
-            input="Name a city in France.", text_format=City, max_output_tokens=200, **options
-        )
-    except openai.BadRequestError as error:
-        assert error.param == "text.format"  # noqa: PT017
-        pytest.skip("JSON schemas of response formats are not enforced yet")
+    parsed = client.responses.parse(input="Name a city in France.", text_format=City, max_output_tokens=200, **options)
     assert isinstance(parsed.output_parsed, City)
 
 

@@ -12,8 +12,8 @@ from anthropic.types.beta import message_count_tokens_params as beta_count_token
 from anthropic.types.beta import message_create_params as beta_create_params
 
 from llmk.api import RequestError
+from llmk.api.http.bodies import Fields
 from llmk_anthropic import blocks, schema
-from llmk_anthropic.body import Fields
 from llmk_anthropic.messages import Messages
 
 REQUESTS: list[tuple[type, type[Fields]]] = [

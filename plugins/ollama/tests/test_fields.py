@@ -7,8 +7,8 @@ import pydantic
 import pytest
 from ollama import _types as types
 
+from llmk.api.http.bodies import Fields
 from llmk_ollama import schema
-from llmk_ollama.body import Fields
 
 REQUESTS: list[tuple[type[pydantic.BaseModel], type[Fields]]] = [
     (types.ChatRequest, schema.ChatRequest),

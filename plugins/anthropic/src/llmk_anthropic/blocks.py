@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from llmk_anthropic.body import Entries, Fields, fault
+from llmk.api.http.bodies import Entries, Fields, fault
 
 _CACHE = frozenset({"cache_control"})
 _VISION = "needs a vision model"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmk.api import AnswerHead, Frame, ServedModelInfo, TranslatedRequest
-from llmk_anthropic.body import parse
+from llmk.api.http.bodies import parse
 from llmk_anthropic.conversation import is_continued, openai_messages
 from llmk_anthropic.renderer import MessageRenderer
 from llmk_anthropic.schema import CountRequest, MessagesRequest, Tool

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from llmk.api import (
-    AnswerDelta,
-    AnswerHead,
-    Event,
-    Frame,
-    ReasoningDelta,
-    TextDelta,
-    TokenCounts,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallFailed,
-    ToolCallStart,
-)
+from llmk.api import AnswerDelta, AnswerHead, Event, Frame, ReasoningDelta, TextDelta, TokenCounts
+from llmk.api.http.calls import CompleteCall, CompleteCalls, arguments_of
 
 Wire = dict[str, Any]
 
 PING_SECONDS = 10.0
 """After this time without an event, a ``ping`` shows that the response goes on."""
-
-
-@dataclass(slots=True)
-class _Call:
-    """A tool call that is not complete yet."""
-
-    id: str
-    name: str
-    pieces: list[str] = field(default_factory=list)
 
 
 class ContentEvents:
@@ -52,25 +29,17 @@ class ContentEvents:
         self._index = -1
         self._open = ""
         self._digest = hashlib.sha256()
-        self._calls: dict[int, _Call] = {}
+        self._calls = CompleteCalls()
 
     def of(self, event: Event) -> Iterator[Wire]:
         """The events of one event of the engine."""
-        match event:
+        match self._calls.of(event):
             case TextDelta(text) if text:
                 yield from self._text(text)
             case ReasoningDelta(text) if text:
                 yield from self._thought(text)
-            case ToolCallStart(index, name, id):
-                self._calls[index] = _Call(id or f"toolu_{self._id[:20]}{index:04}", name)
-            case ToolCallArguments(index, text):
-                self._calls[index].pieces.append(text)
-            case ToolCallEnd(index):
-                yield from self._call(self._calls.pop(index))
-            case ToolCallFailed(index, text):
-                self._calls.pop(index, None)
-                if text:
-                    yield from self._text(text)
+            case CompleteCall() as call:
+                yield from self._call(call)
 
     def close(self) -> Iterator[Wire]:
         """The events that stop the open block, if there is one."""
@@ -95,9 +64,10 @@ class ContentEvents:
         if not self._hide_thinking:
             yield self._delta({"type": "thinking_delta", "thinking": text})
 
-    def _call(self, call: _Call) -> Iterator[Wire]:
-        yield from self._start({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
-        yield self._delta({"type": "input_json_delta", "partial_json": "".join(call.pieces) or "{}"})
+    def _call(self, call: CompleteCall) -> Iterator[Wire]:
+        id = call.id or f"toolu_{self._id[:20]}{call.index:04}"
+        yield from self._start({"type": "tool_use", "id": id, "name": call.name, "input": {}})
+        yield self._delta({"type": "input_json_delta", "partial_json": call.text})
         yield from self.close()
 
     def _start(self, block: Wire) -> Iterator[Wire]:
@@ -201,25 +171,11 @@ class MessageRenderer:
                     self._pieces.append(delta[_PIECES[delta["type"]]])
             elif event["type"] == "content_block_stop":
                 block, text = self._blocks[-1], "".join(self._pieces)
-                block[_FIELDS[block["type"]]] = json_object(text) if block["type"] == "tool_use" else text
+                block[_FIELDS[block["type"]]] = arguments_of(text) if block["type"] == "tool_use" else text
 
 
 _PIECES = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _FIELDS = {"text": "text", "thinking": "thinking", "tool_use": "input"}
-
-
-def json_object(text: str) -> Wire:
-    """The object in ``text``. Numbers that a client's 64 bits can't hold are the nearest that they can."""
-    value = json.loads(text, parse_int=_integer, parse_float=_number)
-    return value if isinstance(value, dict) else {"value": value}
-
-
-def _integer(text: str) -> int | float:
-    return int(text) if len(text) <= 18 else _number(text)
-
-
-def _number(text: str) -> float:
-    return max(-sys.float_info.max, min(float(text), sys.float_info.max))
 
 
 def _usage(usage: TokenCounts) -> Wire:

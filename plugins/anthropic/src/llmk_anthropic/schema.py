@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from llmk.api.http.bodies import Entries, Fields, fault
 from llmk_anthropic.blocks import Block, TextBlock
-from llmk_anthropic.body import Entries, Fields, fault
 
 _COMMON_TAKEN = frozenset(
     {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmk.api import AnswerHead, RequestError, ServedModelInfo, TranslatedRequest
-from llmk_ollama.body import parse
+from llmk.api.http.bodies import parse
 from llmk_ollama.renderer import LineRenderer
 from llmk_ollama.schema import GenerateRequest
 from llmk_ollama.translation import Route, generated, loaded, options_of, thinking, timestamp

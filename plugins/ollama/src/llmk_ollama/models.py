@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmk.api import AnswerHead, AnswerRenderer, RequestError, ServedModelInfo, TranslatedRequest
-from llmk_ollama.body import parse
+from llmk.api.http.bodies import parse
 from llmk_ollama.schema import ShowRequest
 from llmk_ollama.translation import Route, Wire, timestamp
 

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmk.api import (
-    AnswerDelta,
-    Event,
-    Frame,
-    ReasoningDelta,
-    TextDelta,
-    TokenCounts,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallFailed,
-    ToolCallStart,
-)
+from llmk.api import AnswerDelta, Event, Frame, ReasoningDelta, TextDelta, TokenCounts
+from llmk.api.http.calls import CompleteCall, CompleteCalls
 from llmk_ollama.translation import timestamp
 
 Wire = dict[str, Any]
@@ -30,31 +18,24 @@ class Pieces:
 
     def __init__(self, id: str) -> None:
         self._id = id
-        self._calls: dict[int, tuple[str, str, list[str]]] = {}
+        self._calls = CompleteCalls()
         self._num_calls = 0
 
     def of(self, event: Event) -> Wire | None:
         """One event as fields of a message, if it has any."""
-        match event:
+        match self._calls.of(event):
             case TextDelta(text) if text:
                 return {"content": text}
             case ReasoningDelta(text) if text:
                 return {"content": "", "thinking": text}
-            case ToolCallStart(index, name, id):
-                self._calls[index] = id or f"call_{self._id[:8]}{index:04}", name, []
-            case ToolCallArguments(index, text):
-                self._calls[index][2].append(text)
-            case ToolCallEnd(index):
-                return {"content": "", "tool_calls": [self._call(*self._calls.pop(index))]}
-            case ToolCallFailed(index, text):
-                self._calls.pop(index, None)
-                return {"content": text} if text else None
+            case CompleteCall() as call:
+                return {"content": "", "tool_calls": [self._call(call)]}
         return None
 
-    def _call(self, id: str, name: str, pieces: list[str]) -> Wire:
+    def _call(self, call: CompleteCall) -> Wire:
         number, self._num_calls = self._num_calls, self._num_calls + 1
-        arguments = json_object("".join(pieces) or "{}")
-        return {"id": id, "function": {"index": number, "name": name, "arguments": arguments}}
+        id = call.id or f"call_{self._id[:8]}{call.index:04}"
+        return {"id": id, "function": {"index": number, "name": call.name, "arguments": call.arguments}}
 
 
 class LineRenderer:
@@ -130,17 +111,3 @@ class LineRenderer:
             "eval_count": usage.completion_tokens,
             "eval_duration": now - first,
         }
-
-
-def json_object(text: str) -> Wire:
-    """The object in ``text``. Numbers that 64 bits can't hold are the nearest that they can."""
-    value = json.loads(text, parse_int=_integer, parse_float=_number)
-    return value if isinstance(value, dict) else {"value": value}
-
-
-def _integer(text: str) -> int | float:
-    return int(text) if len(text) <= 18 else _number(text)
-
-
-def _number(text: str) -> float:
-    return max(-sys.float_info.max, min(float(text), sys.float_info.max))

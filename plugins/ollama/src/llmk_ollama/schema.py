@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from llmk_ollama.body import Entries, Fields, fault
+from llmk.api.http.bodies import Entries, Fields, fault
 
 _NO_IMAGES = "images need a vision model"
 _NO_LOGPROBS = "log-probabilities are in /v1/chat/completions and /v1/completions"

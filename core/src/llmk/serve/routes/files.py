@@ -62,8 +62,11 @@ async def list_files(
 ) -> Response:
     """Lists files."""
     tenant, newest_first = tenant_of(request.scope), query.order == "desc"
-    options = {"purpose": query.purpose, "after": query.after, "limit": query.limit, "newest_first": newest_first}
-    found, more = await service.storage.run(lambda to: files.listed(to, tenant, **options))  # type: ignore[arg-type]
+    found, more = await service.storage.run(
+        lambda to: files.listed(
+            to, tenant, purpose=query.purpose, after=query.after, limit=query.limit, newest_first=newest_first
+        )
+    )
     return JsonResponse(page_of(found, more))
 
 

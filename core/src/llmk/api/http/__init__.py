@@ -1,0 +1,1 @@
+"""What plugins of HTTP APIs share: models of request bodies, and complete tool calls."""
