@@ -16,6 +16,7 @@ from llmk import LLM, SamplingParams
 from llmk.api import Grammar, PluginError
 from llmk.engine import launch
 from llmk.engine.device.graphs import StepShape
+from llmk.engine.text.guarded_grammar import GuardedGrammar
 from llmk.engine.wire.request import RequestContext
 
 PARAMS = [
@@ -56,7 +57,7 @@ def run(llm: LLM, patience: int = 1000) -> tuple[dict[str, list[int]], dict[str,
         prompt = [rng.randrange(3, 380) for _ in range(rng.randrange(1, 30))]
         for request in llm._input_processor.sequences(prompt, PARAMS[number % 3], RequestContext(str(number))):
             grammar = Residues(llm.boot.facts.vocab_size, patience) if number % 2 else None
-            core.scheduler.add(request, grammar)
+            core.scheduler.add(request, grammar and GuardedGrammar(grammar, "test.residues"))
     tokens: dict[str, list[int]] = {}
     errors: dict[str, str] = {}
     while core.has_work:

@@ -19,7 +19,7 @@ from threaded_ranks import ThreadedRanks
 from llmk import LLM, SamplingParams
 from llmk.api import RequestError
 from llmk.engine import launch
-from llmk.engine.text.grammars import GuardedGrammar
+from llmk.engine.text.guarded_grammar import GuardedGrammar
 from llmk.engine.wire.request import EngineRequest, RequestContext
 
 ORDER: dict[str, Any] = {
@@ -283,6 +283,7 @@ def test_the_benchmark_sees_what_is_invalid(monkeypatch: pytest.MonkeyPatch) -> 
         bits.cast("B")[:] = b"\xff" * bits.nbytes
 
     monkeypatch.setattr(GuardedGrammar, "fill", fill)
+    monkeypatch.setattr(GuardedGrammar, "_fill_together", lambda grammars, rows: False)
     monkeypatch.setattr(GuardedGrammar, "accept", lambda grammar, tokens: None)
     monkeypatch.setattr(benchmark, "MOST_TOKENS", 12)
     engine = benchmark.Engine({"model.dtype": "float32", "cache.memory_gib": 0.25})

@@ -17,7 +17,8 @@ from llmk.api import GrammarContext, GrammarSpec, LlmkError, PluginError, Reques
 from llmk.config.schema import Config
 from llmk.engine.core import EngineCore
 from llmk.engine.text import grammars as module
-from llmk.engine.text.grammars import GrammarChecker, GrammarStarter, GuardedGrammar, Started, kinds_of, token_table
+from llmk.engine.text.grammars import GrammarChecker, GrammarStarter, Started, kinds_of, token_table
+from llmk.engine.text.guarded_grammar import GuardedGrammar
 from llmk.engine.text.input_processor import InputProcessor
 from llmk.engine.wire import plugin_calls
 from llmk.engine.wire.engine_info import EngineInfo

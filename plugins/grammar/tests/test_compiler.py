@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmk.api import GrammarContext, GrammarLimits, RequestError
-from llmk_grammar.compiler import WHITESPACE, Compiler
+from llmk_grammar.compiler import WHITESPACE, Compiler, Output
 
 BYTES = [bytes([byte]) for byte in range(256)]
 SPECIAL = [b"<end>", b"<im>"]
@@ -245,3 +245,18 @@ def test_compiled_grammars_are_used_from_other_threads() -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda one: [one.accept(mask(one)[:1]) for _ in range(9)], (first, second)))
     assert mask(first) == mask(second) == last_mask(3) == [END]
+
+
+@pytest.mark.parametrize("vocabulary", [(*BYTES, *SPECIAL), (*BYTES, *SPECIAL, *[b"x"] * 30)], ids=["258", "288"])
+def test_masks_filled_together_equal_those_filled_one_by_one(vocabulary: Sequence[bytes]) -> None:
+    made, size = compiler(vocabulary), len(vocabulary)
+    texts = ["[ab]{2,4}", "ab", "(x|y)z*", "é+"]
+    outputs = [made.compile("regex", text).start(frozenset({END})) for text in texts for _ in range(4)]
+    for number, output in enumerate(outputs):
+        for _ in range(number % 4):
+            output.accept(mask(output, size)[:1])
+    rows = [(output, memoryview(array("i", [0] * -(-size // 32)))) for output in outputs]
+    Output.fill_all(rows)
+    for output, bits in rows:
+        assert [token for token in range(size) if bits[token // 32] >> token % 32 & 1] == mask(output, size)
+    assert any(END in mask(output, size) for output in outputs)

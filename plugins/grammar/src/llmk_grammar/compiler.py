@@ -6,12 +6,15 @@ trie of the vocabulary. Its limits bound the time and memory of each call.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from llmk.api import GrammarContext, GrammarKind, RequestError
 from llmk_grammar.vocabulary import Vocabulary
@@ -27,6 +30,7 @@ _KEYWORDS = {"regex parse error": "pattern", "Pointer ": "$ref", "Resource ": "$
 _decoder = json.JSONDecoder()
 _WORD = 4
 """Bytes of a mask's words."""
+_MOST_THREADS = 8
 
 
 class Compiler:
@@ -79,14 +83,39 @@ class Output:
 
     def fill(self, bits: memoryview) -> None:
         """See :meth:`llmk.api.Grammar.fill`."""
-        num_words = -(-self._end // 32)
-        if bits.nbytes != num_words * _WORD:
+        self._put(bytearray() if self._num_ended else self._mask(), bits)
+
+    @staticmethod
+    def fill_all(rows: Sequence[tuple[Output, memoryview]]) -> None:
+        """See :meth:`llmk.api.Grammar.fill_all`. By several threads."""
+        going = [(output, bits) for output, bits in rows if not output._num_ended]
+        if not going:
+            return
+        size = (going[0][0]._end // 32 + 1) * _WORD
+        masks = bytearray(size * len(going))
+        matchers = [(output._matcher, number) for number, (output, _) in enumerate(going)]
+        address = ctypes.addressof(ctypes.c_char.from_buffer(masks))
+        _executor().unsafe_compute_mask_ptr(matchers, address, size, len(going))
+        view = memoryview(masks)
+        for number, (output, bits) in enumerate(going):
+            output._check()
+            output._put(view[number * size : (number + 1) * size], bits)
+        for output, bits in rows:
+            if output._num_ended:
+                output.fill(bits)
+
+    def _put(self, mask: bytearray | memoryview, bits: memoryview) -> None:
+        """Writes the matcher's mask, or none where the output has ended, as one of the model's vocabulary."""
+        if bits.nbytes != -(-self._end // 32) * _WORD:
             raise ValueError(f"a mask of {bits.nbytes // _WORD} words, for a vocabulary of {self._end} tokens")
-        mask = bytearray(bits.nbytes) if self._num_ended else self._mask()
-        may_end = self._num_ended or _take(mask, self._end)
+        may_end, end = True, self._end
+        row = bits.cast("B")
+        if mask:
+            may_end = bool(mask[end >> 3] >> (end & 7) & 1)
+            mask[end >> 3] &= ~(1 << (end & 7)) & 0xFF
+            row[:] = mask[: row.nbytes]
         for token in self._end_token_ids if may_end else ():
-            mask[token >> 3] |= 1 << (token & 7)
-        bits.cast("B")[:] = mask[: bits.nbytes]
+            row[token >> 3] |= 1 << (token & 7)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """See :meth:`llmk.api.Grammar.accept`."""
@@ -122,11 +151,10 @@ class Output:
             raise RequestError(f"the output can't be matched further: {_plain(self._matcher.get_error())}")
 
 
-def _take(mask: bytearray, token: int) -> bool:
-    """Whether a token is allowed; it is no more."""
-    found = mask[token >> 3] >> (token & 7) & 1
-    mask[token >> 3] &= ~(1 << (token & 7)) & 0xFF
-    return bool(found)
+@cache
+def _executor() -> LLExecutor:
+    """The threads that fill masks: half of the processors, as the others have work too."""
+    return LLExecutor(num_threads=max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2)))
 
 
 def _grammar(kind: GrammarKind, text: str) -> str:

@@ -63,6 +63,16 @@ class Grammar(Protocol):
         """
         ...
 
+    @staticmethod
+    def fill_all(rows: Sequence[tuple[Any, memoryview]]) -> None:
+        """:meth:`fill` for several outputs, all of this class; a class may do that faster, such as by several threads.
+
+        It must not hang for one of them: a call that does not return is not any request's fault. Where it raises, or a
+        row allows nothing, the rows are filled one by one, so that only the output that fails ends.
+        """
+        for grammar, bits in rows:
+            grammar.fill(bits)
+
     @abstractmethod
     def accept(self, tokens: Sequence[int]) -> None:
         """Advances over tokens that were added to the output, each of which was allowed. The last of them may be one

@@ -31,9 +31,9 @@ def to_device(values: Sequence[object], device: torch.device, dtype: torch.dtype
     return torch.tensor(values, dtype=dtype, pin_memory=has_pinned_memory(device)).to(device, non_blocking=True)
 
 
-def bits_to_device(bits: bytes, rows: int, device: torch.device) -> Tensor:
+def bits_to_device(bits: bytearray, rows: int, device: torch.device) -> Tensor:
     """Packed masks as int32 ``[rows, words]`` on ``device``."""
-    words = torch.frombuffer(bytearray(bits), dtype=torch.int32).view(rows, -1)
+    words = torch.frombuffer(bits, dtype=torch.int32).view(rows, -1)
     return (words.pin_memory() if has_pinned_memory(device) else words).to(device, non_blocking=True)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from llmk.api import Grammar, LlmkError, RequestError
+from llmk.api import LlmkError, RequestError
 from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
@@ -28,6 +28,7 @@ from llmk.engine.scheduling.prompt_limit import PromptLimit
 from llmk.engine.scheduling.prompt_scheduler import PromptScheduler
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
 from llmk.engine.scheduling.step_limit import NO_LIMIT, StepLimit, in_turns
+from llmk.engine.text.guarded_grammar import GuardedGrammar
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.failure import BROKEN_MODEL
 from llmk.engine.wire.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
@@ -127,7 +128,7 @@ class Scheduler:
         live = self.live
         return bool(live or self._issued or live.failures or live.freed_slots)
 
-    def add(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
+    def add(self, request: EngineRequest, grammar: GuardedGrammar | None = None) -> None:
         """Queues a sequence, whose output must match ``grammar``, if there is one. One that can never fit fails with
         its first output."""
         tables = self.cache.new_tables(request.context.cache_salt, request.adapter, request.embeddings)

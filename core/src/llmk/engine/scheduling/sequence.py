@@ -10,9 +10,9 @@ from llmk.engine.wire.prompt import left_of
 from llmk.engine.wire.step import NewRequest
 
 if TYPE_CHECKING:
-    from llmk.api import Grammar
     from llmk.engine.cache.block_tables import BlockTables
     from llmk.engine.scheduling.drafting import SequenceDrafts
+    from llmk.engine.text.guarded_grammar import GuardedGrammar
     from llmk.engine.wire.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs, TokenOutput
     from llmk.engine.wire.step import ScoredTokens
 
@@ -87,7 +87,7 @@ class Sequence:
         self.num_uncertain = 0
         self.num_late = 0
         self.drafts: SequenceDrafts | None = None
-        self.grammar: Grammar | None = None
+        self.grammar: GuardedGrammar | None = None
         self.num_cached = 0
         self.scored: list[TokenLogprobs] = []
         scored = params.prompt_logprobs is not None and not request.generated_token_ids

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmk.api import (
     CompiledGrammar,
-    Grammar,
     GrammarCompiler,
     GrammarContext,
     GrammarLimits,
@@ -22,9 +20,10 @@ from llmk.api import (
     PluginError,
     RequestError,
 )
+from llmk.engine.text.guarded_grammar import GuardedGrammar, guard
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.grammar_params import PARAM, GrammarParams
-from llmk.engine.wire.plugin_calls import GRAMMAR, Call, is_distrusted, is_interrupt, mark_of
+from llmk.engine.wire.plugin_calls import GRAMMAR, Call, is_distrusted, mark_of
 from llmk.kernel.contracts import check_made
 from llmk.kernel.loader import load_object
 from llmk.planning.choices.grammars import choose_grammar
@@ -78,7 +77,7 @@ class GrammarChecker:
         if size > most:
             what = f"{PARAM} has {size} bytes; the limit is {most} (limits.grammar_bytes)"
             raise RequestError(what, param=PARAM)
-        with _guard(_called(self._found)):
+        with guard(_called(self._found)):
             if self._compiler is None:
                 context = _context(self._config, self._found, [bytes([byte]) for byte in range(_BYTES)])
                 self._compiler = _make(self._found, context)
@@ -168,7 +167,7 @@ class GrammarStarter:
             hint = "fix its wheel, and restart the server"
             raise PluginError(f"{found.spec.id} ended the engine too often, and is not called again", hint=hint)
         context = self._model_context(found) if self._compiler is None else None
-        with _guard(called), Call(GRAMMAR, found.spec.id, found.plugin.wheel, request.id, mark=self._mark):
+        with guard(called), Call(GRAMMAR, found.spec.id, found.plugin.wheel, request.id, mark=self._mark):
             if self._compiler is None and context is not None:
                 self._compiler = _make(found, context)
             assert self._compiler is not None
@@ -188,47 +187,6 @@ class GrammarStarter:
         boot, vocab = self._boot, self._boot.facts.vocab_size
         tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(boot.settings.config.model))
         return _context(boot.settings.config, found, token_table(tokenizer, vocab), tokenizer)
-
-
-class GuardedGrammar:
-    """A grammar as the engine calls it: its calls are marked for the process's watcher
-    (:mod:`llmk.engine.wire.plugin_calls`), and what it raises is the error of its request.
-
-    Each method may raise :class:`~llmk.api.LlmkError`, after which the request must fail with it and the grammar must
-    not be called again.
-    """
-
-    __slots__ = ("_call", "_called", "_forced", "_grammar")
-
-    def __init__(self, grammar: Grammar, id: str, wheel: str = "", request_id: str = "") -> None:
-        self._grammar = grammar
-        self._called = f"the {GRAMMAR} {id}" + (f" of {wheel}" if wheel else "")
-        self._call = Call(GRAMMAR, id, wheel, request_id)
-        self._forced: Callable[[], Sequence[int]] = getattr(grammar, "forced", tuple)
-
-    def fill(self, bits: memoryview) -> None:
-        """:meth:`llmk.api.Grammar.fill`. Raises where the row allows no token."""
-        with self._call, _guard(self._called):
-            self._grammar.fill(bits)
-        words = bits.tobytes()
-        if words.count(0) == len(words):
-            what = "the grammar allows no token: nothing in the model's vocabulary continues the output"
-            raise RequestError(what, param=PARAM)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        """:meth:`llmk.api.Grammar.accept`."""
-        with self._call, _guard(self._called):
-            self._grammar.accept(tokens)
-
-    def rollback(self, num_tokens: int) -> None:
-        """:meth:`llmk.api.Grammar.rollback`."""
-        with self._call, _guard(self._called):
-            self._grammar.rollback(num_tokens)
-
-    def forced(self) -> Sequence[int]:
-        """:meth:`llmk.api.Grammar.forced`."""
-        with self._call, _guard(self._called):
-            return self._forced()
 
 
 def token_table(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
@@ -268,16 +226,3 @@ def _compile(compiler: GrammarCompiler, grammar: GrammarParams) -> CompiledGramm
 
 def _called(found: Registered[GrammarSpec]) -> str:
     return f"the {GRAMMAR} {found.spec.id} of {found.plugin.wheel}"
-
-
-@contextmanager
-def _guard(called: str) -> Iterator[None]:
-    """Makes what the plugin raises the request's error, with the plugin's name."""
-    try:
-        yield
-    except (RequestError, PluginError):
-        raise
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        raise PluginError(f"{called} failed: {type(error).__name__}: {error}") from error

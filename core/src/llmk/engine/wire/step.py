@@ -96,7 +96,7 @@ class Masks(msgspec.Struct, kw_only=True):
 
     step: int
     rows: list[int]
-    bits: bytes
+    bits: bytearray
 
 
 class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
