@@ -176,7 +176,7 @@ class PagedDevice(Executor):
         assert plan.deferred == any(work.masked for work in plan.work)
         self.unsampled = plan, all_drafts, result
         if not plan.deferred:
-            self.sample(Masks(step=plan.step, rows=[], bits=b""))
+            self.sample(Masks(step=plan.step, rows=[], bits=bytearray()))
         return DonePending(plan.step, result)
 
     def sample(self, masks: Masks) -> None:

@@ -60,3 +60,15 @@ def test_steps_with_prompts_may_take_the_host_longer() -> None:
     times.take_host(0.020, prompts=True)
     assert times.spare(8, now, now, prompts=True) == pytest.approx(0.95 * 0.030 - 0.022 - 0.0003)
     assert times.spare(8, now, now, prompts=False) == pytest.approx(0.95 * 0.030 - 0.002 - 0.0003)
+
+
+def test_steps_with_prompts_take_the_share_of_an_estimate_that_recent_ones_took() -> None:
+    times, now = after((8, 0.010), host=0.001)
+    times.take_host(0.004, prompts=True)
+    assert times.spare(500, now, now, prompts=True, expected=0.040) == 0.0, "none ran yet"
+    for tokens, seconds, expected in ((600, 0.030, 0.024), (90, 0.018, 0.020), (700, 0.060, 0.050)):
+        times.take(tokens, now, now + seconds, waited=True, expected=expected)
+        now += seconds
+    spare = times.spare(500, now, now, prompts=True, expected=0.040)
+    assert spare == pytest.approx(0.95 * 0.9 * 0.040 - 0.008 - 0.0003)
+    assert times.spare(8, now, now, prompts=False) == pytest.approx(0.95 * 0.010 - 0.002 - 0.0003)

@@ -12,19 +12,21 @@ from loads import Load, drain, ends, request, tight_loads
 from paged_device import make_core, run_alone
 
 from llmk.engine.core import EngineCore
+from llmk.engine.scheduling.prompt_limit import ALONE, FEWEST_ALONE, PromptLimit
 from llmk.engine.scheduling.prompt_limit import LONG as LONG_SECONDS
-from llmk.engine.scheduling.prompt_limit import PromptLimit
 
 DECODING, PER_TOKEN, TARGET = 0.006, 0.0003, 0.02
 """Seconds of a step that only decodes, of each token of a prompt, and between tokens."""
 LONG = [number % 40 for number in range(2000)]
 
 
-def make(decoding: float = DECODING, target: float = TARGET, **options: Any) -> EngineCore:
+def make(
+    decoding: float = DECODING, target: float = TARGET, per_token: float = PER_TOKEN, **options: Any
+) -> EngineCore:
     """An engine whose device takes its time."""
 
     def seconds(num_tokens: int) -> float:
-        return decoding + PER_TOKEN * (num_tokens - 1) if num_tokens else 0.0
+        return decoding + per_token * (num_tokens - 1) if num_tokens else 0.0
 
     options = {"max_num_seqs": 32, "max_num_batched_tokens": 128, "max_model_len": 4096, **options}
     return make_core(seconds=seconds, prompt_limit=PromptLimit(target), num_blocks=4000, **options)
@@ -75,7 +77,17 @@ def test_without_a_target_only_long_prompts_are_bounded() -> None:
     assert core.runner.steps.pop() == pytest.approx(512 + few / 2, rel=0.1), "half of a step, and the long one goes on"
     core.abort(["decodes", *(f"short{number}" for number in range(20))])
     core.step()
-    assert core.runner.steps.pop() == 1024, "the long one is alone"
+    assert core.runner.steps.pop() == FEWEST_ALONE, "the long one is alone: 0.1 s are fewer tokens"
+    drain(core)
+
+
+def test_a_long_prompt_alone_leaves_soon_what_it_takes() -> None:
+    core = make(decoding=0.001, target=0.0, max_num_batched_tokens=4096, max_model_len=8192, per_token=0.0001)
+    learn(core)
+    core.abort(["decodes"])
+    core.add(request("long", LONG * 4, new=1))
+    core.step()
+    assert core.runner.steps.pop() == pytest.approx((ALONE - 0.001) / 0.0001, rel=0.1)
     drain(core)
 
 

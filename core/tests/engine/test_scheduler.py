@@ -14,6 +14,7 @@ from paged_device import VOCAB, Always, Foresight, PagedDevice, Thirds, make_cor
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.fair_policy import FairPolicy
+from llmk.engine.text.guarded_grammar import GuardedGrammar
 from llmk.engine.wire.request import EngineRequest, RequestContext, TokenOutput
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.cache_groups import CacheGroup
@@ -189,7 +190,7 @@ def test_any_load_comes_out_as_if_alone(
                         returns=a["returns"],
                         num_delivered=a["delivered"],
                     ),
-                    grammar=Thirds() if a["masked"] else None,
+                    grammar=GuardedGrammar(Thirds(), "test.thirds") if a["masked"] else None,
                 )
             if a["abort_at"] == step and a["at"] <= step:
                 core.abort([str(i)])

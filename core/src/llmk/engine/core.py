@@ -55,8 +55,8 @@ class EngineCore:
         self.runner = runner
         self.depth = depth
         self._grammars = grammars
-        self._in_flight: deque[tuple[PendingStep, int, float]] = deque()
-        """Steps, how many tokens each computes, and when it was issued."""
+        self._in_flight: deque[tuple[PendingStep, int, float, float]] = deque()
+        """Steps, how many tokens each computes, when it was issued, and what it is expected to take."""
         self._issue_time = IssueTime() if runner.asynchronous and depth > 1 else None
         self._has_prompts = False
         """Whether the newest step computes several tokens of a request."""
@@ -133,9 +133,9 @@ class EngineCore:
         """How long the next :meth:`step` may be put off, so that sequences that arrive meanwhile are part of it."""
         if self._issue_time is None or len(self._in_flight) != 1 or self._deferred is not None:
             return 0.0
-        _, num_tokens, issued = self._in_flight[0]
+        _, num_tokens, issued, expected = self._in_flight[0]
         prompts = self._has_prompts or bool(self.scheduler.waiting)
-        return self._issue_time.spare(num_tokens, issued, self._clock(), prompts=prompts)
+        return self._issue_time.spare(num_tokens, issued, self._clock(), prompts=prompts, expected=expected)
 
     def step(self, announce: Callable[[EngineOutputs], None] | None = None) -> EngineOutputs:
         """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight.
@@ -200,7 +200,8 @@ class EngineCore:
         try:
             num_tokens = plan.num_tokens
             self._has_prompts = num_tokens > len(plan.work)
-            self._in_flight.append((self._submit(plan), num_tokens, self._clock()))
+            expected = self.scheduler.expected_seconds() if self._has_prompts else 0.0
+            self._in_flight.append((self._submit(plan), num_tokens, self._clock(), expected))
             self._deferred = plan.step if plan.deferred else None
         except BaseException as error:
             return self._fail(plan.step, error)
@@ -222,7 +223,7 @@ class EngineCore:
 
     def _receive_oldest(self) -> list[TokenOutput]:
         """Waits for the oldest step in flight, and takes in its result."""
-        pending, num_tokens, issued = self._in_flight.popleft()
+        pending, num_tokens, issued, expected = self._in_flight.popleft()
         waiting = self._clock()
         try:
             result = self._wait(pending)
@@ -230,7 +231,8 @@ class EngineCore:
             return self._fail(pending.step, error)
         if self._issue_time is not None and num_tokens:
             ended = self._clock()
-            self._issue_time.take(num_tokens, issued, ended, waited=ended - waiting > _WAITED)
+            waited = ended - waiting > _WAITED
+            self._issue_time.take(num_tokens, issued, ended, waited=waited, expected=expected)
         if result.tokens or result.scored or result.hidden:
             self._failures = 0
         add_counts(self.scheduler.stats.shadows, result.shadows)

@@ -12,6 +12,8 @@ _SIZES = 512
 """Sizes that are remembered."""
 _SHARE = 0.95
 """Of the expected time, what is relied upon."""
+_RECENT_PROMPTS = 32
+"""Steps with prompts that are remembered. They differ more."""
 _MARGIN = 0.0003
 """Seconds that the host may be late, besides twice what it usually takes to issue a step."""
 _WEIGHT = 0.1
@@ -19,20 +21,25 @@ _WEIGHT = 0.1
 
 
 class IssueTime:
-    """Expects steps to take as long as recent ones of about as many tokens. All times are seconds of one clock."""
+    """Expects steps to take as long as recent ones of about as many tokens; those with prompts, of which few have the
+    same size, the share of an estimate (``expected``, 0: there is none) that recent ones took. All times are seconds of
+    one clock."""
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
+        self._shares: deque[float] = deque(maxlen=_RECENT_PROMPTS)
         self._host: dict[bool, float] = {}
         """What the host takes for a step, without prompts and with them: these may have to be issued kernel by kernel,
         which is to happen while the device runs the step before."""
         self._ended = 0.0
         """When the last step ended."""
 
-    def take(self, num_tokens: int, issued: float, ended: float, *, waited: bool) -> None:
+    def take(self, num_tokens: int, issued: float, ended: float, *, waited: bool, expected: float = 0.0) -> None:
         """Takes note of the end of the oldest step in flight. Unless the host ``waited`` for it, it ended earlier."""
         started, self._ended = max(issued, self._ended), ended
-        if waited:
+        if waited and expected:
+            self._shares.append((ended - started) / expected)
+        elif waited:
             size = _size(num_tokens)
             if size not in self._recent and len(self._recent) >= _SIZES:
                 self._recent.pop(next(iter(self._recent)))
@@ -43,13 +50,17 @@ class IssueTime:
         usual = self._host.get(prompts, seconds)
         self._host[prompts] = usual + _WEIGHT * (seconds - usual)
 
-    def spare(self, num_tokens: int, issued: float, now: float, *, prompts: bool) -> float:
+    def spare(self, num_tokens: int, issued: float, now: float, *, prompts: bool, expected: float = 0.0) -> float:
         """Seconds until the step after the one that runs must be issued, which has ``num_tokens`` and was ``issued``
         then. ``prompts``: the next one may compute some. 0 where it is not known how long such steps take."""
-        recent, host = self._recent.get(_size(num_tokens)), self._host.get(prompts)
-        if not recent or host is None:
+        if expected:
+            seconds = expected * min(self._shares, default=0.0)
+        else:
+            seconds = min(self._recent.get(_size(num_tokens), ()), default=0.0)
+        host = self._host.get(prompts)
+        if not seconds or host is None:
             return 0.0
-        end = max(issued, self._ended) + _SHARE * min(recent)
+        end = max(issued, self._ended) + _SHARE * seconds
         return max(0.0, end - 2 * host - _MARGIN - now)
 
 

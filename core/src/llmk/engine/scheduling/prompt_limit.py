@@ -6,9 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-LONG = 0.05
+LONG = 0.03
 """Seconds that a step may take, with part of a long prompt in it and others alongside, where no target says less: the
 others wait for it, and so does a short prompt that comes meanwhile."""
+ALONE = 0.1
+"""The same without others: one may come meanwhile."""
+FEWEST_ALONE = 512
+"""Tokens of a long prompt that a step without others computes no matter what was measured: with fewer, the device would
+mostly read weights."""
 _LEAST = 3.0
 """Times of what decoding alone takes that a step may take no matter what the target is: with less, prompts would hardly
 get on where decoding takes about as long as the target."""
@@ -58,6 +63,14 @@ class PromptLimit:
         least half of what it would get without them."""
         room = self._within(min(self._target or LONG, LONG))
         return max(room - taken, room / 2)
+
+    def alone(self, start: int) -> float:
+        """Operations for a long prompt, behind ``start`` tokens of it, in a step without others."""
+        return max(self._within(ALONE), self.operations(start, FEWEST_ALONE))
+
+    def expected(self, operations: float) -> float:
+        """Seconds that a step with so many operations for prompts takes; 0: not known yet."""
+        return self._decoding + self._per_operation * operations if self._per_operation else 0.0
 
     def _within(self, seconds: float) -> float:
         if not self._per_operation:

@@ -67,8 +67,9 @@ class PromptScheduler:
         if held:
             step.budget += kept[0]
             step.room += kept[1]
-            if step.entries:
-                step.room = min(step.room, self.limit.long(step.operations))
+            shared = bool(step.entries)
+            limit = self.limit.long(step.operations) if shared else self.limit.alone(held[0].num_computed)
+            step.room = min(step.room, limit)
         for sequence in held:
             self.compute(step, sequence)
 

@@ -214,6 +214,10 @@ class Scheduler:
         if self._drafting is not None and self._decoded:
             self._drafting.length.measure(num_tokens, seconds)
 
+    def expected_seconds(self) -> float:
+        """What the step with prompts that was planned last is expected to take; 0: not known yet."""
+        return self.prompts.limit.expected(self._issued[-1].operations)
+
     def requests_in(self, step: int) -> list[str]:
         """The ids, as the log has them, of the requests that an issued step computes."""
         issued = next(issued for issued in self._issued if issued.plan.step == step)
