@@ -13,6 +13,7 @@ from triton.runtime.interpreter import InterpreterBuilder
 from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import rope
+from llmk_triton.attention import prefill_schedule
 from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
 from llmk_triton.common.targets import DecodeConfig, Tile
 
@@ -209,3 +210,22 @@ def test_launches_depend_only_on_shapes_and_bounds() -> None:
         tensors = (meta.partial, meta.stats, meta.schedule.items, meta.schedule.spans, meta.schedule.arrived)
         shapes.append([tensor.shape for tensor in tensors if tensor is not None])
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("kind", ["plain", "window", "all"])
+@pytest.mark.parametrize("requests", [[(90, 5)], [(90, 5), (17, 1), (30, 9), (4, 4)], [(64, 64), (3, 2)]], ids=str)
+def test_keys_of_prompts_are_split_where_tiles_are_few(
+    requests: list[tuple[int, int]], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_schedule, "LEAST_KEYS", 3)
+    options = KINDS[kind] | ({"sliding_window": 40} if "sliding_window" in KINDS[kind] else {})
+    case = Step(attention_query(**options), requests, padding=2)
+    backend = small(TritonAttention(case.query, DEVICE))
+    meta, cache = backend.prepare(case.index), case.cache(backend)
+    assert meta.prefills is not None
+    assert len(requests) > 2 or kind != "plain" or meta.prefills.parts.max() > 1
+    backend.write(*case.new_kv(), cache, meta)
+    first = backend.run(case.q, cache, meta, case.sinks)
+    assert error(first[: case.num_tokens], case.expected()) < BOUND[torch.float32]
+    assert meta.prefills.arrived.eq(0).all(), "the next layer can count"
+    assert torch.equal(backend.run(case.q, cache, meta, case.sinks), first)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from paged import Step, attention_query
 
 from llmk.api import CacheStep
 from llmk_triton.attention.decode_schedule import Rule, Schedule
+from llmk_triton.attention.prefill_schedule import schedule_prefill
 
 TILE = 8
 
@@ -99,3 +103,29 @@ def test_requests_with_several_queries_are_skipped() -> None:
     schedule = Rule(slots=8, tile=TILE, least=1, team=1, window=0)(index, 2, mixed=True)
     assert {(row, request) for row, request, *_ in items(schedule)} == {(0, 0), (5, 2)}
     assert schedule.arrived.eq(torch.zeros(4, 2)).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(0, 4000)), min_size=1, max_size=20),
+    st.sampled_from([1, 5, 40]),
+    st.sampled_from([0, 300]),
+    st.booleans(),
+)
+def test_every_tile_of_prompts_has_programs_and_partial_results_fit(
+    requests: list[tuple[int, int]], slots: int, window: int, skip_decode: bool
+) -> None:
+    """Requests of so many queries behind so many others."""
+    lengths = [count for count, _ in requests]
+    index = Step(attention_query(), [(4, 1)]).index
+    index.query_start = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    index.seq_lens = torch.tensor([sum(request) for request in requests], dtype=torch.int32)
+    made = schedule_prefill(index, 2, queries=8, slots=slots, window=window, skip_decode=skip_decode, split=slots > 1)
+    lengths = [0 if skip_decode and count == 1 else count for count in lengths]
+    tiles = [-(-count // 8) for count in lengths]
+    parts = made.parts.tolist()
+    assert made.starts.tolist() == [0, *accumulate(n * count for n, count in zip(tiles, parts, strict=True))]
+    assert made.arrived.eq(0).all()
+    split = [n * count if count > 1 else 0 for n, count in zip(tiles, parts, strict=True)]
+    assert made.places.tolist() == [0, *accumulate(split)][:-1]
+    assert sum(split) <= made.most
+    assert slots > 1 or max(parts) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from llmk.api.query import AttentionQuery
 from llmk_triton.attention.decode import decode_kernel
 from llmk_triton.attention.decode_schedule import Rule, Schedule
 from llmk_triton.attention.prefill import prefill_kernel
+from llmk_triton.attention.prefill_schedule import PrefillSchedule, schedule_prefill
 from llmk_triton.attention.write import qk_norm_rope_write_kv, rows, write
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
@@ -42,16 +43,19 @@ class AttentionMeta:
     """A step's attention metadata, for :meth:`TritonAttention.write` and :meth:`TritonAttention.run`.
 
     Attributes:
-        prefills: whether the step may contain requests with several queries.
+        prefills: work schedule of requests with several queries; ``None``: there are none.
         decoding, schedule: launch configuration and work schedule of requests with one query; ``None``: the decode
             kernel is not launched.
         partial, stats: buffers for the partial results of split keys; see
-            :func:`llmk_triton.attention.decode.decode_kernel`.
+            :func:`llmk_triton.attention.decode.decode_kernel`. ``prefill_partial`` and ``prefill_stats`` are those of
+            requests with several queries (:func:`llmk_triton.attention.prefill.prefill_kernel`).
     """
 
     backend: TritonAttention
     step: CacheStep
-    prefills: bool
+    prefills: PrefillSchedule | None
+    prefill_partial: Tensor | None = None
+    prefill_stats: Tensor | None = None
     decoding: DecodeConfig | None = None
     schedule: Schedule | None = None
     partial: Tensor | None = None
@@ -122,14 +126,33 @@ class TritonAttention:
         """Selects the kernels to launch, and launches the kernel that schedules the work of decode requests."""
         query = self.query
         prefills = query.deterministic or step.max_query_len > 1
-        if query.deterministic or (prefills and step.seq_lens.shape[0] == 1):
-            return AttentionMeta(self, step, prefills)
+        decodes = not (query.deterministic or (prefills and step.seq_lens.shape[0] == 1))
+        meta = self._prepare_prefill(step, decodes=decodes) if prefills else AttentionMeta(self, step, None)
+        if not decodes:
+            return meta
         config = self.few if step.seq_lens.shape[0] * query.num_kv_heads < self._cores else self.many
         schedule = self._rule(config)(step, query.num_kv_heads, mixed=prefills)
         shape, device = (schedule.parts, query.num_heads), step.seq_lens.device
         partial = torch.empty(*shape, query.head_dim, dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        return AttentionMeta(self, step, prefills, config, schedule, partial, stats)
+        return replace(meta, decoding=config, schedule=schedule, partial=partial, stats=stats)
+
+    def _prepare_prefill(self, step: CacheStep, *, decodes: bool) -> AttentionMeta:
+        """The metadata of requests with several queries. ``decodes``: those with one are the decode kernel's."""
+        query, tile = self.query, self.prefill_tile
+        schedule = schedule_prefill(
+            step,
+            query.num_kv_heads,
+            queries=tile.rows // self._group,
+            slots=triton.cdiv(self._cores, query.num_kv_heads),
+            window=query.sliding_window or 0,
+            skip_decode=decodes,
+            split=not query.deterministic,
+        )
+        shape, device = (schedule.most, query.num_kv_heads, tile.rows), step.seq_lens.device
+        partial = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
+        stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
+        return AttentionMeta(self, step, schedule, partial, stats)
 
     def write(
         self,
@@ -157,13 +180,13 @@ class TritonAttention:
         it can also do the Q/K norms, RoPE and K/V write for the ``new`` tokens."""
         query = rows(query)
         # In a captured step, rows of padding pass through what may index by them, such as routers.
-        padded = meta.prefills and (query.shape[0] != meta.step.num_tokens or not meta.step.host_seq_lens)
+        padded = meta.prefills is not None and (query.shape[0] != meta.step.num_tokens or not meta.step.host_seq_lens)
         out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
         tensors = (out, query, cache, query if sinks is None else sinks)
         if meta.decoding is not None and meta.schedule is not None:
             self._decode(tensors, meta, meta.decoding.tile, meta.schedule, scales, new)
-        if meta.prefills:
-            self._prefill(tensors, meta, scales)
+        if meta.prefills is not None:
+            self._prefill(tensors, meta, meta.prefills, scales)
         return out
 
     def _decode(
@@ -210,16 +233,24 @@ class TritonAttention:
             **tile.options(),
         )
 
-    def _prefill(self, tensors: _Tensors, meta: AttentionMeta, scales: tuple[float, float]) -> None:
+    def _prefill(
+        self, tensors: _Tensors, meta: AttentionMeta, schedule: PrefillSchedule, scales: tuple[float, float]
+    ) -> None:
         _, query, cache, _ = tensors
         tile, step = self.prefill_tile, meta.step
         requests, table = step.seq_lens.shape[0], step.block_table
-        programs = query.shape[0] // (tile.rows // self._group) + requests
+        programs = query.shape[0] // (tile.rows // self._group) + requests + schedule.most
         prefill_kernel[(programs, self.query.num_kv_heads)](
             *tensors,
             step.query_start,
             step.seq_lens,
             table,
+            schedule.starts,
+            schedule.parts,
+            schedule.places,
+            schedule.arrived,
+            meta.prefill_partial,
+            meta.prefill_stats,
             requests,
             query.stride(0),
             *cache.stride()[:4],
@@ -230,7 +261,6 @@ class TritonAttention:
             **pdl.options(),
             ROWS=tile.rows,
             TILE=tile.keys,
-            SKIP_DECODE=meta.schedule is not None,
             **tile.options(),
         )
 
@@ -262,7 +292,7 @@ def qk_norm_rope_attention(
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_attention` with the metadata of
     ``triton.attention``; one launch if all requests decode."""
-    if meta.prefills:
+    if meta.prefills is not None:
         q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
         return meta.backend.run(q, cache, meta, scales=scales)
     new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin)

@@ -104,7 +104,7 @@ class Rule:
             KV_HEADS=kv_heads,
             BLOCK_SIZE=step.block_size,
             MIXED=mixed,
-            REQUESTS=_room(requests, mixed=mixed),
+            REQUESTS=room(requests, mixed=mixed),
             COLUMNS=_COLUMNS,
             num_warps=8,
         )
@@ -142,10 +142,10 @@ def _shared_blocks(block_table, request, limit, stride_table, least, TEAM: tl.co
     return shared
 
 
-def _room(requests: int, *, mixed: bool) -> int:
+def room(requests: int, *, mixed: bool) -> int:
     """The power of two that the kernel is compiled for."""
-    room: int = max(_TOGETHER, triton.next_power_of_2(requests))
-    return max(room, _MIXED) if mixed and room > _TOGETHER else room
+    found: int = max(_TOGETHER, triton.next_power_of_2(requests))
+    return max(found, _MIXED) if mixed and found > _TOGETHER else found
 
 
 @triton.jit(do_not_specialize=["num_requests", "num_rows", "stride_table", "slots", "least"])
