@@ -30,11 +30,11 @@ ITEM = {
 SCHEMA = {"type": "array", "items": ITEM, "minItems": 500}
 
 
-def seconds(llm: LLM, requests: int, new: int, constrained: bool, round_: int) -> float:
+def seconds(llm: LLM, requests: int, new: int, prompt: int, constrained: bool, round_: int) -> float:
     """What ``requests`` outputs of ``new`` tokens take."""
     outputs: dict[str, Any] = {"structured_outputs": {"json": SCHEMA}} if constrained else {"ignore_eos": True}
     params = SamplingParams(max_tokens=new, temperature=1.0, seed=1, **outputs)
-    prompts = [f"Order {round_}, {number}, as JSON: " for number in range(requests)]
+    prompts = [f"{'x, ' * prompt}Order {round_}, {number}, as JSON: " for number in range(requests)]
     start = time.perf_counter()
     answers = llm.generate(prompts, params, use_tqdm=False)
     taken = time.perf_counter() - start
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--new", type=int, default=256, help="tokens per output")
+    parser.add_argument("--prompt", type=int, default=0, help="words before each prompt: longer contexts, slower steps")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="configuration")
     args = parser.parse_args()
@@ -58,8 +59,8 @@ def main() -> None:
         taken: dict[bool, list[float]] = {False: [], True: []}
         for round_ in range(-1, args.rounds):
             for constrained in taken:
-                short = seconds(llm, args.requests, few, constrained, round_)
-                whole = seconds(llm, args.requests, args.new, constrained, round_)
+                short = seconds(llm, args.requests, few, args.prompt, constrained, round_)
+                whole = seconds(llm, args.requests, args.new, args.prompt, constrained, round_)
                 if round_ >= 0:
                     taken[constrained].append(whole - short)
         tokens = args.requests * (args.new - few)

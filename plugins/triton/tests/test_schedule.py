@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged import Step, attention_query
 
@@ -105,6 +105,7 @@ def test_requests_with_several_queries_are_skipped() -> None:
     assert schedule.arrived.eq(torch.zeros(4, 2)).all()
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.integers(0, 4000)), min_size=1, max_size=20),
     st.sampled_from([1, 5, 40]),

@@ -52,8 +52,9 @@ def schedule_prefill(
         split: whether keys may be split.
     """
     requests, device = step.seq_lens.shape[0], step.seq_lens.device
-    table = torch.empty(3 * requests + 1 + slots * kv_heads, dtype=torch.int32, device=device)
-    starts, parts, places, arrived = table.split([requests + 1, requests, requests, slots * kv_heads])
+    # Tensors of their own, as views would be aligned in some steps and not in others: kernels would be compiled twice.
+    sizes = ((requests + 1,), (requests,), (requests,), (slots, kv_heads))
+    starts, parts, places, arrived = (torch.empty(size, dtype=torch.int32, device=device) for size in sizes)
     prefill_schedule_kernel[(1,)](
         starts,
         parts,
@@ -73,7 +74,7 @@ def schedule_prefill(
         REQUESTS=room(requests, mixed=True),
         num_warps=4,
     )
-    return PrefillSchedule(starts, parts, places, arrived.view(slots, kv_heads), slots)
+    return PrefillSchedule(starts, parts, places, arrived, slots)
 
 
 @triton.jit(do_not_specialize=["num_requests", "slots"])
