@@ -4,7 +4,7 @@ by one.
     llmk serve /tmp/models/qwen3-8b &
     python benchmarks/serving.py --load 4 12 24                     # requests a second, Poisson arrivals
     python benchmarks/serving.py --load 384x 1024x                  # so many at once
-    python benchmarks/serving.py --load 24 --beside 100000          # and one long prompt among them
+    python benchmarks/serving.py --load 24 --alongside 100000          # and one long prompt among them
     python benchmarks/serving.py --serve 'llmk serve DIR --port 8000' 'vllm serve DIR --port 8000' --out results.jsonl
 
 Any server that has OpenAI's ``/v1/completions`` with lists of token ids, ``ignore_eos`` and streams can be measured.
@@ -224,7 +224,7 @@ def loads_of(args: argparse.Namespace) -> list[Load]:
     for number, text in enumerate(args.load):
         at_once = text.endswith("x")
         rate, requests = (math.inf, int(text[:-1])) if at_once else (float(text), args.requests)
-        made.append(Load(rate, requests, args.prompt, args.new, args.seed + number, args.beside))
+        made.append(Load(rate, requests, args.prompt, args.new, args.seed + number, args.alongside))
     return made
 
 
@@ -255,7 +255,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=400, help="of a load that has a rate")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of a prompt")
     parser.add_argument("--new", type=int, default=128, help="tokens of an answer")
-    parser.add_argument("--beside", type=int, default=0, help="tokens of one long prompt among the others")
+    parser.add_argument("--alongside", type=int, default=0, help="tokens of one long prompt among the others")
     parser.add_argument("--vocabulary", type=int, default=100_000, help="ids of prompts are below it")
     parser.add_argument("--warm-up", type=int, default=16, help="requests before the first load")
     parser.add_argument("--settle", type=float, default=10.0, help="seconds between these and the first load")
