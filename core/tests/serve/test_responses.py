@@ -16,9 +16,12 @@ from scripted import ScriptedEngine
 from starlette.testclient import TestClient
 
 from llmk.api import EngineDead, Overloaded
+from llmk.config.schema import LimitsSection
 from llmk.config.storage_section import StorageSection
 from llmk.serve.app import create_app
+from llmk.serve.responses import stored
 from llmk.serve.service import Service
+from llmk.serve.storage.errors import DatabaseFailed
 
 PATH = "/v1/responses"
 BODY = {"model": "org/scripted", "input": "hi"}
@@ -388,6 +391,80 @@ def test_too_much_in_the_background(client: TestClient, engine: ScriptedEngine, 
 
     monkeypatch.setattr(engine, "check_room", full)
     assert client.post(PATH, json={**BODY, "background": True}).status_code == 429
+
+
+def test_a_background_response_without_room_has_failed(client: TestClient, engine: ScriptedEngine) -> None:
+    service = client.app.state.service  # type: ignore[attr-defined]
+    service.storage.section = StorageSection(database="memory", bytes_per_client=8000)
+    engine.script = "x" * 9000
+    engine.finish_reason = "length"
+    found = ended(client, post(client, background=True)["id"])
+    assert found["status"] == "failed"
+    assert "you would store" in found["error"]["message"]
+    service.storage.section = StorageSection(database="memory", bytes_per_client=30_000)
+    assert ended(client, post(client, background=True)["id"])["status"] == "incomplete"
+    assert ended(client, post(client, background=True)["id"])["status"] == "incomplete", "the oldest made room"
+
+
+def test_a_background_response_whose_end_is_lost_has_failed(
+    client: TestClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise DatabaseFailed("no")
+
+    monkeypatch.setattr("llmk.serve.responses.stored.end_response", fail)
+    assert ended(client, post(client, background=True)["id"])["status"] == "failed"
+
+
+def test_cancelling_twice_loses_nothing(
+    client: TestClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.gate = Gate()
+    end, go = stored.end_response, threading.Event()
+
+    def slow(*given: Any) -> None:
+        assert go.wait(10)
+        end(*given)
+
+    monkeypatch.setattr("llmk.serve.responses.stored.end_response", slow)
+    made = post(client, background=True)
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(client.post(f"{PATH}/{made['id']}/cancel").json()))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert [body["status"] for body in found] == ["cancelled"] * 3
+    assert client.get(f"{PATH}/{made['id']}").json()["status"] == "cancelled"
+
+
+def test_what_a_request_refers_to_is_limited(client: TestClient) -> None:
+    service = client.app.state.service  # type: ignore[attr-defined]
+    service.limits = LimitsSection(parts=5)
+    first = post(client)
+    second = post(client, previous_response_id=first["id"])
+    third = post(client, previous_response_id=second["id"])
+    error = refused(client, previous_response_id=third["id"])
+    assert error["message"].startswith("the stored conversation has more than 5 items (limits.parts)")
+    service.limits = LimitsSection()
+    service.config = service.config.model_copy(update={"max_request_bytes": 400})
+    ids = [f"{first['output'][0]['id'][:-4]}{at:04x}" for at in range(200)]
+    references = [{"type": "item_reference", "id": id} for id in ids]
+    assert "there is no stored item" in refused(client, 404, input=references)["message"]
+
+
+def test_items_of_many_responses_are_found(client: TestClient, engine: ScriptedEngine) -> None:
+    engine.script = "y"
+    made = [post(client) for _ in range(25)]
+    ids = [response["output"][0]["id"] for response in made]
+    items = [{"type": "item_reference", "id": id} for id in ids]
+    post(client, input=[*items, {"role": "user", "content": "hi"}])
+    assert refused(client, 404, input=[{"type": "item_reference", "id": "msg_0"}])["param"] == "input[0].id"
 
 
 def test_only_background_responses_are_cancelled(client: TestClient) -> None:

@@ -83,6 +83,8 @@ class Service:
         self.workers = workers
         self.config = config
         self.created = int(time.time())
+        self.name = uuid.uuid4().hex
+        """Differs from those of all other servers, earlier ones too."""
         self.stopping = asyncio.Event()
         self.metrics = Metrics(engine)
         if spans is not None:
