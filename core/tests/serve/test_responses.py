@@ -13,12 +13,14 @@ import pytest
 from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 from scripted import ScriptedEngine
+from starlette.responses import Response as Plain
 from starlette.testclient import TestClient
 
 from llmk.api import EngineDead, Overloaded
-from llmk.config.schema import LimitsSection
+from llmk.config.schema import LimitsSection, ServerSection
 from llmk.config.storage_section import StorageSection
 from llmk.serve.app import create_app
+from llmk.serve.http.limits import Limits
 from llmk.serve.responses import stored
 from llmk.serve.service import Service
 from llmk.serve.storage.errors import DatabaseFailed
@@ -465,6 +467,65 @@ def test_items_of_many_responses_are_found(client: TestClient, engine: ScriptedE
     items = [{"type": "item_reference", "id": id} for id in ids]
     post(client, input=[*items, {"role": "user", "content": "hi"}])
     assert refused(client, 404, input=[{"type": "item_reference", "id": "msg_0"}])["param"] == "input[0].id"
+
+
+def test_large_responses_that_nobody_reads_are_limited() -> None:
+    async def scenario() -> None:
+        section = ServerSection(max_buffered_bytes_per_client=3 << 20)
+        sent: list[dict[str, Any]] = []
+        read = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await Plain(b"x" * (2 << 20))(scope, receive, send)
+
+        async def slow(message: Any) -> None:
+            if message["type"] == "http.response.body" and message.get("more_body"):
+                assert len(message["body"]) <= 256 << 10
+                await read.wait()
+            sent.append(message)
+
+        limits = Limits(app, section)
+        scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "client": ("10.0.0.1", 1), "state": {}}
+        first = asyncio.create_task(limits(dict(scope), asyncio.Event().wait, slow))
+        await asyncio.sleep(0.01)
+        await limits(dict(scope), asyncio.Event().wait, slow)
+        assert [one["status"] for one in sent if "status" in one] == [200, 429]
+        assert b"responses that are not read yet" in sent[-1]["body"]
+        read.set()
+        await first
+        assert sum(len(one.get("body", b"")) for one in sent if one is not sent[2]) >= 2 << 20
+        assert not limits.buffered
+
+    asyncio.run(scenario())
+
+
+def test_bodies_count_as_long_as_responses_hold_them(client: TestClient, engine: ScriptedEngine) -> None:
+    gate = Gate()
+    engine.gate = gate
+    limits: Any = client.app.middleware_stack  # type: ignore[attr-defined]
+    while not isinstance(limits, Limits):
+        limits = limits.app if hasattr(limits, "app") else limits._app
+    held: list[int] = []
+
+    def look() -> None:
+        held.append(limits.buffered.total())
+        gate.opened.set()
+
+    tools = [{"type": "function", "name": "f", "description": "x" * 50_000}]
+    threading.Timer(0.5, look).start()
+    stream(client, tools=tools, tool_choice="none")
+    assert held[0] > 50_000
+    assert limits.buffered.total() == 0
+
+
+def test_the_input_of_a_background_response_is_kept(client: TestClient, engine: ScriptedEngine) -> None:
+    made = post(client, background=True, input="What?")
+    ended(client, made["id"])
+    assert "What?" in client.get(f"{PATH}/{made['id']}/input_items").text
+    post(client, previous_response_id=made["id"])
+    assert engine.calls[-1].text.startswith("<user>What?<assistant>Hello there.")
+    tools = [{"type": "function", "name": "f", "description": "x" * (2 << 20)}]
+    assert refused(client, background=True, tools=tools, tool_choice="none")["param"] == "background"
 
 
 def test_only_background_responses_are_cancelled(client: TestClient) -> None:

@@ -19,7 +19,7 @@ from llmk.serve.responses.references import fetch
 from llmk.serve.responses.request import ENCRYPTED, HOSTED_INCLUDES, LOGPROBS
 from llmk.serve.responses.route import RESOLVED, References, Resolved
 from llmk.serve.responses.stored import Page
-from llmk.serve.service import Service
+from llmk.serve.service import Service, body_of
 from llmk.serve.workers.prepared_request import ROUTE, Refusal, Refused, Rendered
 
 MOST_LISTED = 100
@@ -46,14 +46,15 @@ async def prepare(service: Service, name: str, request: Request, id: str) -> Any
     Raises the errors of :meth:`~llmk.serve.service.Service.prepare`, and those of stored objects.
     """
     try:
-        made = await service.prepare(ROUTE + name, request, id)
+        given = await body_of(request)
+        made = await service.prepare(ROUTE + name, request, id, given)
         wanted = msgspec.json.decode(made.body, type=_Needs).references if isinstance(made, Rendered) else None
         if wanted is None:
             return made
         limits = {"most_bytes": service.config.max_request_bytes, "most_items": service.limits.parts}
         fetching = fetch(service.storage, tenant_of(request.scope), wanted, **limits)
         history, stored = await while_connected(fetching, request.receive, service.stopping)
-        body = msgspec.json.encode(Resolved(Raw(await request.body()), history, stored))
+        body = msgspec.json.encode(Resolved(Raw(given), history, stored))
         return await service.prepare(ROUTE + name + RESOLVED, request, id, body)
     except Refusal as refusal:
         raise Refusal(_renamed(refusal.refused)) from None

@@ -85,10 +85,10 @@ def put_response(to: Transaction, tenant: str, id: str, response: bytes, turn: T
 
 def end_response(to: Transaction, tenant: str, id: str, response: bytes, turn: Turn, events: bytes) -> None:
     """Replaces a background response by its end, with the ``events`` of its stream, as :func:`put_response` stores it.
-    Nothing is stored if it was deleted."""
-    data = msgspec.msgpack.encode(turn)
+    ``turn`` gets the input that is stored. Nothing is stored if it was deleted."""
     try:
-        to.get(tenant, RESPONSE, id)
+        turn.input = get_turn(to, tenant, id).input
+        data = msgspec.msgpack.encode(turn)
         _make_room(to, tenant, len(response) + len(data) + len(events), num_new=1, but=id)
         to.replace(tenant, RESPONSE, id, response)
         to.replace(tenant, TURN, turn_id(id), data)

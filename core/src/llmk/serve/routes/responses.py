@@ -48,6 +48,8 @@ register_url_convertor("response", _ResponseId())
 router = APIRouter(prefix="/v1/responses")
 BODIES = (ResponseRequest, InputTokensRequest)
 
+MOST_ECHO = 1 << 20
+"""Bytes of what a background response repeats of its request."""
 _STOPPED = {"code": "server_error", "message": "the server that made this response was stopped"}
 
 
@@ -58,7 +60,7 @@ async def create(request: Request, service: Annotated[Service, Depends(service)]
     response = _Response(service, tenant_of(request.scope), made)
     if made.options["background"]:
         return await response.in_background(request)
-    return response.in_foreground()
+    return response.in_foreground(request)
 
 
 @router.post("/input_tokens", openapi_extra=body(InputTokensRequest))
@@ -119,7 +121,7 @@ class _Response:
         self._service = service
         self._tenant = tenant
         self._made = made
-        self._items = [text.encode() for text in options["input"]]
+        self._items = [text.encode() for text in options.pop("input")]
         self._stores = service.storage.is_available if options["store"] is None else options["store"]
         self._id = stored.response_id(made.context.id)
         head = service.head(made.context)
@@ -133,8 +135,9 @@ class _Response:
             queued=options["background"],
         )
 
-    def in_foreground(self) -> Response:
+    def in_foreground(self, request: Request) -> Response:
         """The response, as long as its client is connected."""
+        request.scope["state"]["holds_body"] = True
         chunks = _Chunks(self._renderer)
         form = StreamFormat(b"text/event-stream; charset=utf-8", _encoded, b"", chunks.error)
         return AnswerResponse(
@@ -153,6 +156,10 @@ class _Response:
         run = BackgroundRun(self._tenant, self._renderer, self._save_end, keep_events=self._made.stream)
         queued = self._renderer.response("queued")
         response, turn = msgspec.json.encode(queued), self._turn("queued")
+        if len(response) > MOST_ECHO:
+            message = f"a background response has {MOST_ECHO} bytes of 'tools', 'instructions' and the like at most"
+            raise RequestError(message, param="background")
+        self._items = []  # They are stored until the response ends.
 
         def save(to: Transaction) -> None:
             stored.put_response(to, self._tenant, self._id, response, turn)
