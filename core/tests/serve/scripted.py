@@ -206,6 +206,7 @@ class ScriptedEngine:
         return SimpleNamespace(
             index=index,
             text=piece,
+            parts=[(len(piece), len(ids))],
             token_ids=ids,
             logprobs=[TokenLogprobs(id, -0.25, 1, top) for id in ids] if params.logprobs is not None else [],
             finish_reason=finish,

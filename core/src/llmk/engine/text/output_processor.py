@@ -44,6 +44,13 @@ class GenerationDelta:
     """How much of a prompt that was to be pinned is."""
     times: SequenceTimes | None = None
     """In the last delta of a choice that ended by itself."""
+    joined: list[tuple[int, int]] = field(default_factory=list)
+    """Characters and tokens of each delta that is a part of this one, if there are several."""
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """Characters and tokens of each part."""
+        return self.joined or [(len(self.text), len(self.token_ids))]
 
     def joins(self, later: GenerationDelta) -> bool:
         """Whether ``later``, the next delta of the choice, can be made a part of this one."""
@@ -52,6 +59,7 @@ class GenerationDelta:
 
     def join(self, later: GenerationDelta) -> None:
         """Makes ``later``, the next delta of the choice, a part of this one."""
+        self.joined = [*self.parts, *later.parts]
         self.text += later.text
         self.token_ids = [*self.token_ids, *later.token_ids]
         self.logprobs = (*self.logprobs, *later.logprobs)

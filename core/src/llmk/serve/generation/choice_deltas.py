@@ -91,11 +91,9 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class _Choice:
-    """A running choice: its reader, and the number of ``pending`` tokens that no event has accounted for yet."""
+    """A running choice, its reader, and the number of its tool calls."""
 
     reader: Reader
-    thinking: bool = False
-    pending: int = 0
     calls: int = 0
     closed: bool = False
     """Whether it has ended by its request's output rules, so that further output is dropped."""
@@ -103,23 +101,12 @@ class _Choice:
     def take(self, piece: ParsedPiece, delta: GenerationDelta, usage: Usage) -> str | None:
         """Counts the tokens and events of ``delta``; returns the finish reason, if the choice has ended."""
         self.closed = piece.closed
-        ended = delta.finish_reason is not None or piece.closed
-        self._count(piece, len(delta.token_ids), usage, ended=ended)
+        usage.completion_tokens += piece.num_tokens
+        usage.reasoning_tokens += piece.num_thoughts
         for event in piece.events:
             self.calls += isinstance(event, ToolCallStart) - isinstance(event, ToolCallFailed)
         finish_reason = "stop" if piece.closed else delta.finish_reason
         return "tool_calls" if self.calls and finish_reason == "stop" else finish_reason
-
-    def _count(self, piece: ParsedPiece, num_tokens: int, usage: Usage, *, ended: bool) -> None:
-        """Counts tokens; those without an event, such as markers, count as what the next event is: reasoning or not."""
-        usage.completion_tokens += num_tokens
-        self.pending += num_tokens
-        if piece.split or ended:
-            if self.thinking or piece.thought:
-                usage.reasoning_tokens += self.pending
-            self.pending = 0
-        if piece.split:
-            self.thinking = piece.thinking
 
 
 async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers) -> AsyncGenerator[ChoiceDelta, None]:
@@ -146,7 +133,7 @@ async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers)
             if delta.prompt_logprobs:
                 for part in _slices(token_ids_of(job.prompts[at]), delta.prompt_logprobs):
                     yield ChoiceDelta(index, (), prompt=part)
-            logprobs = _visible_logprobs(delta, job.params)
+            logprobs = _visible_logprobs(delta, job.params)[: piece.num_tokens]
             yield ChoiceDelta(index, piece.events, logprobs, (), finish_reason, stop_reason, delta.times)
 
 
@@ -170,7 +157,7 @@ async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenera
             return at, delta, choice, ParsedPiece(())
         if delta.finish_reason in ("abort", "error"):
             raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
-        reading = choice.reader.read(delta.text, len(delta.token_ids), ended=delta.finish_reason is not None)
+        reading = choice.reader.read(delta.text, delta.parts, ended=delta.finish_reason is not None)
         return at, delta, choice, reading
 
     count = len(job.prompts)
