@@ -469,7 +469,7 @@ def test_items_of_many_responses_are_found(client: TestClient, engine: ScriptedE
     assert refused(client, 404, input=[{"type": "item_reference", "id": "msg_0"}])["param"] == "input[0].id"
 
 
-def test_large_responses_that_nobody_reads_are_limited() -> None:
+def test_large_responses_that_are_not_read_are_limited() -> None:
     async def scenario() -> None:
         section = ServerSection(max_buffered_bytes_per_client=3 << 20)
         sent: list[dict[str, Any]] = []
