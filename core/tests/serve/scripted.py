@@ -200,13 +200,12 @@ class ScriptedEngine:
         tokenizer: Any = self.tokenizer
         return InputProcessor(tokenizer, self.info, seed=0)
 
-    def _delta(self, index: int, piece: str, params: SamplingParams, finish: str | None, num_prompt: int) -> Any:
+    def _delta(self, index: int, piece: str, params: SamplingParams, finish: Any, num_prompt: int) -> GenerationDelta:
         ids = [ord(character) for character in piece]
         top = tuple((id, -0.5 - id) for id in range(65, 65 + (params.logprobs or 0)))
-        return SimpleNamespace(
+        return GenerationDelta(
             index=index,
             text=piece,
-            parts=[(len(piece), len(ids))],
             token_ids=ids,
             logprobs=[TokenLogprobs(id, -0.25, 1, top) for id in ids] if params.logprobs is not None else [],
             finish_reason=finish,

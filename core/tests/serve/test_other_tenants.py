@@ -1,4 +1,4 @@
-"""What one client stores, another one does not find, whatever route it uses."""
+"""What one client stores, another one does not find, by any route."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from llmk.engine.text.detokenizer import Detokenizer
 from llmk.engine.text.stop_strings import StopStrings
@@ -51,6 +51,22 @@ class GenerationDelta:
     def parts(self) -> list[tuple[int, int]]:
         """Characters and tokens of each part."""
         return self.joined or [(len(self.text), len(self.token_ids))]
+
+    def split(self) -> Iterator[GenerationDelta]:
+        """The deltas that were joined."""
+        text = tokens = 0
+        for number, (length, size) in enumerate(self.joined, 1):
+            part = replace(self, text=self.text[text : text + length], joined=[])
+            part.token_ids = self.token_ids[tokens : tokens + size]
+            part.logprobs = self.logprobs[tokens : tokens + size]
+            if number > 1:
+                part.prompt_logprobs, part.num_prompt_tokens, part.num_cached_tokens = (), 0, 0
+            if number < len(self.joined):
+                part.finish_reason = part.stop_reason = part.times = None
+            text, tokens = text + length, tokens + size
+            yield part
+        if not self.joined:
+            yield self
 
     def joins(self, later: GenerationDelta) -> bool:
         """Whether ``later``, the next delta of the choice, can be made a part of this one."""
