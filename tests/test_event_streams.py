@@ -77,8 +77,7 @@ def message_request(rng: random.Random) -> Json:
         body["stop_sequences"] = [rng.choice(("the", ".", "17", "{"))]
     if rng.random() < 0.5:
         body["thinking"] = {"type": "enabled", "budget_tokens": 1024, "display": rng.choice(("summarized", "omitted"))}
-    made = sampled(rng)
-    return body | {"temperature": made["temperature"], "top_k": 1}
+    return body | {"temperature": 0}  # there is no seed
 
 
 def ollama_request(rng: random.Random) -> Json:
