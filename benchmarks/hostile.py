@@ -40,13 +40,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hostile_cases import bodies, connections, frame, observers, prompts, sampling, traffic
+from hostile_cases import apis, bodies, connections, frame, observers, prompts, sampling, stored, traffic
 from hostile_cases.server import Server
 from hostile_cases.watching import SPAWN, Observer, Sample, percentile
 from hostile_cases.wire import Target
 from processes import Held, held, resident
 
-ALL = [case for part in (bodies, prompts, sampling, connections, traffic) for case in part.CASES]
+ALL = [case for part in (bodies, prompts, sampling, connections, traffic, apis, stored) for case in part.CASES]
 CASES = {case.name: case for case in ALL}
 CALM = 0.3
 """Seconds for which the server must answer as before until the next case begins."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
+import psutil
 import pytest
 from openai import OpenAI
-from served import Served
+from served import Served, until
 
 CHAT = "/v1/chat/completions"
 
@@ -119,3 +123,83 @@ def test_each_result_is_there_once_though_the_server_was_killed(tmp_path: Path, 
         assert len({result["id"] for result in results}) == count
     finally:
         second.close()
+
+
+def created(client: OpenAI, count: int, **fields: Any) -> Any:
+    lines = "\n".join(line(f"r{number}", **fields) for number in range(count))
+    file = client.files.create(file=("in.jsonl", lines.encode()), purpose="batch")
+    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+
+
+def check_results(client: OpenAI, id: str, count: int) -> None:
+    """Each request has one result, once the batch has completed."""
+    batch = waited(client, id, lambda batch: batch.status not in ("validating", "in_progress", "finalizing"), 300)
+    assert (batch.status, batch.request_counts.completed) == ("completed", count), batch
+    results = [json.loads(text) for text in client.files.content(batch.output_file_id).text.splitlines()]
+    assert [result["custom_id"] for result in results] == [f"r{number}" for number in range(count)]
+    assert len({result["id"] for result in results}) == count
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_server_that_is_killed_again_and_again_ends_its_batch(tmp_path: Path, kills: int) -> None:
+    rng, count = random.Random(kills), 40
+    id = ""
+    for number in range(kills + 1):
+        served = Served(tmp_path / f"log{number}", "--port", "0", env={"LLMK__STORAGE__BATCH_CONCURRENCY": "4"})
+        try:
+            client = client_of(served)
+            id = id or created(client, count).id
+            if number == kills:
+                check_results(client, id, count)
+                break
+            # The first is killed while it checks the lines, others while they run requests or write results.
+            time.sleep(0.0 if not number else rng.uniform(0.0, 3.0))
+            os.kill(served.process.pid, signal.SIGKILL)
+        finally:
+            served.close()
+
+
+def test_an_upload_whose_server_was_killed_is_not_there(tmp_path: Path) -> None:
+    first = Served(tmp_path / "log", "--port", "0")
+    try:
+        host, port = first.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            head = f"POST /v1/files HTTP/1.1\r\nhost: {host}\r\ncontent-type: multipart/form-data; boundary=x\r\n"
+            part = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+            connection.sendall(f"{head}content-length: 9000000\r\n\r\n".encode() + part + b"a" * 2_000_000)
+            until(lambda: any(path.stat().st_size for path in (tmp_path / "state").rglob("*.part")), 30)
+            os.kill(first.process.pid, signal.SIGKILL)
+    finally:
+        first.close()
+    second = Served(tmp_path / "log2", "--port", "0")
+    try:
+        client = client_of(second)
+        assert list(client.files.list()) == []
+        made = client.files.create(file=("a", b"1"), purpose="batch")
+        assert [file.id for file in client.files.list()] == [made.id]
+    finally:
+        second.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
+def test_nothing_is_lost_while_the_disk_is_full(tmp_path: Path) -> None:
+    served = Served(tmp_path / "log", "--port", "0", env={"LLMK__STORAGE__BATCH_CONCURRENCY": "4"})
+    try:
+        client, process = client_of(served), psutil.Process(served.process.pid)
+        made = created(client, 30, max_tokens=40, ignore_eos=True)
+        waited(client, made.id, lambda batch: batch.request_counts.completed >= 3, 120)
+        process.rlimit(psutil.RLIMIT_FSIZE, (4096, -1))
+        with pytest.raises(openai.InternalServerError, match="can't be read or written now") as caught:
+            client.files.create(file=("a", b"a" * 100_000), purpose="batch")
+        assert caught.value.status_code == 503
+        assert client.chat.completions.create(
+            model=served.model, messages=[{"role": "user", "content": "Hi"}], max_tokens=2
+        ).choices
+        time.sleep(2)
+        process.rlimit(psutil.RLIMIT_FSIZE, (-1, -1))
+        check_results(client, made.id, 30)
+        assert len(list(client.files.list(purpose="batch"))) == 1
+        assert not list((tmp_path / "state").rglob("*.part"))
+    finally:
+        served.close()

@@ -25,7 +25,9 @@ class Server:
 
     def __init__(self, arguments: Sequence[str], log: Path, within: float, keys: Sequence[str]) -> None:
         self.log = log
-        environment = {**os.environ, **({"LLMK__SERVER__API_KEYS": json.dumps(keys)} if keys else {})}
+        environment = {**os.environ, "XDG_STATE_HOME": str(log.parent)}
+        if keys:
+            environment["LLMK__SERVER__API_KEYS"] = json.dumps(keys)
         with log.open("wb") as stderr:
             command = [*LLMK, "serve", "--port", "0", *arguments]
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)

@@ -20,6 +20,10 @@ BLAMELESS = frozenset({408, 413, 414, 429, 431, 503})
 """What any request may be answered with: it came too slowly, is too large, or there is too much to do."""
 
 
+_ENDS = (b"message_stop\n", b"response.completed\n", b"response.incomplete\n")
+"""The last events of streams with named events, where nothing failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The server under attack. A request must be answered, or cut off, ``within`` so many seconds. ``key``: the API key
@@ -80,16 +84,25 @@ def request(
 def exchange(
     target: Target, sent: Iterable[bytes], expected: frozenset[int], *, may_cut: bool = False, patience: float = 0.0
 ) -> Outcome:
-    """Sends bytes over a connection of its own, and judges the answer.
+    """Sends bytes over a connection of its own, and judges the answer, as :func:`converse` does."""
+    return converse(target, sent, expected, may_cut=may_cut, patience=patience)[0]
+
+
+def converse(
+    target: Target, sent: Iterable[bytes], expected: frozenset[int], *, may_cut: bool = False, patience: float = 0.0
+) -> tuple[Outcome, bytes]:
+    """Sends bytes over a connection of its own. Returns what became of them, and the answer's body.
 
     A server that has read enough may answer and close before it was sent all. ``may_cut``: it may close without. With
     ``patience``, the work is valid and much: the client leaves after so many seconds, and nothing is wrong with that.
     """
     began = time.monotonic()
 
-    def ended(kind: str, wrong: str = "") -> Outcome:
+    def ended(kind: str, wrong: str = "", body: bytes = b"") -> tuple[Outcome, bytes]:
         seconds = time.monotonic() - began
-        return Outcome("left", seconds) if patience and seconds >= patience else Outcome(kind, seconds, wrong)
+        if patience and seconds >= patience:
+            return Outcome("left", seconds), b""
+        return Outcome(kind, seconds, wrong), body
 
     try:
         with target.connect() as connection:
@@ -104,7 +117,7 @@ def exchange(
                 return ended("cut", "" if fine else f"the connection was closed without an answer: {error!r}")
             finally:
                 leaving.cancel()
-        return ended(str(status), judge(status, body, expected))
+        return ended(str(status), judge(status, body, expected), body)
     except TimeoutError:
         return ended("late", f"no answer came within {target.within:g} s")
     except OSError as error:
@@ -145,6 +158,8 @@ def judge(status: int, body: bytes, expected: frozenset[int]) -> str:
         return "" if len(body) < PIECE else f"the error takes {len(body):,} bytes: {shown}"
     if body.startswith(b"data: "):
         return _judge_stream(body)
+    if body.startswith(b"event: ") and not body.rsplit(b"event: ", 1)[1].startswith(_ENDS):
+        return f"the stream broke off: {body[-300:]!r}"
     return ""
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmk.engine.text.output_processor import SequenceOutput
+from llmk.engine.text.output_processor import GenerationDelta, SequenceOutput
 from llmk.engine.text.stop_strings import StopStrings
 from llmk.engine.wire.request import TokenLogprobs, TokenOutput
 from llmk.engine.wire.sampling_params import SamplingParams
@@ -139,3 +141,28 @@ def test_min_tokens_count_where_a_stop_string_ends(text, stop, least):
     ends = [end for end in range(max(least, len(stop)), len(text) + 1) if text[:end].endswith(stop)]
     said = "".join(d.text for d in run(text, stop=(stop,), min_tokens=least))
     assert said == (text[: ends[0] - len(stop)] if ends else text)
+
+
+def test_what_waits_is_joined_with_its_parts() -> None:
+    first = GenerationDelta(0, "ab", [1])
+    for text, tokens in (("", [2]), ("cde", [3, 4])):
+        later = GenerationDelta(0, text, tokens)
+        assert first.joins(later)
+        first.join(later)
+    assert (first.text, first.token_ids, first.parts) == ("abcde", [1, 2, 3, 4], [(2, 1), (0, 1), (3, 2)])
+    assert [*GenerationDelta(0, "a", [1]).split()] == [GenerationDelta(0, "a", [1])]
+
+
+def test_what_was_joined_is_split_again() -> None:
+    def scored(text: str, *ids: int, **more: Any) -> GenerationDelta:
+        return GenerationDelta(0, text, list(ids), tuple(TokenLogprobs(id, -0.5, 1, []) for id in ids), **more)
+
+    deltas = [
+        scored("a", 1, num_prompt_tokens=5, num_cached_tokens=2),
+        scored("", 2),
+        scored("bcd", 3, 4, finish_reason="stop", stop_reason="x"),
+    ]
+    first = replace(deltas[0])
+    for later in deltas[1:]:
+        first.join(later)
+    assert [*first.split()] == deltas

@@ -200,10 +200,10 @@ class ScriptedEngine:
         tokenizer: Any = self.tokenizer
         return InputProcessor(tokenizer, self.info, seed=0)
 
-    def _delta(self, index: int, piece: str, params: SamplingParams, finish: str | None, num_prompt: int) -> Any:
+    def _delta(self, index: int, piece: str, params: SamplingParams, finish: Any, num_prompt: int) -> GenerationDelta:
         ids = [ord(character) for character in piece]
         top = tuple((id, -0.5 - id) for id in range(65, 65 + (params.logprobs or 0)))
-        return SimpleNamespace(
+        return GenerationDelta(
             index=index,
             text=piece,
             token_ids=ids,

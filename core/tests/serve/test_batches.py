@@ -145,6 +145,8 @@ def test_input_files_that_are_refused(open_batching: Callable[..., Batching]) ->
     assert empty["errors"]["data"][0]["message"] == "the input file has no lines"
     many = batching.end(batching.create([chat(str(number)) for number in range(4)]))
     assert "more than 3 requests (storage.batch_requests)" in many["errors"]["data"][0]["message"]
+    blank = batching.end(batching.create([chat("a"), *[b""] * 100_000]))
+    assert blank["errors"]["data"][0]["message"] == "the input file has more than 6 lines"
 
 
 def test_creations_that_are_refused(open_batching: Callable[..., Batching]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from llmk.api import (
 )
 from llmk.serve.generation.output_rules import OutputFilter, OutputRules
 from llmk.serve.generation.parsing import ParserChain, ParserKind
+from llmk.serve.generation.reading import ChainReader
 
 KINDS = [ParserKind("test.angle", AngleReasoning), ParserKind("test.bracket", BracketTools)]
 
@@ -121,3 +123,30 @@ def test_a_failed_call_is_no_first_call() -> None:
     gate = OutputFilter(OutputRules(one_call=True))
     events = [ToolCallStart(0, "f"), ToolCallFailed(0, "[f {"), ToolCallStart(1, "g"), ToolCallEnd(1), TextDelta("x")]
     assert gate.pass_on(events, 1, ended=False) == events[:-1]
+
+
+@given(st.lists(st.integers(1, 4), max_size=40), st.lists(st.integers(1, 5), min_size=60, max_size=60))
+def test_tokens_are_counted_alike_however_many_come_at_once(sizes: list[int], runs: list[int]) -> None:
+    text = "(One\ntwo.)It is 4.\nYes."
+    bounds = [0, *accumulate(sizes)]
+    parts = [(end - start, 1) for start, end in zip(bounds, [*bounds[1:], len(text)], strict=True) if start < len(text)]
+
+    def counted(pieces: list[list[tuple[int, int]]]) -> tuple[int, int, list[Event], str | None]:
+        reader = ChainReader(ParserChain(KINDS, ParserContext(), OutputRules(stop=("4.\nY",), min_tokens=2)))
+        at, tokens, thoughts, events, stop = 0, 0, 0, list[Event](), None
+        for number, piece in enumerate(pieces, 1):
+            length = sum(part[0] for part in piece)
+            found = reader.read(text[at : at + length], piece, ended=number == len(pieces))
+            at, tokens, thoughts = at + length, tokens + found.num_tokens, thoughts + found.num_thoughts
+            events += found.events
+            if found.closed:
+                stop = found.stop_reason
+                break
+        return tokens, thoughts, events, stop
+
+    joined, left = [], parts
+    for run in runs:
+        if left:
+            joined.append(left[:run])
+            left = left[run:]
+    assert counted(joined) == counted([[part] for part in parts])

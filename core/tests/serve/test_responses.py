@@ -13,12 +13,17 @@ import pytest
 from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 from scripted import ScriptedEngine
+from starlette.responses import Response as Plain
 from starlette.testclient import TestClient
 
 from llmk.api import EngineDead, Overloaded
+from llmk.config.schema import LimitsSection, ServerSection
 from llmk.config.storage_section import StorageSection
 from llmk.serve.app import create_app
+from llmk.serve.http.limits import Limits
+from llmk.serve.responses import stored
 from llmk.serve.service import Service
+from llmk.serve.storage.errors import DatabaseFailed
 
 PATH = "/v1/responses"
 BODY = {"model": "org/scripted", "input": "hi"}
@@ -388,6 +393,139 @@ def test_too_much_in_the_background(client: TestClient, engine: ScriptedEngine, 
 
     monkeypatch.setattr(engine, "check_room", full)
     assert client.post(PATH, json={**BODY, "background": True}).status_code == 429
+
+
+def test_a_background_response_without_room_has_failed(client: TestClient, engine: ScriptedEngine) -> None:
+    service = client.app.state.service  # type: ignore[attr-defined]
+    service.storage.section = StorageSection(database="memory", bytes_per_client=8000)
+    engine.script = "x" * 9000
+    engine.finish_reason = "length"
+    found = ended(client, post(client, background=True)["id"])
+    assert found["status"] == "failed"
+    assert "you would store" in found["error"]["message"]
+    service.storage.section = StorageSection(database="memory", bytes_per_client=30_000)
+    assert ended(client, post(client, background=True)["id"])["status"] == "incomplete"
+    assert ended(client, post(client, background=True)["id"])["status"] == "incomplete", "the oldest made room"
+
+
+def test_a_background_response_whose_end_is_lost_has_failed(
+    client: TestClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise DatabaseFailed("no")
+
+    monkeypatch.setattr("llmk.serve.responses.stored.end_response", fail)
+    assert ended(client, post(client, background=True)["id"])["status"] == "failed"
+
+
+def test_cancelling_twice_loses_nothing(
+    client: TestClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.gate = Gate()
+    end, go = stored.end_response, threading.Event()
+
+    def slow(*given: Any) -> None:
+        assert go.wait(10)
+        end(*given)
+
+    monkeypatch.setattr("llmk.serve.responses.stored.end_response", slow)
+    made = post(client, background=True)
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(client.post(f"{PATH}/{made['id']}/cancel").json()))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert [body["status"] for body in found] == ["cancelled"] * 3
+    assert client.get(f"{PATH}/{made['id']}").json()["status"] == "cancelled"
+
+
+def test_what_a_request_refers_to_is_limited(client: TestClient) -> None:
+    service = client.app.state.service  # type: ignore[attr-defined]
+    service.limits = LimitsSection(parts=5)
+    first = post(client)
+    second = post(client, previous_response_id=first["id"])
+    third = post(client, previous_response_id=second["id"])
+    error = refused(client, previous_response_id=third["id"])
+    assert error["message"].startswith("the stored conversation has more than 5 items (limits.parts)")
+    service.limits = LimitsSection()
+    service.config = service.config.model_copy(update={"max_request_bytes": 400})
+    ids = [f"{first['output'][0]['id'][:-4]}{at:04x}" for at in range(200)]
+    references = [{"type": "item_reference", "id": id} for id in ids]
+    assert "there is no stored item" in refused(client, 404, input=references)["message"]
+
+
+def test_items_of_many_responses_are_found(client: TestClient, engine: ScriptedEngine) -> None:
+    engine.script = "y"
+    made = [post(client) for _ in range(25)]
+    ids = [response["output"][0]["id"] for response in made]
+    items = [{"type": "item_reference", "id": id} for id in ids]
+    post(client, input=[*items, {"role": "user", "content": "hi"}])
+    assert refused(client, 404, input=[{"type": "item_reference", "id": "msg_0"}])["param"] == "input[0].id"
+
+
+def test_large_responses_that_are_not_read_are_limited() -> None:
+    async def scenario() -> None:
+        section = ServerSection(max_buffered_bytes_per_client=3 << 20)
+        sent: list[dict[str, Any]] = []
+        read = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await Plain(b"x" * (2 << 20))(scope, receive, send)
+
+        async def slow(message: Any) -> None:
+            if message["type"] == "http.response.body" and message.get("more_body"):
+                assert len(message["body"]) <= 256 << 10
+                await read.wait()
+            sent.append(message)
+
+        limits = Limits(app, section)
+        scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "client": ("10.0.0.1", 1), "state": {}}
+        first = asyncio.create_task(limits(dict(scope), asyncio.Event().wait, slow))
+        await asyncio.sleep(0.01)
+        await limits(dict(scope), asyncio.Event().wait, slow)
+        assert [one["status"] for one in sent if "status" in one] == [200, 429]
+        assert b"responses that are not read yet" in sent[-1]["body"]
+        read.set()
+        await first
+        assert sum(len(one.get("body", b"")) for one in sent if one is not sent[2]) >= 2 << 20
+        assert not limits.buffered
+
+    asyncio.run(scenario())
+
+
+def test_bodies_count_as_long_as_responses_hold_them(client: TestClient, engine: ScriptedEngine) -> None:
+    gate = Gate()
+    engine.gate = gate
+    limits: Any = client.app.middleware_stack  # type: ignore[attr-defined]
+    while not isinstance(limits, Limits):
+        limits = limits.app if hasattr(limits, "app") else limits._app
+    held: list[int] = []
+
+    def look() -> None:
+        held.append(limits.buffered.total())
+        gate.opened.set()
+
+    tools = [{"type": "function", "name": "f", "description": "x" * 50_000}]
+    threading.Timer(0.5, look).start()
+    stream(client, tools=tools, tool_choice="none")
+    assert held[0] > 50_000
+    assert limits.buffered.total() == 0
+
+
+def test_the_input_of_a_background_response_is_kept(client: TestClient, engine: ScriptedEngine) -> None:
+    made = post(client, background=True, input="What?")
+    ended(client, made["id"])
+    assert "What?" in client.get(f"{PATH}/{made['id']}/input_items").text
+    post(client, previous_response_id=made["id"])
+    assert engine.calls[-1].text.startswith("<user>What?<assistant>Hello there.")
+    tools = [{"type": "function", "name": "f", "description": "x" * (2 << 20)}]
+    assert refused(client, background=True, tools=tools, tool_choice="none")["param"] == "background"
 
 
 def test_only_background_responses_are_cancelled(client: TestClient) -> None:

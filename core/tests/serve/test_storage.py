@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -13,8 +14,9 @@ import pytest
 
 from llmk.config.storage_section import StorageSection
 from llmk.serve.storage.errors import DatabaseFailed, StorageFull, StorageOff, UnknownObject
+from llmk.serve.storage.places import Places
 from llmk.serve.storage.store import Storage, folder_of
-from llmk.serve.storage.transaction import Transaction
+from llmk.serve.storage.transaction import StoredObject, Transaction
 
 T = TypeVar("T")
 
@@ -109,6 +111,97 @@ def test_a_tenant_stores_no_more_than_it_may(tmp_path: Path) -> None:
     stored.run(lambda to: to.put("a", "file", "2", b"x" * 99))
     with pytest.raises(StorageFull, match="you would store 3 objects; the limit is 2"):
         stored.run(lambda to: to.put("a", "file", "4", b""))
+
+
+def test_a_page_of_large_objects_has_fewer(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmk.serve.storage.batch_requests.PAGE_BYTES", 100)
+    sizes = {"a": 60, "b": 60, "c": 30, "d": 500, "e": 1}
+    stored.run(lambda to: to.put_all("a", "item", [(id, b"x" * size) for id, size in sizes.items()], parent="c"))
+    pages, after, more = [], "", True
+    while more:
+
+        def page(to: Transaction, after: str = after) -> tuple[list[StoredObject], bool]:
+            return to.page("a", "item", parent="c", after=after, limit=4, newest_first=False)
+
+        found, more = stored.run(page)
+        pages.append("".join(item.id for item in found))
+        after = pages[-1][-1]
+    assert pages == ["a", "bc", "d", "e"]
+
+
+def test_many_expired_objects_are_deleted_some_at_a_time(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmk.serve.storage.store.SWEPT", 2)
+
+    def fill(to: Transaction) -> None:
+        for number in range(5):
+            to.put("ab"[number % 2], "file", f"{number}", b"{}", expires_at=1)
+            to.put("ab"[number % 2], "part", f"part-{number}", b"{}", parent=f"{number}")
+
+    stored.run(fill)
+    again = Stored(tmp_path)
+    left = [again.run(lambda to: sum(to._held(tenant)[0] for tenant in "ab")) for _ in range(4)]
+    assert left == [6, 2, 0, 0]
+
+
+def test_nothing_is_found_by_reading_all_of_a_tenants_objects(stored: Stored) -> None:
+    from sqlalchemy import delete
+
+    def plan(to: Transaction) -> str:
+        children = delete(OBJECTS).where(
+            OBJECTS.c.model == "m", OBJECTS.c.tenant == "a", OBJECTS.c.parent.in_(["x", "y"])
+        )
+        text = str(children.compile(to.connection, compile_kwargs={"literal_binds": True}))
+        return str(to.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all())
+
+    from llmk.serve.storage.tables import OBJECTS
+
+    assert "parent=?" in stored.run(plan)
+
+
+def test_tenants_take_turns() -> None:
+    async def use(places: Places, tenant: str, order: list[str]) -> None:
+        await places.enter(tenant)
+        order.append(tenant)
+        await asyncio.sleep(0)
+        places.leave()
+
+    async def scenario() -> None:
+        places, order = Places(1), list[str]()
+        flood = [asyncio.create_task(use(places, "flood", order)) for _ in range(50)]
+        await asyncio.sleep(0)
+        gone = asyncio.create_task(use(places, "gone", order))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await use(places, "quiet", order)
+        assert len(order) <= 4
+        await asyncio.gather(*flood)
+        assert order.count("flood") == 50
+        assert "gone" not in order
+        await asyncio.wait_for(places.enter("last"), 1)
+
+    asyncio.run(scenario())
+
+
+def test_what_has_started_is_not_cancelled(stored: Stored) -> None:
+    async def scenario() -> None:
+        started, go = threading.Event(), threading.Event()
+
+        def work(to: Transaction) -> None:
+            started.set()
+            assert go.wait(10)
+            to.put("a", "file", "1", b"{}")
+
+        first = asyncio.create_task(stored.storage.run(work, "a"))
+        await asyncio.to_thread(started.wait, 10)
+        first.cancel()
+        second = asyncio.create_task(stored.storage.run(lambda to: to.get("a", "file", "1"), "b"))
+        await asyncio.sleep(0.05)
+        go.set()
+        assert (await second).id == "1"
+
+    asyncio.run(scenario())
 
 
 def test_expired_objects_are_gone_with_their_content(stored: Stored, tmp_path: Path) -> None:

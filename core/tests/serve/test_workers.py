@@ -249,7 +249,7 @@ async def text_of(readers: WorkerReaders, pieces: list[str]) -> str:
     found: list[Any] = []
     try:
         for at, text in enumerate(pieces):
-            piece = reader.read(text, 1, ended=at == len(pieces) - 1)
+            piece = reader.read(text, [(len(text), 1)], ended=at == len(pieces) - 1)
             found += (await piece).events
     finally:
         reader.close()
@@ -269,10 +269,10 @@ def test_text_is_read_elsewhere() -> None:
     async def scenario() -> None:
         async with forks("angle") as made, readers(made) as pool:
             reader = pool.open(SETUP)
-            first, second = reader.read("(a", 1, ended=False), reader.read(")b", 1, ended=True)
+            first, second = reader.read("(a", [(2, 1)], ended=False), reader.read(")b", [(2, 1)], ended=True)
             thought, said = await first, await second
             assert isinstance(thought, ParsedPiece)
-            assert ([type(event).__name__ for event in thought.events], thought.thinking) == (["ReasoningDelta"], True)
+            assert ([type(event).__name__ for event in thought.events], thought.num_thoughts) == (["ReasoningDelta"], 1)
             assert list(said.events) == [TextDelta("b")]
             reader.close()
 
@@ -298,13 +298,13 @@ def test_a_parser_that_misbehaves_fails_its_request_alone_and_is_named(what: str
         async with forks() as made, readers(made) as pool:
             assert await text_of(pool, ["a", "b"]) == "ab."
             before = pool.open(SETUP)
-            assert list((await before.read("started ", 1, ended=False)).events) == [TextDelta("started ")]
+            assert list((await before.read("started ", [(8, 1)], ended=False)).events) == [TextDelta("started ")]
             bad = asyncio.create_task(text_of(pool, ["x", what, "y"]))
             good = [asyncio.create_task(text_of(pool, ["one ", *"two three"])) for _ in range(5)]
             started = time.monotonic()
             assert await asyncio.gather(*good) == ["one two three."] * 5
             took = time.monotonic() - started
-            assert list((await before.read("and done", 1, ended=True)).events) == [
+            assert list((await before.read("and done", [(8, 1)], ended=True)).events) == [
                 TextDelta("and done"),
                 TextDelta("."),
             ]

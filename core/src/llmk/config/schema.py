@@ -247,7 +247,9 @@ class ServerSection(Section):
         default=1024, description="Requests in flight whose body has arrived; more are refused with 429."
     )
     max_buffered_bytes: Count = Field(
-        default=512 << 20, description="Bytes of request bodies held until their responses start; more get 429."
+        default=512 << 20,
+        description="Bytes of request bodies held until their responses start, and of large responses until they are "
+        "read; more get 429.",
     )
     max_buffered_bytes_per_client: Count = Field(
         default=256 << 20, description="The same of one client: an API key, else an address."

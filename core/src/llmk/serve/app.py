@@ -79,7 +79,8 @@ def create_app(service: Service) -> FastAPI:
         taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
     app.include_router(router_of(service.routes, taken))
     bodies = [body for routes in _ROUTES for body in getattr(routes, "BODIES", ())]
-    openapi.install(app, *bodies, with_keys=bool(config.api_keys))
+    plugins = [route.spec for route in service.routes.values()]
+    openapi.install(app, *bodies, with_keys=bool(config.api_keys), plugins=plugins)
     return app
 
 

@@ -13,11 +13,13 @@ from starlette.requests import Request
 
 from llmk.api import RequestError
 from llmk.serve.http.auth import tenant_of
+from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.json_response import JsonResponse
+from llmk.serve.responses.references import fetch
 from llmk.serve.responses.request import ENCRYPTED, HOSTED_INCLUDES, LOGPROBS
 from llmk.serve.responses.route import RESOLVED, References, Resolved
-from llmk.serve.responses.stored import Page, fetch
-from llmk.serve.service import Service
+from llmk.serve.responses.stored import Page
+from llmk.serve.service import Service, body_of
 from llmk.serve.workers.prepared_request import ROUTE, Refusal, Refused, Rendered
 
 MOST_LISTED = 100
@@ -44,13 +46,15 @@ async def prepare(service: Service, name: str, request: Request, id: str) -> Any
     Raises the errors of :meth:`~llmk.serve.service.Service.prepare`, and those of stored objects.
     """
     try:
-        made = await service.prepare(ROUTE + name, request, id)
+        given = await body_of(request)
+        made = await service.prepare(ROUTE + name, request, id, given)
         wanted = msgspec.json.decode(made.body, type=_Needs).references if isinstance(made, Rendered) else None
         if wanted is None:
             return made
-        tenant, most = tenant_of(request.scope), service.config.max_request_bytes
-        history, stored = await service.storage.run(lambda to: fetch(to, tenant, wanted, most))
-        body = msgspec.json.encode(Resolved(Raw(await request.body()), history, stored))
+        limits = {"most_bytes": service.config.max_request_bytes, "most_items": service.limits.parts}
+        fetching = fetch(service.storage, tenant_of(request.scope), wanted, **limits)
+        history, stored = await while_connected(fetching, request.receive, service.stopping)
+        body = msgspec.json.encode(Resolved(Raw(given), history, stored))
         return await service.prepare(ROUTE + name + RESOLVED, request, id, body)
     except Refusal as refusal:
         raise Refusal(_renamed(refusal.refused)) from None

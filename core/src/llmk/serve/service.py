@@ -83,6 +83,8 @@ class Service:
         self.workers = workers
         self.config = config
         self.created = int(time.time())
+        self.name = uuid.uuid4().hex
+        """Differs from those of all other servers, earlier ones too."""
         self.stopping = asyncio.Event()
         self.metrics = Metrics(engine)
         if spans is not None:
@@ -115,7 +117,8 @@ class Service:
         ignores = self.config.unknown_fields == "warn"
         work = Work(kind, context_of(request, id), info, headers, ignores)
         if request.method == "POST":
-            preparing = self.workers.prepare(work, await request.body() if body is None else body)
+            preparing = self.workers.prepare(work, await body_of(request) if body is None else body)
+            body = None
             prepared = await while_connected(preparing, request.receive, self.stopping)
         else:
             prepared = await self.workers.prepare(work, b"null")
@@ -156,6 +159,14 @@ async def admin(request: Request) -> None:
     if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
         raise Forbidden("this route is for operators only", hint=hint)
+
+
+async def body_of(request: Request) -> bytes:
+    """The body of a request, which nothing has read yet. It is not kept by the request, which lasts as long as the
+    response is sent."""
+    message = await request.receive()
+    body: bytes = message.get("body", b"")
+    return body
 
 
 def _public_headers(request: Request) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Tool(Fields):
     description: str = ""
     input_schema: dict[str, Any]
     strict: bool = False
-    allowed_callers: list[str] = Field(default=["direct"])
+    allowed_callers: Entries[str] = Field(default=["direct"])
 
     @model_validator(mode="before")
     @classmethod

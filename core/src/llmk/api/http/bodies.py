@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, ValidationError, model_validator
@@ -39,9 +40,9 @@ class Fields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or (data.keys() <= _plain(cls) and None not in data.values()):
             return data
-        fields = {field.alias or name for name, field in cls.model_fields.items()}
+        fields = _names(cls)
         known: dict[str, Any] = {}
         for name, value in data.items():
             if name in cls.refused and value:
@@ -51,6 +52,18 @@ class Fields(BaseModel):
             elif name not in cls.taken and name not in cls.refused:
                 raise _unknown(name, [*fields, *cls.taken, *cls.refused])
         return known
+
+
+@cache
+def _names(model: type[Fields]) -> frozenset[str]:
+    """The fields of a model as requests have them."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
+
+
+@cache
+def _plain(model: type[Fields]) -> frozenset[str]:
+    """The names whose values need no look, unless they are ``None``."""
+    return _names(model) - model.refused.keys() - model.taken
 
 
 def fault(message: str, **values: str) -> PydanticCustomError:

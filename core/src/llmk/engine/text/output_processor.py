@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from llmk.engine.text.detokenizer import Detokenizer
 from llmk.engine.text.stop_strings import StopStrings
@@ -44,6 +44,29 @@ class GenerationDelta:
     """How much of a prompt that was to be pinned is."""
     times: SequenceTimes | None = None
     """In the last delta of a choice that ended by itself."""
+    joined: list[tuple[int, int]] = field(default_factory=list)
+    """Characters and tokens of each delta that is a part of this one, if there are several."""
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """Characters and tokens of each part."""
+        return self.joined or [(len(self.text), len(self.token_ids))]
+
+    def split(self) -> Iterator[GenerationDelta]:
+        """The deltas that were joined."""
+        text = tokens = 0
+        for number, (length, size) in enumerate(self.joined, 1):
+            part = replace(self, text=self.text[text : text + length], joined=[])
+            part.token_ids = self.token_ids[tokens : tokens + size]
+            part.logprobs = self.logprobs[tokens : tokens + size]
+            if number > 1:
+                part.prompt_logprobs, part.num_prompt_tokens, part.num_cached_tokens = (), 0, 0
+            if number < len(self.joined):
+                part.finish_reason = part.stop_reason = part.times = None
+            text, tokens = text + length, tokens + size
+            yield part
+        if not self.joined:
+            yield self
 
     def joins(self, later: GenerationDelta) -> bool:
         """Whether ``later``, the next delta of the choice, can be made a part of this one."""
@@ -52,6 +75,7 @@ class GenerationDelta:
 
     def join(self, later: GenerationDelta) -> None:
         """Makes ``later``, the next delta of the choice, a part of this one."""
+        self.joined = [*self.parts, *later.parts]
         self.text += later.text
         self.token_ids = [*self.token_ids, *later.token_ids]
         self.logprobs = (*self.logprobs, *later.logprobs)

@@ -34,13 +34,21 @@ class Line:
     text: bytes
 
 
-def lines_of(file: Path, longest: int) -> Iterator[list[Line]]:
-    """The lines of a file that are not empty, some at a time."""
+class TooManyLines(Exception):
+    """A file has more lines than are read."""
+
+
+def lines_of(file: Path, longest: int, most: int) -> Iterator[list[Line]]:
+    """The lines of a file that are not empty, some at a time.
+
+    Raises :class:`TooManyLines` after ``most`` lines, empty or not."""
     group: list[Line] = []
     number = start = held = 0
     with file.open("rb") as opened:
         while text := opened.readline(longest + 1):
             number += 1
+            if number > most:
+                raise TooManyLines
             size, part = len(text), text
             while not part.endswith(b"\n") and (part := opened.readline(longest + 1)):
                 size += len(part)

@@ -24,8 +24,8 @@ async def end_batch(storage: Storage, tenant: str, batch: StoredBatch) -> None:
     which is one transaction, makes them and the end visible.
     """
     id = batch.shown.id
-    output = await _written(storage, batch, "output", failed=False)
-    error = await _written(storage, batch, "error", failed=True)
+    output = await _written(storage, tenant, batch, "output", failed=False)
+    error = await _written(storage, tenant, batch, "error", failed=True)
 
     def close(to: Transaction) -> None:
         stored = StoredBatch.of(to.get(tenant, BATCH, id))
@@ -38,16 +38,16 @@ async def end_batch(storage: Storage, tenant: str, batch: StoredBatch) -> None:
         for file in filter(None, (output, error)):
             file.put(to, tenant, checked=False)
 
-    await storage.run(close)
+    await storage.run(close, tenant)
 
 
-async def _written(storage: Storage, batch: StoredBatch, what: str, *, failed: bool) -> StoredFile | None:
+async def _written(storage: Storage, tenant: str, batch: StoredBatch, what: str, *, failed: bool) -> StoredFile | None:
     """The file with the results that ``failed``, or didn't, in the order of the input; ``None`` if there are none."""
     id = f"file-{sha256(f'{batch.shown.id} {what}'.encode()).hexdigest()[:32]}"
     part = storage.content(f"{id}.part")
     last = 0
     with await asyncio.to_thread(part.open, "wb") as file:
-        while page := await _page(storage, batch.shown.id, failed, last):
+        while page := await _page(storage, tenant, batch.shown.id, failed, last):
             await asyncio.to_thread(file.writelines, [result for _, result in page])
             last = page[-1][0]
         size = await asyncio.to_thread(_synced, file)
@@ -60,8 +60,8 @@ async def _written(storage: Storage, batch: StoredBatch, what: str, *, failed: b
     return StoredFile.new(id, size, name, "batch_output", batch.output_seconds)
 
 
-async def _page(storage: Storage, id: str, failed: bool, last: int) -> list[tuple[int, bytes]]:
-    return await storage.run(lambda to: to.results(id, failed=failed, after=last, limit=PAGE))
+async def _page(storage: Storage, tenant: str, id: str, failed: bool, last: int) -> list[tuple[int, bytes]]:
+    return await storage.run(lambda to: to.results(id, failed=failed, after=last, limit=PAGE), tenant)
 
 
 def _synced(file: BinaryIO) -> int:

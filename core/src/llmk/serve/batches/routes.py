@@ -51,7 +51,7 @@ async def create(request: Request, service: Annotated[Service, Depends(service)]
             raise Overloaded(f"{most} batches of this client are unfinished, the limit (storage.batches_per_client)")
         new.create(to, tenant)
 
-    await service.storage.run(create)
+    await service.storage.run(create, tenant)
     _runner(request).search()
     return JsonResponse(new.shown)
 
@@ -67,14 +67,14 @@ async def list_batches(
         found, more = to.page(tenant, BATCH, after=query.after, limit=query.limit)
         return [batches.counted(to, one).shown for one in found], more
 
-    return JsonResponse(page_of(*await service.storage.run(find)))
+    return JsonResponse(page_of(*await service.storage.run(find, tenant)))
 
 
 @router.get("/{id}")
 async def get_batch(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Describes a batch."""
     tenant = tenant_of(request.scope)
-    found = await service.storage.run(lambda to: batches.get(to, tenant, id))
+    found = await service.storage.run(lambda to: batches.get(to, tenant, id), tenant)
     return JsonResponse(found.shown)
 
 
@@ -93,7 +93,7 @@ async def cancel(id: str, request: Request, service: Annotated[Service, Depends(
             raise RequestError(f"the batch can't be cancelled, since its status is {found.shown.status}", param="id")
         return found
 
-    found = await service.storage.run(change)
+    found = await service.storage.run(change, tenant)
     _runner(request).cancel(id)
     return JsonResponse(found.shown)
 

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from llmk.api import LlmkError
 from llmk.serve.batches.batch import BATCH, UNFINISHED, StoredBatch
@@ -36,7 +35,7 @@ class Batches:
     def __init__(self, service: Service) -> None:
         section = service.storage.section
         self._service = service
-        self._name = uuid4().hex
+        self._name = service.name
         self._most = section.batch_concurrency
         self._tenants: dict[str, asyncio.Task[None]] = {}
         self._works: dict[str, BatchWork] = {}
@@ -132,7 +131,7 @@ class Batches:
                     return batch
             return None
 
-        return await self._service.storage.run(claim)
+        return await self._service.storage.run(claim, tenant)
 
     async def _renew(self, tenant: str, id: str, work: BatchWork) -> None:
         """Keeps a batch for this server, and stops its requests once it is cancelled or another server has it."""
@@ -147,7 +146,7 @@ class Batches:
         while True:
             await asyncio.sleep(LEASE_SECONDS / 3)
             try:
-                if not await self._service.storage.run(extend):
+                if not await self._service.storage.run(extend, tenant):
                     work.interrupt()
             except LlmkError as error:
                 logger.warning("the lease of batch %s can't be extended: %s", id, error)

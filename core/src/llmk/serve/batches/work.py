@@ -14,7 +14,7 @@ import msgspec
 from llmk.serve.batches.batch import BATCH, StoredBatch
 from llmk.serve.batches.endpoints import RequestRunner
 from llmk.serve.batches.gate import Gate
-from llmk.serve.batches.lines import LineChecker, lines_of, read
+from llmk.serve.batches.lines import LineChecker, TooManyLines, lines_of, read
 from llmk.serve.batches.results import end_batch
 from llmk.serve.service import Service
 from llmk.serve.storage.errors import StorageFull
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PAGE = 64
 """Requests that are read from the database at a time."""
+LINES = 2
+"""Lines of an input file, many of which may be empty, for each request that it may have."""
 
 
 class BatchWork:
@@ -64,7 +66,7 @@ class BatchWork:
             batch.save(to, self._tenant)
             return batch
 
-        self._batch = await self._storage.run(update)
+        self._batch = await self._storage.run(update, self._tenant)
 
     async def _validate(self) -> None:
         """Reads the input file, and stores where its requests are."""
@@ -72,14 +74,16 @@ class BatchWork:
 
         checker = LineChecker(self._service, self._tenant, self._batch.shown.endpoint)
         most = self._storage.section.batch_requests
-        await self._storage.run(lambda to: to.forget_requests(self._id))
+        await self._storage.run(lambda to: to.forget_requests(self._id), self._tenant)
         try:
-            groups = lines_of(self._file, self._service.config.max_request_bytes)
+            groups = lines_of(self._file, self._service.config.max_request_bytes, LINES * most)
             while checker.count <= most and (group := await asyncio.to_thread(next, groups, None)):
                 valid = await checker.check(group)
                 await self._add([RequestLine(line.number, id, line.start, line.size) for line, id in valid])
         except OSError:
             checker.refuse("input_file_deleted", "the input file was deleted", "input_file_id")
+        except TooManyLines:
+            checker.refuse("too_many_lines", f"the input file has more than {LINES * most} lines", "input_file_id")
         else:
             if not checker.count:
                 checker.refuse("empty_file", "the input file has no lines", "input_file_id")
@@ -89,7 +93,7 @@ class BatchWork:
         await self._change(lambda batch: self._after_validation(batch, checker.errors))
 
     async def _add(self, rows: list[RequestLine]) -> None:
-        await self._storage.run(lambda to: to.add_requests(self._id, rows))
+        await self._storage.run(lambda to: to.add_requests(self._id, rows), self._tenant)
 
     def _after_validation(self, batch: StoredBatch, errors: list[dict[str, Any]]) -> None:
         if batch.shown.status == "validating":
@@ -151,7 +155,7 @@ class BatchWork:
             last = page[-1].number
 
     async def _pending(self, last: int) -> list[RequestLine]:
-        return await self._storage.run(lambda to: to.pending_requests(self._id, after=last, limit=PAGE))
+        return await self._storage.run(lambda to: to.pending_requests(self._id, after=last, limit=PAGE), self._tenant)
 
     async def _run_request(self, request: RequestLine) -> None:
         try:
@@ -177,7 +181,7 @@ class BatchWork:
                 to.check_room(self._tenant, len(result))
             to.finish_request(self._id, request.number, result, failed=failed)
 
-        await self._storage.run(keep)
+        await self._storage.run(keep, self._tenant)
 
     async def _expire(self) -> None:
         """Gives each request without a result an error."""

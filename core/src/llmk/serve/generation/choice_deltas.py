@@ -91,11 +91,9 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class _Choice:
-    """A running choice: its reader, and the number of ``pending`` tokens that no event has accounted for yet."""
+    """A running choice, its reader, and the number of its tool calls."""
 
     reader: Reader
-    thinking: bool = False
-    pending: int = 0
     calls: int = 0
     closed: bool = False
     """Whether it has ended by its request's output rules, so that further output is dropped."""
@@ -103,23 +101,12 @@ class _Choice:
     def take(self, piece: ParsedPiece, delta: GenerationDelta, usage: Usage) -> str | None:
         """Counts the tokens and events of ``delta``; returns the finish reason, if the choice has ended."""
         self.closed = piece.closed
-        ended = delta.finish_reason is not None or piece.closed
-        self._count(piece, len(delta.token_ids), usage, ended=ended)
+        usage.completion_tokens += piece.num_tokens
+        usage.reasoning_tokens += piece.num_thoughts
         for event in piece.events:
             self.calls += isinstance(event, ToolCallStart) - isinstance(event, ToolCallFailed)
         finish_reason = "stop" if piece.closed else delta.finish_reason
         return "tool_calls" if self.calls and finish_reason == "stop" else finish_reason
-
-    def _count(self, piece: ParsedPiece, num_tokens: int, usage: Usage, *, ended: bool) -> None:
-        """Counts tokens; those without an event, such as markers, count as what the next event is: reasoning or not."""
-        usage.completion_tokens += num_tokens
-        self.pending += num_tokens
-        if piece.split or ended:
-            if self.thinking or piece.thought:
-                usage.reasoning_tokens += self.pending
-            self.pending = 0
-        if piece.split:
-            self.thinking = piece.thinking
 
 
 async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers) -> AsyncGenerator[ChoiceDelta, None]:
@@ -130,31 +117,32 @@ async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers)
     engine.check_room(len(job.prompts) * job.params.n, job.context.tenant)
     seen: set[int] = set()
     async with aclosing(_read(engine, job, readers)) as items:
-        async for at, delta, choice, reading in items:
-            if at not in seen:
-                seen.add(at)
-                usage.prompt_tokens += delta.num_prompt_tokens
-                usage.cached_tokens += delta.num_cached_tokens
-            if choice.closed:
-                continue  # output that the engine generated before it was aborted
-            piece = reading if isinstance(reading, ParsedPiece) else await reading
-            index = at * job.params.n + delta.index
-            finish_reason = choice.take(piece, delta, usage)
-            if piece.closed and delta.finish_reason is None:
-                await engine.abort(_part_id(job, at), delta.index)
-            stop_reason = piece.stop_reason if piece.closed else delta.stop_reason
-            if delta.prompt_logprobs:
-                for part in _slices(token_ids_of(job.prompts[at]), delta.prompt_logprobs):
-                    yield ChoiceDelta(index, (), prompt=part)
-            logprobs = _visible_logprobs(delta, job.params)
-            yield ChoiceDelta(index, piece.events, logprobs, (), finish_reason, stop_reason, delta.times)
+        async for at, choice, readings in items:
+            for delta, reading in readings:
+                if at not in seen:
+                    seen.add(at)
+                    usage.prompt_tokens += delta.num_prompt_tokens
+                    usage.cached_tokens += delta.num_cached_tokens
+                if choice.closed:
+                    continue  # output that the engine generated before it was aborted
+                piece = reading if isinstance(reading, ParsedPiece) else await reading
+                index = at * job.params.n + delta.index
+                finish_reason = choice.take(piece, delta, usage)
+                if piece.closed and delta.finish_reason is None:
+                    await engine.abort(_part_id(job, at), delta.index)
+                stop_reason = piece.stop_reason if piece.closed else delta.stop_reason
+                if delta.prompt_logprobs:
+                    for part in _slices(token_ids_of(job.prompts[at]), delta.prompt_logprobs):
+                        yield ChoiceDelta(index, (), prompt=part)
+                logprobs = _visible_logprobs(delta, job.params)[: piece.num_tokens]
+                yield ChoiceDelta(index, piece.events, logprobs, (), finish_reason, stop_reason, delta.times)
 
 
-_Reading = tuple[int, "GenerationDelta", _Choice, "ParsedPiece | asyncio.Future[ParsedPiece]"]
+_Reading = tuple[int, _Choice, Sequence["tuple[GenerationDelta, ParsedPiece | asyncio.Future[ParsedPiece]]"]]
 
 
 async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenerator[_Reading, None]:
-    """The deltas of all choices, each with the result of its reader, or a future of it. Deltas are passed to the
+    """The deltas of all choices, with the results of their readers, or futures of them. Deltas are passed to the
     readers as soon as they arrive, so that a reader in a worker gets them in one batch.
     """
     choices: dict[int, _Choice] = {}
@@ -167,11 +155,17 @@ async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenera
         if (choice := choices.get(index)) is None:
             choice = choices[index] = _Choice(readers.open(job.reading) if job.reading else PLAIN)
         if choice.closed:
-            return at, delta, choice, ParsedPiece(())
+            return at, choice, [(delta, ParsedPiece(()))]
         if delta.finish_reason in ("abort", "error"):
             raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
-        reading = choice.reader.read(delta.text, len(delta.token_ids), ended=delta.finish_reason is not None)
-        return at, delta, choice, reading
+        # Log-probabilities are sent with the events of their own tokens.
+        parts = delta.split() if delta.logprobs else (delta,)
+        reader = choice.reader
+        return (
+            at,
+            choice,
+            [(part, reader.read(part.text, part.parts, ended=bool(part.finish_reason))) for part in parts],
+        )
 
     count = len(job.prompts)
     merging = merged(open_stream, count, read, size_of) if count > 1 else alone(open_stream, read)

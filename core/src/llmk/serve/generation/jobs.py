@@ -78,7 +78,8 @@ class Jobs:
         )
         thinking, tail = self.template.thinking(options), prompt.text[-PROMPT_TAIL:]
         grammar = self._grammars.answer(request, tools, tail, thinking)
-        params = replace(params, structured_outputs=grammar)
+        if grammar is not None:
+            params = replace(params, structured_outputs=grammar)
         parsing = ParserContext(
             prompt_tail=tail,
             # The grammar opens a block with its marker; without one, the content comes first.
@@ -88,7 +89,7 @@ class Jobs:
         )
         rules = OutputRules(one_call=not request.parallel_tool_calls, strict=request.strict_schemas)
         stop = params.stop
-        if self._dialect.reasoning is not None:  # only the parser knows where reasoning ends
+        if stop and self._dialect.reasoning is not None:  # only the parser knows where reasoning ends
             rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
             params = replace(params, stop=())
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
@@ -102,7 +103,8 @@ class Jobs:
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
         params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
-        params = replace(params, structured_outputs=self._grammars.content(request))
+        if (grammar := self._grammars.content(request)) is not None:
+            params = replace(params, structured_outputs=grammar)
         prompts: list[list[int] | EmbeddedPrompt] = [
             self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts
         ]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, get_args
 
 import msgspec
 
-from llmk.api import Event, ParserContext, ReasoningDelta, RequestError
+from llmk.api import Event, ParserContext, ReasoningDelta, RequestError, TextDelta
 from llmk.serve.generation.output_rules import NO_OUTPUT_RULES, OutputRules
 from llmk.serve.generation.parsing import Dialect, ParserChain
 
@@ -30,27 +30,30 @@ decode_setup = msgspec.msgpack.Decoder(ReaderSetup).decode
 
 @dataclass(frozen=True, slots=True)
 class ParsedPiece:
-    """The result of parsing a piece of text.
+    """The result of parsing a piece of text of ``num_tokens``; ``num_thoughts`` more tokens are known to be reasoning.
 
-    ``split``: the first parser, which separates reasoning from content, returned events; ``thought``: some of them were
-    reasoning; ``thinking``: the last one was. ``closed``: the output has ended by the request's rules; ``stop_reason``
-    is the stop string, if that was the reason.
+    ``closed``: the output has ended by the request's rules, with the last of these tokens; ``stop_reason`` is the stop
+    string, if that was the reason.
     """
 
     events: Sequence[Event]
-    split: bool = False
-    thought: bool = False
-    thinking: bool = False
+    num_tokens: int = 0
+    num_thoughts: int = 0
     closed: bool = False
     stop_reason: str | None = None
+
+
+Parts = Sequence[tuple[int, int]]
+"""Characters and tokens of each part of a piece of text."""
 
 
 class Reader(Protocol):
     """Parses the text of one choice."""
 
-    def read(self, text: str, num_tokens: int, *, ended: bool) -> ParsedPiece | asyncio.Future[ParsedPiece]:
-        """The events that are certain after the next piece of text, of ``num_tokens`` tokens. If a parser fails, this
-        or the future raises :class:`~llmk.serve.http.errors.ParserFailed`.
+    def read(self, text: str, parts: Parts, *, ended: bool) -> ParsedPiece | asyncio.Future[ParsedPiece]:
+        """The events that are certain after the next piece of text, whose parts came one after the other. The result
+        is the same as if each had been read by itself. If a parser fails, this or the future raises
+        :class:`~llmk.serve.http.errors.ParserFailed`.
         """
         ...
 
@@ -72,21 +75,54 @@ class ChainReader:
 
     def __init__(self, chain: ParserChain) -> None:
         self._chain = chain
+        self._thinking = False
+        self._pending = 0
+        """Tokens that no event has accounted for yet."""
 
-    def read(self, text: str, num_tokens: int, *, ended: bool) -> ParsedPiece:
+    def read(self, text: str, parts: Parts, *, ended: bool) -> ParsedPiece:
         """The events that are certain now."""
-        events = self._chain.push(text, num_tokens, ended=ended)
-        split, gate = self._chain.split, self._chain.gate
-        thought = any(isinstance(event, ReasoningDelta) for event in split)
-        thinking = bool(split) and isinstance(split[-1], ReasoningDelta)
-        return ParsedPiece(events, bool(split), thought, thinking, gate.closed, gate.stop_reason)
+        events: list[Event] = []
+        at = num_tokens = num_thoughts = 0
+        gate = self._chain.gate
+        for number, (length, size) in enumerate(parts, 1):
+            last = ended and number == len(parts)
+            events += self._chain.push(text[at : at + length], size, ended=last)
+            num_thoughts += self._thoughts(size, ended=last or gate.closed)
+            at, num_tokens = at + length, num_tokens + size
+            if gate.closed:
+                break
+        return ParsedPiece(events, num_tokens, num_thoughts, gate.closed, gate.stop_reason)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def _thoughts(self, num_tokens: int, *, ended: bool) -> int:
+        """The tokens that are known to be reasoning now. Those without an event, such as markers, count as what the
+        next event is."""
+        split, found = self._chain.split, 0
+        self._pending += num_tokens
+        if split or ended:
+            if self._thinking or any(isinstance(event, ReasoningDelta) for event in split):
+                found = self._pending
+            self._pending = 0
+        if split:
+            self._thinking = isinstance(split[-1], ReasoningDelta)
+        return found
+
+
+class _PlainReader:
+    """The reader of text that is not parsed."""
+
+    def read(self, text: str, parts: Parts, *, ended: bool) -> ParsedPiece:
+        """The text."""
+        return ParsedPiece([TextDelta(text)] if text else (), sum(size for _, size in parts))
 
     def close(self) -> None:
         """Does nothing."""
 
 
-PLAIN = ChainReader(ParserChain([], ParserContext()))
-"""The reader of text that is not parsed. It has no state, so that all choices can share it."""
+PLAIN = _PlainReader()
+"""It has no state, so that all choices can share it."""
 
 
 class LocalReaders:

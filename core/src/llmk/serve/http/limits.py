@@ -11,11 +11,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmk.config.schema import ServerSection
 from llmk.serve.http.auth import tenant_of
-from llmk.serve.http.errors import CLIENT_GONE, Refused
+from llmk.serve.http.errors import CLIENT_GONE, Refused, error_object
 from llmk.serve.http.heap import HeapTrimmer
+from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.http.turns import Turns
 
 SHOWN = 100
+PIECE = 256 << 10
+"""Bytes of a response that are sent at once."""
 MOST_DIGITS = 18
 UPLOADS = frozenset({("POST", "/v1/files")})
 """Routes whose bodies are forms with a file."""
@@ -28,8 +31,9 @@ class Limits:
     no JSON (415), or more than the server takes on (429). Clients take turns (:class:`~llmk.serve.http.turns.Turns`).
 
     A request counts for ``max_concurrent`` only when its body has arrived; until then, and until its response starts,
-    its bytes count for ``max_buffered_bytes``. Bodies that a route doesn't read are ignored, so that probes always
-    work. The body of an upload is passed on as it arrives, up to ``upload_bytes``.
+    its bytes count for ``max_buffered_bytes``; until it ends, if the route sets ``holds_body`` in the request's state.
+    So do the bytes of a large response until they are sent. Bodies that a route doesn't read are ignored, so that
+    probes always work. The body of an upload is passed on as it arrives, up to ``upload_bytes``.
     """
 
     def __init__(self, app: ASGIApp, section: ServerSection, upload_bytes: int = 0) -> None:
@@ -51,15 +55,41 @@ class Limits:
         uploads = (scope["method"], scope["path"]) in UPLOADS
         request = (_Upload if uploads else _Request)(self, scope, client, receive)
 
-        async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                request.drop_body()
-            await send(message)
-
         try:
-            await self._app(scope, request.receive, watched)
+            await self._app(scope, request.receive, _Answer(request, scope, receive, send))
         finally:
             request.end()
+
+
+class _Answer:
+    """Sends a response. A large one counts for the limits, and is sent in pieces, each when the client has read most of
+    the ones before; it is replaced by an error if the client has too much to read."""
+
+    def __init__(self, request: _Request, scope: Scope, receive: Receive, send: Send) -> None:
+        self._request = request
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._refused = False
+
+    async def __call__(self, message: Message) -> None:
+        if self._refused:
+            return
+        if message["type"] == "http.response.start":
+            if not self._scope.get("state", {}).get("holds_body"):
+                self._request.drop_body()
+            try:
+                self._request.hold_answer(Headers(raw=message["headers"]).get("content-length", ""))
+            except Refused as error:
+                self._refused = True
+                answer = JsonResponse(error_object(error.detail, error.status_code), error.status_code, error.headers)
+                await answer(self._scope, self._receive, self._send)
+                return
+        elif len(body := message.get("body", b"")) > PIECE:
+            for at in range(0, len(body) - PIECE, PIECE):
+                await self._send({**message, "body": body[at : at + PIECE], "more_body": True})
+            message = {**message, "body": body[at + PIECE :]}
+        await self._send(message)
 
 
 class _Request:
@@ -110,6 +140,14 @@ class _Request:
             del held[self._client]
         self._limits.heap.freed(self._size)
         self._size = 0
+
+    def hold_answer(self, length: str) -> None:
+        """Counts a response of so many bytes, if it is large. Raises :class:`Refused`."""
+        size = int(length) if length.isdigit() else 0
+        if size > PIECE:
+            self._size += size
+            self._limits.buffered[self._client] += size
+            self._check_held("responses that are not read yet")
 
     def end(self) -> None:
         """Called when the request has ended."""
@@ -166,8 +204,10 @@ class _Request:
         self._limits.buffered[self._client] += size
         if self._size > self._most:
             raise self._too_large()
-        if not size:
-            return
+        if size:
+            self._check_held("request bodies")
+
+    def _check_held(self, what: str) -> None:
         held = self._limits.buffered
         # A single body is always accepted, even if it exceeds the limit for all.
         for key, most, now in (
@@ -175,7 +215,7 @@ class _Request:
             ("max_buffered_bytes_per_client", self._section.max_buffered_bytes_per_client, held[self._client]),
         ):
             if now > most and now > self._size:
-                raise _later(f"request bodies of {now} bytes are held, above the limit (server.{key})")
+                raise _later(f"{what} of {now} bytes are held, above the limit (server.{key})")
 
     def _too_large(self) -> Refused:
         return Refused(413, f"the request is larger than {self._most} bytes ({self._limit})")

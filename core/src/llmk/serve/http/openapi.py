@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from llmk.api import RouteSpec
 from llmk.serve.http.auth import OPEN_PATHS
 from llmk.serve.protocol import answers, batches, files, pooling_answers
 from llmk.serve.protocol.base import Body
@@ -61,7 +62,7 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("get", "/tokenizer_info"): None,
     ("post", "/detokenize"): answers.PromptAnswer,
 }
-"""The schema of each route's JSON response; ``None``: any object, as for routes of plugins."""
+"""The schema of each route's JSON response; ``None``: any object."""
 WITHOUT_BODY = frozenset({"/v1/batches/{id}/cancel", "/v1/responses/{id}/cancel"})
 """Paths of POST requests without a body."""
 DOWNLOADS = frozenset({"/v1/files/{id}/content"})
@@ -84,6 +85,8 @@ ERRORS = {
 _READING = frozenset({400, 408, 413, 415, 429, 504})
 """Errors of routes that read a body."""
 _JSON = "application/json"
+_STREAMS = {"sse": "text/event-stream", "ndjson": "application/x-ndjson"}
+"""Content types of plugins' streams, by framing."""
 _PLACE = "#/components/schemas/{model}"
 
 
@@ -102,20 +105,27 @@ def form(schema: type[Body]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def install(app: FastAPI, *bodies: type[Body], with_keys: bool) -> None:
-    """Completes the document of ``app``, whose routes accept ``bodies``."""
+def install(app: FastAPI, *bodies: type[Body], with_keys: bool, plugins: Sequence[RouteSpec] = ()) -> None:
+    """Completes the document of ``app``, whose routes accept ``bodies``, and those of ``plugins`` any object."""
+    framings = {(spec.method.lower(), spec.path): spec.framing for spec in plugins}
     derive = app.openapi
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = complete(derive(), bodies, with_keys=with_keys)
+            app.openapi_schema = complete(derive(), bodies, framings, with_keys=with_keys)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_keys: bool) -> dict[str, Any]:
-    """Adds bodies, responses, errors and keys to ``document``."""
+def complete(
+    document: dict[str, Any],
+    bodies: Sequence[type[Body]],
+    framings: Mapping[tuple[str, str], str],
+    *,
+    with_keys: bool,
+) -> dict[str, Any]:
+    """Adds bodies, responses, errors and keys to ``document``. ``framings`` are those of plugins' routes."""
     shapes = [shape for shape in (*bodies, *ANSWERS.values(), answers.ErrorAnswer) if shape is not None]
     _, made = models_json_schema([(shape, "validation") for shape in shapes], ref_template=_PLACE)
     components = document.setdefault("components", {})
@@ -133,7 +143,9 @@ def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_key
                 # The bodies of these routes are defined by plugins.
                 body = {"required": True, "content": {_JSON: {"schema": {"type": "object"}}}}
                 operation.setdefault("requestBody", body)
-            operation["responses"] = dict(_responses(method, path, with_keys, queried="parameters" in operation))
+            framing = framings.get((method, path))
+            queried = "parameters" in operation
+            operation["responses"] = dict(_responses(method, path, framing, with_keys, queried=queried))
             needs: dict[str, list[str]] = {"admin": []} if path.startswith(ADMIN_PATH) else {}
             if with_keys and path not in OPEN_PATHS:
                 needs["key"] = []
@@ -154,14 +166,17 @@ def _link(document: dict[str, Any], created: str, links: dict[str, tuple[str, st
     }
 
 
-def _responses(method: str, path: str, with_keys: bool, *, queried: bool) -> Iterator[tuple[str, Any]]:
-    yield "200", {"description": "The response.", "content": dict(_content(method, path))}
+def _responses(
+    method: str, path: str, framing: str | None, with_keys: bool, *, queried: bool
+) -> Iterator[tuple[str, Any]]:
+    content = _plugin_content(framing) if framing else _content(method, path)
+    yield "200", {"description": "The response.", "content": dict(content)}
+    shape = {"type": "object"} if framing else {"$ref": "#/components/schemas/ErrorAnswer"}
     for status, why in ERRORS.items():
         if status in _READING and method != "post" and not (queried and status == 400):
             continue
         if (status == 401 and not with_keys) or (status == 403 and not path.startswith(ADMIN_PATH)):
             continue
-        shape = {"$ref": "#/components/schemas/ErrorAnswer"}
         yield str(status), {"description": why, "content": {_JSON: {"schema": shape}}}
 
 
@@ -177,3 +192,10 @@ def _content(method: str, path: str) -> Iterator[tuple[str, Any]]:
     yield _JSON, {"schema": schema}
     if path in STREAMED:
         yield "text/event-stream", {"schema": {"type": "string", "description": "Chunks, if `stream` is true."}}
+
+
+def _plugin_content(framing: str) -> Iterator[tuple[str, Any]]:
+    """What a plugin's route returns: its own JSON, a text, or a stream."""
+    yield _JSON, {"schema": {"type": "object"}}
+    yield "text/plain", {"schema": {"type": "string"}}
+    yield _STREAMS[framing], {"schema": {"type": "string", "description": "Chunks of a streamed response."}}

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, FailFast, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, FailFast, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 T = TypeVar("T")
 
@@ -47,10 +48,19 @@ class RequestModel(BaseModel):
     refused: ClassVar[Mapping[str, Refused]] = {}
     taken: ClassVar[frozenset[str]] = frozenset()
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema, with ``null`` for each field that need not be set."""
+        schema = handler(core_schema)
+        made = handler.resolve_ref_schema(schema)
+        needed, properties = made.get("required", ()), made.get("properties", {})
+        made["properties"] = {n: field if n in needed else _or_null(field) for n, field in properties.items()}
+        return schema
+
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, data: Any, info: ValidationInfo) -> Any:
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or (data.keys() <= _plain(cls) and None not in data.values()):
             return data
         accepted, fields = {}, _names(cls)
         for name, value in data.items():
@@ -69,10 +79,24 @@ class RequestModel(BaseModel):
         return accepted
 
 
+def _or_null(field: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a field that may be ``null``, too."""
+    if {"type": "null"} in field.get("anyOf", ()):
+        return field
+    about: dict[str, Any] = {name: field[name] for name in ("default", "title", "description") if name in field}
+    return {"anyOf": [{name: value for name, value in field.items() if name not in about}, {"type": "null"}], **about}
+
+
 @cache
 def _names(model: type[BaseModel]) -> frozenset[str]:
     """The fields of a model as requests have them."""
     return frozenset(field.alias or name for name, field in model.model_fields.items())
+
+
+@cache
+def _plain(model: type[RequestModel]) -> frozenset[str]:
+    """The names whose values need no look, unless they are ``None``."""
+    return _names(model) - model.refused.keys() - model.taken
 
 
 class Body(RequestModel):

@@ -32,6 +32,7 @@ class BackgroundRun:
         self._task: asyncio.Task[None] | None = None
         self._last: Json | None = None
         self._reason: Exception | None = None
+        self._ends = False
         self._add(renderer.opening())
 
     def start(self, deltas: AsyncGenerator[ChoiceDelta, None], ended: Callable[[], object]) -> None:
@@ -41,15 +42,17 @@ class BackgroundRun:
 
     @property
     def response(self) -> Json:
-        """The response as it is now."""
-        return self._last or self._renderer.response("in_progress")
+        """The response as it is now. It has ended when its end is stored."""
+        ended = self._task is not None and self._task.done()
+        return self._last if ended and self._last is not None else self._renderer.response("in_progress")
 
     async def cancel(self, error: Exception | None = None) -> Json:
         """Ends the run: as cancelled, or as failed with an ``error``. Returns the response, once it is stored."""
-        if self._task is not None and not self._task.done():
-            self._reason = error
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._task is not None:
+            if not self._ends:
+                self._ends, self._reason = True, error
+                self._task.cancel()
+            await asyncio.wait((self._task,))
         return self.response
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
@@ -82,9 +85,11 @@ class BackgroundRun:
                 self._last = self._renderer.response("cancelled", self.usage)
         except Exception as error:
             last = self._failed(error)
+        self._ends = True  # What is stored now is not to be cut off.
         try:
             self._encode(last)
-            await self._save(self.response, b"".join(self._events))
+            assert self._last is not None
+            await self._save(self._last, b"".join(self._events))
         except Exception as error:
             errors.log(error, 500)
         finally:

@@ -59,7 +59,7 @@ async def create(request: Request, service: Annotated[Service, Depends(service)]
         to.put(tenant, CONVERSATION, created.id, data)
         to.put_all(tenant, ITEM, _objects(given.items), parent=created.id)
 
-    await service.storage.run(store)
+    await service.storage.run(store, tenant)
     return Response(data, media_type="application/json")
 
 
@@ -67,7 +67,7 @@ async def create(request: Request, service: Annotated[Service, Depends(service)]
 async def retrieve(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """A conversation, without its items."""
     tenant = tenant_of(request.scope)
-    found = await service.storage.run(lambda to: to.get(tenant, CONVERSATION, id))
+    found = await service.storage.run(lambda to: to.get(tenant, CONVERSATION, id), tenant)
     return Response(found.data, media_type="application/json")
 
 
@@ -83,14 +83,14 @@ async def update(id: str, request: Request, service: Annotated[Service, Depends(
         to.replace(tenant, CONVERSATION, id, data)
         return data
 
-    return Response(await service.storage.run(store), media_type="application/json")
+    return Response(await service.storage.run(store, tenant), media_type="application/json")
 
 
 @router.delete("/{id}")
 async def delete(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Deletes a conversation with its items."""
     tenant = tenant_of(request.scope)
-    await service.storage.run(lambda to: to.delete(tenant, CONVERSATION, id))
+    await service.storage.run(lambda to: to.delete(tenant, CONVERSATION, id), tenant)
     return JsonResponse({"id": id, "object": "conversation.deleted", "deleted": True})
 
 
@@ -104,7 +104,7 @@ async def add_items(id: str, request: Request, service: Annotated[Service, Depen
         to.get(tenant, CONVERSATION, id)
         to.put_all(tenant, ITEM, _objects(given.items), parent=id)
 
-    await service.storage.run(store)
+    await service.storage.run(store, tenant)
     return history.listed(given.items, [id_of(item) for item in given.items], has_more=False)
 
 
@@ -117,7 +117,7 @@ async def list_items(id: str, request: Request, service: Annotated[Service, Depe
         to.get(tenant, CONVERSATION, id)
         return to.page(tenant, ITEM, parent=id, after=page.after, limit=page.limit, newest_first=page.newest_first)
 
-    found, has_more = await service.storage.run(read)
+    found, has_more = await service.storage.run(read, tenant)
     return history.listed([Raw(item.data) for item in found], [item.id for item in found], has_more=has_more)
 
 
@@ -128,7 +128,7 @@ async def retrieve_item(
     """An item of a conversation."""
     history.check_query(request.query_params, "include", "include[]")
     tenant = tenant_of(request.scope)
-    found = await service.storage.run(lambda to: _item(to, tenant, id, item_id))
+    found = await service.storage.run(lambda to: _item(to, tenant, id, item_id), tenant)
     return Response(found.data, media_type="application/json")
 
 
@@ -145,7 +145,7 @@ async def delete_item(
         to.delete(tenant, ITEM, item_id)
         return data
 
-    return Response(await service.storage.run(remove), media_type="application/json")
+    return Response(await service.storage.run(remove, tenant), media_type="application/json")
 
 
 async def _checked(service: Service, name: str, request: Request) -> _Checked:

@@ -47,7 +47,7 @@ async def upload(request: Request, service: Annotated[Service, Depends(service)]
             files.sync_folder(content.parent)
 
         try:
-            await service.storage.run(keep)
+            await service.storage.run(keep, tenant)
         except LlmkError:
             service.storage.content(file.id).unlink(missing_ok=True)
             raise
@@ -62,10 +62,13 @@ async def list_files(
 ) -> Response:
     """Lists files."""
     tenant, newest_first = tenant_of(request.scope), query.order == "desc"
-    found, more = await service.storage.run(
-        lambda to: files.listed(
-            to, tenant, purpose=query.purpose, after=query.after, limit=query.limit, newest_first=newest_first
-        )
+    found, more = await files.listed(
+        service.storage,
+        tenant,
+        purpose=query.purpose,
+        after=query.after,
+        limit=query.limit,
+        newest_first=newest_first,
     )
     return JsonResponse(page_of(found, more))
 
@@ -74,14 +77,14 @@ async def list_files(
 async def get_file(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Describes a file."""
     tenant = tenant_of(request.scope)
-    return JsonResponse(await service.storage.run(lambda to: files.get(to, tenant, id)))
+    return JsonResponse(await service.storage.run(lambda to: files.get(to, tenant, id), tenant))
 
 
 @router.get("/{id}/content")
 async def content(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """The content of a file."""
     tenant = tenant_of(request.scope)
-    file = await service.storage.run(lambda to: files.get(to, tenant, id))
+    file = await service.storage.run(lambda to: files.get(to, tenant, id), tenant)
     place = service.storage.content(id)
     if not await asyncio.to_thread(place.exists):
         raise UnknownObject(files.FILE, id)
@@ -111,7 +114,7 @@ async def _nothing() -> Message:
 async def _received(request: Request, service: Service, tenant: str) -> tuple[StoredFile, Path]:
     """The file that a request has, and where its content is for now."""
     storage = service.storage
-    room = await storage.run(lambda to: to.room(tenant))
+    room = await storage.run(lambda to: to.room(tenant), tenant)
     try:
         from llmk.serve.http.multipart import FormReader, pieces
     except ImportError as error:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from llmk.serve.http import errors
 from llmk.serve.http.disconnects import ClientGone, while_connected
 from llmk.serve.http.json_response import JsonResponse
-from llmk.serve.service import Service, context_of, new_id, service
+from llmk.serve.service import Service, body_of, context_of, new_id, service
 
 router = APIRouter(prefix="/v1/io")
 
@@ -31,7 +31,7 @@ async def process(
     service: Annotated[Service, Depends(service)],
 ) -> Response:
     """Has the IO processor with that name or id process the body."""
-    body, host = await request.body(), service.workers.io
+    body, host = await body_of(request), service.workers.io
     return _Processed(service, service.engine.process_in(host, name, body, context_of(request, new_id("io"))))
 
 

@@ -30,7 +30,7 @@ from llmk.serve.responses.request import InputTokensRequest, ResponseRequest
 from llmk.serve.responses.route import COUNT, RESPOND
 from llmk.serve.responses.stored import RESPONSE, Turn
 from llmk.serve.service import Service, service
-from llmk.serve.storage.errors import UnknownObject
+from llmk.serve.storage.errors import StorageFull, UnknownObject
 from llmk.serve.streaming import AnswerResponse, StreamFormat, deltas_of
 from llmk.serve.workers.prepared_request import Generation, Rendered
 
@@ -48,6 +48,8 @@ register_url_convertor("response", _ResponseId())
 router = APIRouter(prefix="/v1/responses")
 BODIES = (ResponseRequest, InputTokensRequest)
 
+MOST_ECHO = 1 << 20
+"""Bytes of what a background response repeats of its request."""
 _STOPPED = {"code": "server_error", "message": "the server that made this response was stopped"}
 
 
@@ -58,7 +60,7 @@ async def create(request: Request, service: Annotated[Service, Depends(service)]
     response = _Response(service, tenant_of(request.scope), made)
     if made.options["background"]:
         return await response.in_background(request)
-    return response.in_foreground()
+    return response.in_foreground(request)
 
 
 @router.post("/input_tokens", openapi_extra=body(InputTokensRequest))
@@ -87,7 +89,7 @@ async def delete(id: str, request: Request, service: Annotated[Service, Depends(
     tenant = tenant_of(request.scope)
     if (run := service.background.get(tenant, id)) is not None:
         await run.cancel()
-    await service.storage.run(lambda to: to.delete(tenant, RESPONSE, id))
+    await service.storage.run(lambda to: to.delete(tenant, RESPONSE, id), tenant)
     return JsonResponse({"id": id, "object": "response", "deleted": True})
 
 
@@ -97,7 +99,7 @@ async def cancel(id: str, request: Request, service: Annotated[Service, Depends(
     tenant = tenant_of(request.scope)
     if (run := service.background.get(tenant, id)) is not None:
         return JsonResponse(await run.cancel())
-    turn = await service.storage.run(lambda to: stored.get_turn(to, tenant, id))
+    turn = await service.storage.run(lambda to: stored.get_turn(to, tenant, id), tenant)
     if not turn.background:
         raise RequestError("only a background response can be cancelled", param="id", hint="end the connection")
     return Response(await _stored(service, tenant, id), media_type="application/json")
@@ -107,7 +109,7 @@ async def cancel(id: str, request: Request, service: Annotated[Service, Depends(
 async def input_items(id: str, request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Lists the items of a response's request."""
     tenant, page = tenant_of(request.scope), history.page_of(request.query_params)
-    items, ids, has_more = await service.storage.run(lambda to: stored.input_page(to, tenant, id, page))
+    items, ids, has_more = await service.storage.run(lambda to: stored.input_page(to, tenant, id, page), tenant)
     return history.listed(items, ids, has_more=has_more)
 
 
@@ -119,7 +121,7 @@ class _Response:
         self._service = service
         self._tenant = tenant
         self._made = made
-        self._items = [text.encode() for text in options["input"]]
+        self._items = [text.encode() for text in options.pop("input")]
         self._stores = service.storage.is_available if options["store"] is None else options["store"]
         self._id = stored.response_id(made.context.id)
         head = service.head(made.context)
@@ -133,8 +135,9 @@ class _Response:
             queued=options["background"],
         )
 
-    def in_foreground(self) -> Response:
+    def in_foreground(self, request: Request) -> Response:
         """The response, as long as its client is connected."""
+        request.scope["state"]["holds_body"] = True
         chunks = _Chunks(self._renderer)
         form = StreamFormat(b"text/event-stream; charset=utf-8", _encoded, b"", chunks.error)
         return AnswerResponse(
@@ -153,7 +156,15 @@ class _Response:
         run = BackgroundRun(self._tenant, self._renderer, self._save_end, keep_events=self._made.stream)
         queued = self._renderer.response("queued")
         response, turn = msgspec.json.encode(queued), self._turn("queued")
-        await service.storage.run(lambda to: stored.put_response(to, self._tenant, self._id, response, turn))
+        if len(response) > MOST_ECHO:
+            message = f"a background response has {MOST_ECHO} bytes of 'tools', 'instructions' and the like at most"
+            raise RequestError(message, param="background")
+        self._items = []  # They are stored until the response ends.
+
+        def save(to: Transaction) -> None:
+            stored.put_response(to, self._tenant, self._id, response, turn)
+
+        await service.storage.run(save, self._tenant)
         service.background.start(self._id, run, deltas_of(service, job, run.usage, request.scope))
         return _Events(service, run.follow(-1)) if self._made.stream else JsonResponse(queued)
 
@@ -167,7 +178,7 @@ class _Response:
                 stored.put_response(to, self._tenant, self._id, response, turn)
             self._append(to, turn)
 
-        await self._service.storage.run(save)
+        await self._service.storage.run(save, self._tenant)
 
     async def _save_end(self, response: Json, events: bytes) -> None:
         """The same for a background response, in place of what was stored when it started."""
@@ -177,7 +188,19 @@ class _Response:
             stored.end_response(to, self._tenant, self._id, data, turn, events)
             self._append(to, turn)
 
-        await self._service.storage.run(save)
+        try:
+            await self._service.storage.run(save, self._tenant)
+        except StorageFull as error:
+            await self._save_failure(error)
+
+    async def _save_failure(self, error: StorageFull) -> None:
+        """Stores that there was no room for the response, which is lost."""
+        shown = {"code": "server_error", "message": str(error)}
+        response = {**self._renderer.response("failed", error=shown), "output": []}
+        data, turn = msgspec.json.encode(response), Turn("failed", background=True)
+        await self._service.storage.run(
+            lambda to: stored.fail_response(to, self._tenant, self._id, data, turn), self._tenant
+        )
 
     def _append(self, to: Transaction, turn: Turn) -> None:
         conversation = self._made.options["conversation"]
@@ -187,7 +210,15 @@ class _Response:
     def _turn(self, status: str) -> Turn:
         options = self._made.options
         output = [msgspec.json.encode(item) for item in self._renderer.output]
-        return Turn(status, options["background"], options["previous"], options["conversation"], self._items, output)
+        return Turn(
+            status,
+            options["background"],
+            options["previous"],
+            options["conversation"],
+            self._items,
+            output,
+            server=self._service.name,
+        )
 
 
 class _Chunks:
@@ -264,7 +295,7 @@ async def _replayed(service: Service, tenant: str, id: str, run: BackgroundRun |
         return _Events(service, run.follow(after))
     await _stored(service, tenant, id)
     try:
-        found = await service.storage.run(lambda to: to.get(tenant, stored.EVENTS, stored.events_id(id)))
+        found = await service.storage.run(lambda to: to.get(tenant, stored.EVENTS, stored.events_id(id)), tenant)
     except UnknownObject:
         raise RequestError(why, param="stream") from None
     events = found.data.split(b"\n\n")[after + 1 :]
@@ -272,15 +303,16 @@ async def _replayed(service: Service, tenant: str, id: str, run: BackgroundRun |
 
 
 async def _stored(service: Service, tenant: str, id: str) -> bytes:
-    """A stored response. One that an earlier server did not finish has failed."""
+    """A stored response. One that an earlier server did not finish, or whose end could not be stored, has failed."""
 
     def read(to: Transaction) -> bytes:
-        found = to.get(tenant, RESPONSE, id)
-        if found.created_at < service.created and stored.get_turn(to, tenant, id).status in stored.UNFINISHED:
+        found, turn = to.get(tenant, RESPONSE, id), stored.get_turn(to, tenant, id)
+        is_lost = found.created_at < service.created or turn.server == service.name
+        if is_lost and turn.status in stored.UNFINISHED and service.background.get(tenant, id) is None:
             return msgspec.json.encode({**msgspec.json.decode(found.data), "status": "failed", "error": _STOPPED})
         return found.data
 
-    return await service.storage.run(read)
+    return await service.storage.run(read, tenant)
 
 
 def _number(text: str | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -10,6 +10,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from llmk.serve.storage.tables import BATCH_REQUESTS, OBJECTS
 
 TABLE = BATCH_REQUESTS.c
+PAGE_BYTES = 4 << 20
+"""Bytes of what is read at once, if it is more than one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,15 @@ class BatchRequests:
             self.connection.execute(update(OBJECTS).where(OBJECTS.c.id == batch).values(num_bytes=grown))
 
     def results(self, batch: str, *, failed: bool, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """Up to ``limit`` numbers and results, from the one after number ``after`` on."""
-        wanted = select(TABLE.number, TABLE.result).where(
-            TABLE.batch == batch, TABLE.number > after, TABLE.failed.is_(failed)
-        )
-        rows = self.connection.execute(wanted.order_by(TABLE.number).limit(limit))
-        return [(number, result) for number, result in rows]
+        """Up to ``limit`` numbers and results, from the one after number ``after`` on; fewer if together they are
+        large."""
+        mine = (TABLE.batch == batch, TABLE.number > after, TABLE.failed.is_(failed))
+        sizes = select(TABLE.number, func.length(TABLE.result)).where(*mine).order_by(TABLE.number).limit(limit)
+        found = self.connection.execute(sizes).all()
+        if not (count := fitting([size for _, size in found])):
+            return []
+        wanted = select(TABLE.number, TABLE.result).where(*mine, TABLE.number <= found[count - 1][0])
+        return [(number, result) for number, result in self.connection.execute(wanted.order_by(TABLE.number))]
 
     def count_requests(self, batch: str) -> tuple[int, int, int]:
         """How many requests there are, how many succeeded, and how many failed."""
@@ -60,6 +65,16 @@ class BatchRequests:
         counts: dict[bool | None, int] = {row[0]: row[1] for row in self.connection.execute(counted)}
         return sum(counts.values()), counts.get(False, 0), counts.get(True, 0)
 
-    def forget_requests(self, batch: str) -> None:
-        """Deletes the requests of a batch."""
-        self.connection.execute(delete(BATCH_REQUESTS).where(TABLE.batch == batch))
+    def forget_requests(self, *batches: str) -> None:
+        """Deletes the requests of batches."""
+        self.connection.execute(delete(BATCH_REQUESTS).where(TABLE.batch.in_(batches)))
+
+
+def fitting(sizes: Sequence[int]) -> int:
+    """How many rows of these sizes are read at once: at least one."""
+    left = PAGE_BYTES
+    for count, size in enumerate(sizes):
+        left -= size
+        if left < 0 and count:
+            return count
+    return len(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 from llmk.serve.storage.store import Storage
 
 if TYPE_CHECKING:
-    from llmk.serve.storage.transaction import Transaction
+    from llmk.serve.storage.transaction import StoredObject, Transaction
 
 FILE = "file"
 """The kind of the objects."""
@@ -52,15 +53,19 @@ def get(to: Transaction, tenant: str, id: str) -> StoredFile:
     return _decode(to.get(tenant, FILE, id).data)
 
 
-def listed(
-    to: Transaction, tenant: str, *, purpose: str | None, after: str, limit: int, newest_first: bool
+async def listed(
+    storage: Storage, tenant: str, *, purpose: str | None, after: str, limit: int, newest_first: bool
 ) -> tuple[list[StoredFile], bool]:
     """Up to ``limit`` files, of one purpose or all, in the order of creation; and whether there are more. Raises
     UnknownObject if there is no ``after``."""
     found: list[StoredFile] = []
     more = True
     while more and len(found) <= limit:
-        page, more = to.page(tenant, FILE, after=after, limit=_PAGE, newest_first=newest_first)
+
+        def read(to: Transaction, after: str = after) -> tuple[list[StoredObject], bool]:
+            return to.page(tenant, FILE, after=after, limit=_PAGE, newest_first=newest_first)
+
+        page, more = await storage.run(read, tenant)
         files = [_decode(one.data) for one in page]
         found += [file for file in files if purpose in (None, file.purpose)]
         after = page[-1].id if page else ""
@@ -69,12 +74,8 @@ def listed(
 
 async def delete(storage: Storage, tenant: str, id: str) -> None:
     """Deletes a file. Raises UnknownObject."""
-
-    def remove(to: Transaction) -> None:
-        to.delete(tenant, FILE, id)
-        storage.content(id).unlink(missing_ok=True)
-
-    await storage.run(remove)
+    await storage.run(lambda to: to.delete(tenant, FILE, id), tenant)
+    await asyncio.to_thread(storage.content(id).unlink, missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from llmk.config.storage_section import StorageSection
 from llmk.serve.storage.errors import DatabaseFailed, StorageOff
+from llmk.serve.storage.places import Places
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -35,6 +36,8 @@ PART_SECONDS = 86_400.0
 """Age of unfinished files that no server can still be writing."""
 SWEEP_SECONDS = 60.0
 """Shortest time between two searches for what has expired."""
+SWEPT = 200
+"""Expired objects that are deleted at once, so that nothing else waits for long."""
 
 
 class Storage:
@@ -71,14 +74,18 @@ class Storage:
             return Path(self._temporary.name)
         return folder_of(self.section.folder, self.model)
 
-    async def run(self, work: Callable[[Transaction], T]) -> T:
-        """Runs ``work`` in a transaction, in a thread. Cancelling does not stop it.
+    async def run(self, work: Callable[[Transaction], T], tenant: str = "") -> T:
+        """Runs ``work`` in a transaction, in a thread, when it is the ``tenant``'s turn. Cancelling does not stop work
+        that has started.
 
         Raises:
             StorageOff: if the server stores nothing, or SQLAlchemy is not installed.
             DatabaseFailed: if the database can't be used.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
+        await self._places.enter(tenant)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
+        running.add_done_callback(lambda _: self._places.leave())
+        return await asyncio.shield(running)
 
     async def aclose(self) -> None:
         """Ends running transactions, and closes the database if it was opened."""
@@ -99,7 +106,15 @@ class Storage:
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1 if self._is_sqlite else THREADS, "llmk-storage")
+        return ThreadPoolExecutor(self._num_threads, "llmk-storage")
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self._num_threads)
+
+    @property
+    def _num_threads(self) -> int:
+        return 1 if self._is_sqlite else THREADS
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
         engine = self._opened()
@@ -118,8 +133,9 @@ class Storage:
 
         try:
             if (now := time.monotonic()) > self._swept + SWEEP_SECONDS:
-                self._swept = now
-                for id in commit(Transaction.delete_expired):
+                expired = commit(lambda to: to.delete_expired(SWEPT))
+                self._swept = now if len(expired) < SWEPT else -SWEEP_SECONDS
+                for id in expired:
                     self.content(id).unlink(missing_ok=True)
             return commit(work)
         except (SQLAlchemyError, OSError) as error:

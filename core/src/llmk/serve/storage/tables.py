@@ -35,7 +35,7 @@ OBJECTS = Table(
     Column("num_bytes", BigInteger, nullable=False),
     Column("data", _DATA, nullable=False),
     UniqueConstraint("model", "id"),
-    Index("llmk_objects_by_parent", "model", "tenant", "kind", "parent", "position"),
+    Index("llmk_objects_by_parent", "model", "tenant", "parent", "kind", "position"),
     Index("llmk_objects_by_size", "model", "tenant", "num_bytes"),
     Index("llmk_objects_by_expiry", "expires_at"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from llmk.config.storage_section import StorageSection
-from llmk.serve.storage.batch_requests import BatchRequests
+from llmk.serve.storage.batch_requests import BatchRequests, fitting
 from llmk.serve.storage.errors import StorageFull, UnknownObject
 from llmk.serve.storage.tables import MOST_ID, OBJECTS
 
@@ -118,8 +118,8 @@ class Transaction(BatchRequests):
     def page(
         self, tenant: str, kind: str, *, parent: str = "", after: str = "", limit: int = 20, newest_first: bool = True
     ) -> tuple[list[StoredObject], bool]:
-        """Up to ``limit`` objects in the order of creation, from the one after ``after`` on; and whether there are
-        more. Raises UnknownObject if there is no ``after``."""
+        """Up to ``limit`` objects in the order of creation, from the one after ``after`` on, and whether there are
+        more. There are fewer if together they are large. Raises UnknownObject if there is no ``after``."""
         place = OBJECTS.c.position
         table = OBJECTS.c
         wanted = [table.model == self.model, table.tenant == tenant, table.kind == kind, table.parent == parent]
@@ -129,8 +129,21 @@ class Transaction(BatchRequests):
             start = select(place).where(self._one(tenant, kind, after)).scalar_subquery()
             wanted.append(place < start if newest_first else place > start)
         order = place.desc() if newest_first else place
-        rows = self.connection.execute(select(*_FIELDS).where(*wanted).order_by(order).limit(limit + 1)).all()
-        return [StoredObject(*row) for row in rows[:limit]], len(rows) > limit
+        sizes = select(place, func.length(table.data)).where(*wanted).order_by(order).limit(limit + 1)
+        found = self.connection.execute(sizes).all()
+        count = fitting([size for _, size in found[:limit]])
+        if not count:
+            return [], False
+        ends = sorted((found[0][0], found[count - 1][0]))
+        rows = self.connection.execute(select(*_FIELDS).where(*wanted, place.between(*ends)).order_by(order))
+        return [StoredObject(*row) for row in rows], len(found) > count
+
+    def oldest(self, tenant: str, kind: str, limit: int) -> list[str]:
+        """The ids of up to ``limit`` objects, oldest first."""
+        table = OBJECTS.c
+        mine = and_(table.model == self.model, table.tenant == tenant, table.kind == kind, table.parent == "")
+        found = select(table.id).where(mine).order_by(table.position).limit(limit)
+        return list(self.connection.execute(found).scalars())
 
     def all_of(self, kind: str) -> Sequence[StoredObject]:
         """The objects of a kind of all tenants, oldest first: for the server's own work."""
@@ -157,15 +170,18 @@ class Transaction(BatchRequests):
                 message = f"you would store {needed} {what}; the limit is {most} (storage.{what}_per_client)"
                 raise StorageFull(message, hint="delete files, responses or conversations that you no longer need")
 
-    def delete_expired(self) -> list[str]:
-        """Deletes what has expired, of all tenants, and what belongs to it. Returns the ids."""
+    def delete_expired(self, limit: int) -> list[str]:
+        """Deletes up to ``limit`` objects of all tenants that have expired, and what belongs to them. Returns the
+        ids."""
         gone = and_(OBJECTS.c.model == self.model, OBJECTS.c.expires_at <= int(time.time()))
-        ids = list(self.connection.execute(select(OBJECTS.c.id).where(gone)).scalars())
-        for id in ids:
-            self.connection.execute(delete(OBJECTS).where(OBJECTS.c.model == self.model, OBJECTS.c.parent == id))
-            self.forget_requests(id)
-        self.connection.execute(delete(OBJECTS).where(gone))
-        return ids
+        found = self.connection.execute(select(OBJECTS.c.id, OBJECTS.c.tenant).where(gone).limit(limit)).all()
+        for tenant in {tenant for _, tenant in found}:
+            ids = [id for id, owner in found if owner == tenant]
+            mine = and_(OBJECTS.c.model == self.model, OBJECTS.c.tenant == tenant)
+            self.connection.execute(delete(OBJECTS).where(mine, OBJECTS.c.parent.in_(ids)))
+            self.connection.execute(delete(OBJECTS).where(mine, OBJECTS.c.id.in_(ids)))
+            self.forget_requests(*ids)
+        return [id for id, _ in found]
 
     def _held(self, tenant: str) -> tuple[int, int]:
         """How many objects, and bytes, a tenant stores."""

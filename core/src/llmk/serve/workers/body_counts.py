@@ -10,18 +10,22 @@ from llmk.config.schema import LimitsSection
 from llmk.engine.text.input_processor import check_length
 from llmk.engine.wire.sampling_params import SamplingParams
 
-_COUNTED = (
-    "messages",
-    "tools",
-    "stop",
-    "bad_words",
-    "stop_token_ids",
-    "allowed_token_ids",
-    "logit_bias",
-    "logits_processors",
-    "metadata",
-)
-"""Fields whose entries are limited by the key of the same name."""
+_COUNTED = {
+    "messages": "messages",
+    "tools": "tools",
+    "stop": "stop",
+    "stop_sequences": "stop",
+    "bad_words": "bad_words",
+    "stop_token_ids": "stop_token_ids",
+    "allowed_token_ids": "allowed_token_ids",
+    "logit_bias": "logit_bias",
+    "logits_processors": "logits_processors",
+    "metadata": "metadata",
+}
+"""Fields whose entries are limited, by the keys of the limits."""
+_CONVERSATIONS = ("messages", "input", "items", "system")
+"""Fields that have messages, items or parts."""
+_PARTS = ("content", "tool_calls", "output", "summary")
 _NESTED = (dict, list)
 _NAMES = ("cache_salt", "tenant", "id", "model", "user", "safety_identifier", "prompt_cache_key", "reasoning_effort")
 
@@ -30,9 +34,9 @@ def check_counts(body: Mapping[str, Any], limits: LimitsSection, max_model_len: 
     """Raises :class:`~llmk.api.RequestError`, with the field and the key, if a body exceeds a limit."""
     longest = max(body, key=len, default="")
     _check(longest[:64], len(longest), limits.name_characters, "characters in its name", "name_characters")
-    for name in _COUNTED:
+    for name, key in _COUNTED.items():
         if isinstance(found := body.get(name), list | dict):
-            _check(name, len(found), getattr(limits, name), "entries", name)
+            _check(name, len(found), getattr(limits, key), "entries", key)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1]):
         _check("prompt", len(prompt), limits.prompts, "prompts", "prompts")
@@ -48,9 +52,10 @@ def check_counts(body: Mapping[str, Any], limits: LimitsSection, max_model_len: 
     for name in _NAMES:
         if isinstance(found := body.get(name), str):
             _check(name, len(found), limits.name_characters, "characters", "name_characters")
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        _check("messages", sum(map(_parts, messages)), limits.parts, "parts and tool calls", "parts")
+    for name in _CONVERSATIONS:
+        if isinstance(found := body.get(name), list) and isinstance(next(iter(found), None), dict):
+            _check(name, len(found), limits.parts, "entries", "parts")
+            _check(name, sum(map(_parts, found)), limits.parts, "parts and tool calls", "parts")
     if isinstance(tokens := body.get("tokens"), list):
         _check("tokens", len(tokens), limits.tokens, "tokens", "tokens")
 
@@ -84,9 +89,12 @@ def _check(field: str, found: int, most: int, what: str, key: str) -> None:
 
 
 def _parts(message: Any) -> int:
+    """How many parts a message or an item has, with the parts of parts: results of tools have some."""
     if not isinstance(message, dict):
         return 0
-    return sum(len(found) for name in ("content", "tool_calls") if isinstance(found := message.get(name), list))
+    lists = [found for name in _PARTS if isinstance(found := message.get(name), list)]
+    nested = [part for parts in lists for part in parts if isinstance(part, dict) and "content" in part]
+    return sum(map(len, lists)) + sum(map(_parts, nested))
 
 
 def _characters(texts: Any) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmk.api import LlmkError
-from llmk.serve.generation.reading import ParsedPiece, unpack_events
+from llmk.serve.generation.reading import ParsedPiece, Parts, unpack_events
 from llmk.serve.http.errors import ParserFailed
 from llmk.serve.workers.parser_worker import Batch, Item, Outcome, culprit
 from llmk.serve.workers.worker_process import Worker
@@ -95,31 +95,31 @@ class _Pending:
     """A piece of text that is not parsed yet. ``done`` is None if it is parsed again, so that no result is needed."""
 
     text: str
-    num_tokens: int
+    parts: Parts
     ended: bool
     done: asyncio.Future[ParsedPiece] | None
 
 
 @dataclass(slots=True, eq=False)
 class WorkerReader:
-    """The reader of one choice. ``parsed`` are its parsed pieces of text, with their numbers of tokens."""
+    """The reader of one choice. ``parsed`` are its parsed pieces of text, with their parts."""
 
     key: int
     setup: bytes
     worker: ParserWorker | None = None
-    parsed: list[tuple[str, int]] = field(default_factory=list)
+    parsed: list[tuple[str, Parts]] = field(default_factory=list)
     pending: deque[_Pending] = field(default_factory=deque)
     failed: ParserFailed | None = None
     deaths: int = 0
 
-    def read(self, text: str, num_tokens: int, *, ended: bool) -> asyncio.Future[ParsedPiece]:
+    def read(self, text: str, parts: Parts, *, ended: bool) -> asyncio.Future[ParsedPiece]:
         """A future of the events that are certain after the next piece."""
         done: asyncio.Future[ParsedPiece] = asyncio.get_running_loop().create_future()
         if self.failed is not None:
             done.set_exception(self.failed)
             done.exception()
             return done
-        piece = _Pending(text, num_tokens, ended, done)
+        piece = _Pending(text, parts, ended, done)
         self.pending.append(piece)
         if self.worker is not None:
             self.worker.submit(self, piece)
@@ -138,11 +138,11 @@ class WorkerReader:
         piece = self.pending.popleft()
         if piece.done is None:
             return
-        self.parsed.append((piece.text, piece.num_tokens))
+        self.parsed.append((piece.text, piece.parts))
         if not piece.done.done():
             events = unpack_events(outcome.events)
-            flags = outcome.split, outcome.thought, outcome.thinking, outcome.closed
-            piece.done.set_result(ParsedPiece(events, *flags, outcome.stop_reason))
+            counts = outcome.num_tokens, outcome.num_thoughts
+            piece.done.set_result(ParsedPiece(events, *counts, outcome.closed, outcome.stop_reason))
 
     def fail(self, error: ParserFailed) -> None:
         """Fails all pending pieces and all later ones."""
@@ -181,7 +181,7 @@ class ParserWorker:
             self.add(reader)
             while reader.pending and reader.pending[0].done is None:
                 reader.pending.popleft()
-            again = (_Pending(text, num_tokens, False, None) for text, num_tokens in reader.parsed)
+            again = (_Pending(text, parts, False, None) for text, parts in reader.parsed)
             reader.pending.extendleft(reversed(list(again)))
             for at, piece in enumerate(reader.pending):
                 self._send(reader, piece, first=at == 0)
@@ -213,7 +213,7 @@ class ParserWorker:
 
     def _send(self, reader: WorkerReader, piece: _Pending, *, first: bool) -> None:
         self._batch.items.append(
-            Item(reader.key, piece.text, piece.num_tokens, piece.ended, reader.setup if first else b"")
+            Item(reader.key, piece.text, list(piece.parts), piece.ended, reader.setup if first else b"")
         )
         self._some.set()
 

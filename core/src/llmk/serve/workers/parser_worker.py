@@ -23,7 +23,7 @@ class Item(msgspec.Struct, array_like=True):
 
     key: int
     text: str
-    num_tokens: int
+    parts: list[tuple[int, int]]
     ended: bool
     setup: bytes = b""
 
@@ -41,9 +41,8 @@ class Outcome(msgspec.Struct, array_like=True):
 
     key: int
     events: list[list[Any]] = []
-    split: bool = False
-    thought: bool = False
-    thinking: bool = False
+    num_tokens: int = 0
+    num_thoughts: int = 0
     closed: bool = False
     stop_reason: str | None = None
     failure: str = ""
@@ -93,9 +92,9 @@ class _Reading:
             self.readers[item.key] = ChainReader(self._dialect.chain(setup.context, setup.rules, mark))
         if (reader := self.readers.get(item.key)) is None:
             return Outcome(item.key)  # it has failed, which was already reported
-        piece = reader.read(item.text, item.num_tokens, ended=item.ended)
-        events, flags = pack_events(piece.events), (piece.split, piece.thought, piece.thinking, piece.closed)
-        return Outcome(item.key, events, *flags, piece.stop_reason)
+        piece = reader.read(item.text, item.parts, ended=item.ended)
+        counts = piece.num_tokens, piece.num_thoughts
+        return Outcome(item.key, pack_events(piece.events), *counts, piece.closed, piece.stop_reason)
 
     def _set_mark(self, key: int, parser: str) -> None:
         self._parser = parser
