@@ -23,6 +23,8 @@ class Sections(Machine):
     SECTIONS: ClassVar[Mapping[str, Kind]] = {}
     FIRST: ClassVar[Kind] = "content"
     ENDS: ClassVar[tuple[str, ...]] = ()
+    STRIP: ClassVar[bool] = False
+    """Whether white space at the end of reasoning is dropped."""
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
@@ -31,6 +33,7 @@ class Sections(Machine):
         opened = (kind for marker, kind in self.SECTIONS.items() if tail.endswith(marker))
         self._kind: Kind = next(opened, self._first(context))
         self._header = ""
+        self._blank: list[str] = []
         self._state = self._section
 
     def _first(self, context: ParserContext) -> Kind:
@@ -42,13 +45,24 @@ class Sections(Machine):
         if self._kind == "header":
             text = self._headless(text, marker)
         if text:
-            self._out.append(ReasoningDelta(text) if self._kind == "reasoning" else TextDelta(text))
+            self._say(text)
         if marker:
+            self._blank.clear()
             kind = self.SECTIONS[marker]
             if "call" in (self._kind, kind):
                 self._out.append(TextDelta(marker))
             self._kind = kind
         return bool(marker)
+
+    def _say(self, text: str) -> None:
+        if self._kind != "reasoning":
+            self._out.append(TextDelta(text))
+            return
+        body = text.rstrip() if self.STRIP else text
+        if body:
+            self._out.append(ReasoningDelta("".join([*self._blank, body])))
+            self._blank.clear()
+        self._blank.append(text[len(body) :])
 
     def _headless(self, text: str, marker: str) -> str:
         """What of a header's text turns out to be content."""

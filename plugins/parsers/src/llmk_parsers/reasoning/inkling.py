@@ -32,4 +32,5 @@ class Inkling(Sections):
         "<|content_model_end_sampling|>": "content",
     }
     FIRST: ClassVar[Kind] = "header"
+    STRIP: ClassVar[bool] = True
     ENDS: ClassVar[tuple[str, ...]] = ("<|end_message|>", "<|content_model_end_sampling|>")

@@ -17,6 +17,7 @@ class Ling3(ThinkTags):
     """Think tags of a hybrid model, of whose options either turns reasoning on."""
 
     SWITCHES = ("thinking", "enable_thinking")
+    STRIP = True
 
     def _switch(self, context: ParserContext) -> bool:
         if context.thinking is not None:

@@ -131,12 +131,12 @@ REASONING_PARSERS = [
     _think("deepseek_r1", "DeepSeekR1", _deepseek_r1, "think tags of models that always think"),
     _think("deepseek_v3", "DeepSeekV3", partial(only_by_name, like="deepseek_v31"), "the same as v31"),
     *(
-        _specific(name, "DeepSeekV3", claims, "think tags, with the option thinking", module="deepseek_v3")
-        for name, claims in (
-            ("deepseek_v31", _deepseek_v31),
-            ("deepseek_v32", _deepseek_v32),
-            ("deepseek_v4", _deepseek_v4),
-            ("deepseek_v41", _deepseek_v41),
+        _specific(name, parser, claims, "think tags, with the option thinking", module="deepseek_v3")
+        for name, parser, claims in (
+            ("deepseek_v31", "DeepSeekV3", _deepseek_v31),
+            ("deepseek_v32", "DeepSeekV3", _deepseek_v32),
+            ("deepseek_v4", "DeepSeekV4", _deepseek_v4),
+            ("deepseek_v41", "DeepSeekV4", _deepseek_v41),
         )
     ),
     _specific("ernie45", "Ernie45", _ernie45, "think tags, and response tags that are dropped"),
