@@ -32,7 +32,7 @@ def _kimi_k3(query: ParserQuery) -> Verdict:
     """Checkpoints write prompts with code of their own, so they may lack a template."""
     if not template_of(query) and model_type(query) == "kimi_k3":
         return OK
-    return mentions(query, "<|open|>think")
+    return mentions(query, "<|open|>", "<|sep|>", "think")
 
 
 def _muse(query: ParserQuery) -> Verdict:

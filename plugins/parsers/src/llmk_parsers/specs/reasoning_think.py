@@ -31,15 +31,15 @@ def _deepseek_v31(query: ParserQuery) -> Verdict:
 
 
 def _deepseek_v32(query: ParserQuery) -> Verdict:
-    return mentions(query, "</think>", "｜DSML｜function_calls")
+    return mentions(query, "</think>", "｜DSML｜", "function_calls>")
 
 
 def _deepseek_v4(query: ParserQuery) -> Verdict:
-    return mentions(query, "</think>", "｜DSML｜tool_calls")
+    return mentions(query, "</think>", "｜DSML｜", "tool_calls>")
 
 
 def _deepseek_v41(query: ParserQuery) -> Verdict:
-    return mentions(query, "</think>", "｜DSML｜ calls")
+    return mentions(query, "</think>", "｜DSML｜", " calls>")
 
 
 def _glm45(query: ParserQuery) -> Verdict:
@@ -63,7 +63,11 @@ def _nemotron_v3(query: ParserQuery) -> Verdict:
 
 
 def _granite_thinking(query: ParserQuery) -> Verdict:
-    return mentions(query, "<think>") & is_model(query, "granite")
+    return mentions(query, "<think>") & lacks(query, "<response>") & is_model(query, "granite")
+
+
+def _granite33(query: ParserQuery) -> Verdict:
+    return mentions(query, "<think>", "<response>") & is_model(query, "granite")
 
 
 def _olmo3(query: ParserQuery) -> Verdict:
@@ -144,6 +148,7 @@ REASONING_PARSERS = [
     _specific("glm45", "Glm45", _glm45, "think tags, with the option enable_thinking"),
     _think("glm47", "Glm45", partial(only_by_name, like="glm45"), "the same as glm45", module="glm45"),
     _specific("granite_thinking_parser", "GraniteThinking", _granite_thinking, "think tags of Granite 4"),
+    _specific("granite33", "Granite33", _granite33, "think tags, and response tags that are dropped"),
     _specific("holo2", "Holo2", _holo2, "think tags, with the option thinking"),
     _specific("hunyuan_a13b", "HunyuanA13B", _hunyuan_a13b, "think tags, and answer tags that are dropped"),
     _specific("hy_v3", "HunyuanV3", _hy_v3, "think tags, with the option reasoning_effort"),

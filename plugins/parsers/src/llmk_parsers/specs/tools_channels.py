@@ -25,7 +25,7 @@ def _kimi_k3(query: ParserQuery) -> Verdict:
     """Checkpoints write prompts with code of their own, so they may lack a template."""
     if not template_of(query) and model_type(query) == "kimi_k3":
         return OK
-    return mentions(query, "<|open|>call tool=")
+    return mentions(query, "<|open|>", "<|sep|>", "tool", "call", "index")
 
 
 def _solar_open2(query: ParserQuery) -> Verdict:

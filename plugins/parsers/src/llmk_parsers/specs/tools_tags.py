@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from llmk.api import OK, ParserQuery, ParserSpec, Verdict, no
-from llmk_parsers.claims import is_model, is_other_model, lacks, mentions, model_type, template_of
+from llmk.api import OK, ParserQuery, ParserSpec, Verdict
+from llmk_parsers.claims import is_model, is_other_model, lacks, mentions, model_type, only_by_name, template_of
 from llmk_parsers.spec_of import writing
 
 _STEP, _STEP5, _MIMO = ("step3p5", "step3_5"), ("step5",), ("mimo",)
@@ -29,11 +30,6 @@ def _qwen3_coder(query: ParserQuery) -> Verdict:
 
 def _step5(query: ParserQuery) -> Verdict:
     return _function(query) & is_model(query, *_STEP5)
-
-
-def _qwen3_xml(query: ParserQuery) -> Verdict:
-    found = "a template" if template_of(query) else "no chat template"
-    return no("chat_template", wanted="parser qwen3_coder, of which this is another name", found=found)
 
 
 def _step3p5(query: ParserQuery) -> Verdict:
@@ -97,12 +93,12 @@ def _gigachat35(query: ParserQuery) -> Verdict:
 
 
 def _dsml(listed: str, model: str) -> Callable[[ParserQuery], Verdict]:
-    """By the name of the list; DeepSeek's own checkpoints have no template."""
+    """By the mark and the name of the list, which templates may put together; DeepSeek's own checkpoints have none."""
 
     def claims(query: ParserQuery) -> Verdict:
         if not template_of(query) and model_type(query) == model:
             return OK
-        return mentions(query, "DSML｜", listed)
+        return mentions(query, "｜DSML｜", listed)
 
     return claims
 
@@ -117,7 +113,7 @@ def _spec(
 
 TOOL_PARSERS = [
     _spec("qwen3_coder", "Qwen3Coder", _FUNCTION, _qwen3_coder, special=False),
-    _spec("qwen3_xml", "Qwen3Xml", _FUNCTION, _qwen3_xml, special=False),
+    _spec("qwen3_xml", "Qwen3Xml", _FUNCTION, partial(only_by_name, like="qwen3_coder"), special=False),
     _spec("step3p5", "Step3p5", _FUNCTION, _step3p5, special=False),
     _spec("step5", "Step5", _FUNCTION, _step5, special=False),
     _spec("mimo", "MiMo", _FUNCTION, _mimo, special=False),
@@ -132,8 +128,8 @@ TOOL_PARSERS = [
     _spec("minimax_m3", "MiniMaxM3", "<invoke> with nested elements, all after a mark", _minimax_m3),
     _spec("step3", "Step3", "<steptml:invoke> tags", _step3),
     _spec("minicpm5", "MiniCpm5", "XML with <function> and <param> tags", _minicpm5, special=False),
-    _spec("deepseek_v32", "DeepSeekV32", _DSML, _dsml("｜function_calls", "deepseek_v32")),
-    _spec("deepseek_v4", "DeepSeekV4", _DSML, _dsml("｜tool_calls", "deepseek_v4")),
-    _spec("deepseek_v41", "DeepSeekV41", _DSML, _dsml("｜ calls", "deepseek_v41")),
+    _spec("deepseek_v32", "DeepSeekV32", _DSML, _dsml("function_calls>", "deepseek_v32")),
+    _spec("deepseek_v4", "DeepSeekV4", _DSML, _dsml("tool_calls>", "deepseek_v4")),
+    _spec("deepseek_v41", "DeepSeekV41", _DSML, _dsml(" calls>", "deepseek_v41")),
     _spec("gigachat35", "GigaChat35", _DSML, _gigachat35),
 ]
