@@ -226,8 +226,8 @@ def test_hostile_inside_takes_linear_time(name: str, repeated: str) -> None:
 def test_long_runs_take_linear_time(name: str) -> None:
     """Counted lines don't show what a line costs, so this measures: eight times as much text may take three times as
     long per character, in the best of a few tries."""
-    runs = [" ", "\n", "<", "[", '"', "\\", "9", "a ", "é", "<|", '{"a": ', *fragments(name)[:4]]
-    openings = ["", *(example[: len(example) * part // 3] for example in examples(name) for part in (1, 2))]
+    runs = [" ", "<", "[", '"', "\\", "9", "é ", '{"a": ', *fragments(name)[:2]]
+    openings = ["", *(example[: len(example) // 2] for example in examples(name))]
     for opening in openings:
         for run in runs:
             short, long = (opening + run * (size // len(run)) for size in (12_500, 100_000))
