@@ -46,6 +46,7 @@ def test_explain_shows_the_plan_and_what_could_serve(llmk: Any, house: Wheelhous
         in (ran.out)
     )
     assert "rejected" not in ran.out
+    assert "tool parser: none (no tool parser claims this checkpoint's dialect (installed: " in ran.out
     verbose = llmk("explain", model, "--verbose").out
     assert "rejected" in verbose
     assert "  linear up\n" in verbose
@@ -53,6 +54,7 @@ def test_explain_shows_the_plan_and_what_could_serve(llmk: Any, house: Wheelhous
     data = json.loads(llmk("explain", model, "--on", "box/b1", "--json").out)
     assert data["platform"]["arch"] == "b1"
     assert len(data["fingerprint"]) == 64
+    assert data["parsers"]["reasoning"]["id"] is None
 
 
 def test_config_shows_values_and_who_set_them(llmk: Any, tmp_path: Path) -> None:

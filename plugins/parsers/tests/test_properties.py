@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterator
 from functools import cache
+from time import process_time
 from typing import Any
 
 import pytest
@@ -26,6 +28,47 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
+_LITERALS = [
+    "9" * 5000,
+    "-1e999",
+    "1" * 30,
+    "0.1e-7",
+    "NaN",
+    "-Infinity",
+    "True",
+    "None",
+    "nil",
+    "[" * 200,
+    '{"a":' * 120,
+]
+_CHARACTERS = ["\U0001f600", "\u202e", "\ufeff", "İ", "\ud800", "\r\n", "\t", "'", "\\'", "(", ")", "=", "}" * 9]
+VALUES = [*_LITERALS, *_CHARACTERS, "a=1, ", "&quot;", "<![CDATA[", "]]>"]
+"""What a value may be, or contain."""
+_MEMBERS = {
+    "city": {"type": "string"},
+    "q": {"type": ["integer", "null"]},
+    "n": {"type": "integer"},
+    "x": {"type": "number"},
+    "t": {"type": "array", "items": {"type": "object"}},
+    "text": {"enum": ["x", 1, None]},
+    "a": {"type": "boolean"},
+    "days": {"$ref": "#/properties/t"},
+    "b": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+    "e": {"type": "object"},
+}
+TOOLS = [
+    {"name": called, "parameters": {"type": "object", "properties": _MEMBERS, "required": ["q"]}}
+    for called in ("find", "weather", "say", "f", "a", "b", "get_weather")
+]
+CONTEXTS = [
+    ParserContext(),
+    ParserContext(tools=TOOLS),
+    ParserContext(tools=TOOLS, prompt_tail="<think>\n", template_options={"tool_call_format": "json"}),
+    ParserContext(
+        tools=TOOLS, thinking=True, template_options={"tool_call_format": "xml_typed", "reasoning_effort": "high"}
+    ),
+    ParserContext(tools=[{"name": "now"}], thinking=False, template_options={"force_nonempty_content": True}),
+]
 ARGUMENTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
 _PIECE = re.compile(r"<[^<>\s]+>|[\w]+|\s+|.", re.DOTALL)
 PROSE = st.text(st.characters(exclude_characters="<", exclude_categories=["Cs"]), max_size=12)
@@ -56,10 +99,31 @@ def test_any_chunking_gives_the_same_answer(name: str, data: st.DataObject) -> N
 
 
 def fuzz(name: str, count: int) -> None:
+    """Fuzzed texts, in one piece and in others, with each context in turn."""
     generator = random.Random(name)
-    for text in hostile_texts([*examples(name), *fragments(name)[:8]], count, seed=generator.randrange(1 << 30)):
+    for number, text in enumerate(fuzzed(name, count, generator)):
+        context = CONTEXTS[number % len(CONTEXTS)]
         at = generator.randint(0, len(text))
-        assert parse(lambda: make(name), [text]) == parse(lambda: make(name), [text[:at], *text[at:]]), text
+        cuts = sorted(generator.choices(range(len(text) + 1), k=4))
+        pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        whole = parse(lambda context=context: make(name, context), [text])
+        for chunks in ([text[:at], *text[at:]], pieces):
+            assert parse(lambda context=context: make(name, context), chunks) == whole, (context, chunks)
+        for call in whole.calls:
+            strict(call.arguments)
+
+
+def fuzzed(name: str, count: int, generator: random.Random) -> Iterator[str]:
+    """``count`` texts: examples changed, truncated, doubled and spliced, and sequences of markers, of the dialect or
+    not, with what values may be made of."""
+    changed = hostile_texts([*examples(name), *fragments(name)[:8]], count, seed=generator.randrange(1 << 30))
+    pieces = [*fragments(name), *VALUES]
+    for number, text in enumerate(changed):
+        if number % 4:
+            yield text
+            continue
+        drawn = generator.choices(pieces, k=generator.randint(1, 24))
+        yield "".join(piece * (generator.choice((1, 1, 2, 16)) if len(piece) < 16 else 1) for piece in drawn)
 
 
 @pytest.mark.slow
@@ -157,6 +221,31 @@ def test_hostile_inside_takes_linear_time(name: str, repeated: str) -> None:
         check_linear(lambda opening=before: pushed(name, opening), repeated)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
+def test_long_runs_take_linear_time(name: str) -> None:
+    """Counted lines don't show what a line costs, so this measures: eight times as much text may take three times as
+    long per character, in the best of a few tries."""
+    runs = [" ", "<", "[", '"', "\\", "9", "é ", '{"a": ', *fragments(name)[:2]]
+    openings = ["", *(example[: len(example) // 2] for example in examples(name))]
+    for opening in openings:
+        for run in runs:
+            short, long = (opening + run * (size // len(run)) for size in (12_500, 100_000))
+            ratios = (cpu_time(name, long) / cpu_time(name, short) for _ in range(4))
+            assert any(ratio < 24 for ratio in ratios), (opening, run)
+
+
+def cpu_time(name: str, text: str) -> float:
+    """Seconds of CPU time to parse ``text`` in pieces of tokens' size, and in one."""
+    before = process_time()
+    for chunks in ([text[at : at + 16] for at in range(0, len(text), 16)], [text]):
+        parser: Parser = make(name, CONTEXTS[1])
+        for chunk in chunks:
+            parser.push(chunk)
+        parser.finish()
+    return process_time() - before
+
+
 def pushed(name: str, text: str) -> Parser:
     parser: Parser = make(name)
     parser.push(text)
@@ -167,7 +256,7 @@ def strict(text: str) -> Any:
     def refuse(name: str) -> None:
         raise ValueError(name)
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=refuse, parse_int=float)  # of any size
 
 
 @pytest.mark.parametrize("text", ["1d5", "0.d80", "-d", "1es5", "1e5d"])

@@ -14,10 +14,10 @@ from llguidance import LLMatcher, LLTokenizer
 from llmk.api import CallWriter, ParserContext, WrittenCall
 from llmk.kernel.loader import load_object as load
 from llmk_parsers.specs import tools_channels, tools_marks, tools_tags
+from llmk_parsers.tag_writer import TagWriter
 from llmk_testing.parsers import parse
 
-IN_TAGS = ("granite_thinking_parser", "k2_horizon", "muse", "muse_glimmer")
-CHANNELS = [spec for spec in tools_channels.TOOL_PARSERS if spec.name in IN_TAGS]
+CHANNELS = [spec for spec in tools_channels.TOOL_PARSERS if isinstance(load(spec.writer), TagWriter)]
 DIALECTS = {spec.name: spec for spec in [*tools_tags.TOOL_PARSERS, *tools_marks.TOOL_PARSERS, *CHANNELS]}
 TOKENIZER = LLTokenizer("byte")
 POINT = {
@@ -193,7 +193,7 @@ def test_grammar_refuses_what_violates_the_schema(name: str, what: str) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_calls_start_with_the_trigger(name: str) -> None:
     found = writer(name)
-    assert found.trigger
+    assert found.trigger or name == "beam"  # whose marker is that of the prompt
     assert found.render([WrittenCall("now", {})]).startswith(found.trigger)
 
 

@@ -16,10 +16,11 @@ from llguidance import LLMatcher, LLTokenizer
 from llmk.api import CallWriter, RequestError, WrittenCall
 from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.specs import tools_marks, tools_tags
+from llmk_parsers.tag_writer import TagWriter
 from llmk_testing.parsers import parse
 
-IN_TAGS = {"tools/granite_thinking_parser", "tools/k2_horizon", "tools/muse", "tools/muse_glimmer"}
-BY_SCHEMA = {f"tools/{spec.name}" for spec in [*tools_tags.TOOL_PARSERS, *tools_marks.TOOL_PARSERS]} | IN_TAGS
+BY_SCHEMA = {f"tools/{spec.name}" for spec in [*tools_tags.TOOL_PARSERS, *tools_marks.TOOL_PARSERS]}
+BY_SCHEMA |= {name for name, spec in SPECS.items() if spec.writer and isinstance(load(spec.writer), TagWriter)}
 """Dialects that can express arguments only with their schema, see ``test_tag_writers.py``."""
 DIALECTS = {name: spec for name, spec in SPECS.items() if spec.writer and name not in BY_SCHEMA}
 TOKENIZER = LLTokenizer("byte")

@@ -12,6 +12,7 @@ from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES, choose_dept
 from llmk.planning.adapters import render_adapters
 from llmk.planning.boot import Boot, advised, boot
 from llmk.planning.choices.grammars import choose_grammar
+from llmk.planning.choices.parsers import choose_parser
 from llmk.planning.choices.speculation import render_speculation
 from llmk.planning.memory import forecast
 from llmk.planning.report import render_layouts, render_table
@@ -36,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
     booted = shadowed(boot(flags.load_settings(args), on=args.on, verify=False))
     if args.json or args.verbose:
         booted = advised(booted)
-    memory = forecast(booted)
+    memory, parsers = forecast(booted), _parsers(booted)
     if args.json:
         facts = memory and asdict(memory) | {"rest": memory.rest, "num_tokens": memory.num_tokens}
-        print(json.dumps(booted.plan.to_dict() | {"memory": facts}, indent=2))
+        print(json.dumps(booted.plan.to_dict() | {"memory": facts, "parsers": parsers}, indent=2))
         return 0
     print(render_table(booted.plan))
     if layouts := render_layouts(booted.plan):
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         print(speculation)
     if adapters := render_adapters(booted):
         print(adapters)
+    for kind, parser in parsers.items():
+        print(f"{kind} parser: {parser['id'] or 'none'} ({parser['why']})")
     print(f"grammars: {_grammars(booted)}")
     print(f"memory of a device: {memory or 'unknown'}")
     several = booted.plan.num_ranks > 1
@@ -58,6 +61,15 @@ def run(args: argparse.Namespace) -> int:
     if args.verbose:
         print(render_rejected(booted.plan))
     return 0
+
+
+def _parsers(booted: Boot) -> dict[str, dict[str, str | None]]:
+    """The parser of each kind for the checkpoint's dialect, and why, as ``/v1/plan`` shows them."""
+    found = {}
+    for kind in ("reasoning", "tool"):
+        chosen, why = choose_parser(booted.registry, kind, booted.settings.config, booted.checkpoint)
+        found[kind] = {"id": chosen.spec.id if chosen else None, "why": why}
+    return found
 
 
 def _grammars(booted: Boot) -> str:

@@ -93,13 +93,22 @@ class CallObject(CallReader):
     Args:
         index: the call's number.
         names: the keys of a name.
+        arguments: the keys of arguments.
         strict: for dialects without markers, where any object may be the answer itself: keys other than a call's, and a
             call without arguments, are ``bad``.
     """
 
-    def __init__(self, index: int, *, names: Collection[str] = ("name",), strict: bool = False) -> None:
+    def __init__(
+        self,
+        index: int,
+        *,
+        names: Collection[str] = ("name",),
+        arguments: Collection[str] = _ARGUMENTS,
+        strict: bool = False,
+    ) -> None:
         super().__init__(index)
         self._names = names
+        self._argument_keys = arguments
         self._strict = strict
         self._step = self._start
         self._key = ""
@@ -124,7 +133,7 @@ class CallObject(CallReader):
 
     def _after_key(self, literal: str) -> None:
         self._key = literal
-        self.bad = self._strict and literal not in (*self._names, *_ARGUMENTS, "type", "id")
+        self.bad = self._strict and literal not in (*self._names, *self._argument_keys, "type", "id")
         self._step = self._colon
 
     def _colon(self, text: str, at: int) -> int:
@@ -143,7 +152,7 @@ class CallObject(CallReader):
         elif self._key in self._names and self._name is None:
             self._read_literal(self._after_name)
             self.bad = text[at] != '"'
-        elif self._key in _ARGUMENTS and self._arguments is None:
+        elif self._key in self._argument_keys and self._arguments is None:
             self._arguments = CallArguments()
             self._step = self._in_arguments
         else:

@@ -82,14 +82,16 @@ class Channels(Machine):
         text, marker = self._read_until(self._in_header)
         self._header.append(text)
         self._header_size += len(text)
-        if not marker and self._header_size <= _LONGEST_HEADER:
+        too_long = self._header_size - _LONGEST_HEADER
+        if not marker and too_long <= 0:
             return False
         header, self._header, self._header_size = "".join(self._header), [], 0
-        if marker and len(header) <= _LONGEST_HEADER:
+        if too_long <= 0:
             self._open(header, marker)
         else:
+            self._at -= too_long + len(marker)
             self._open("", "")
-            self._piece(header + marker)
+            self._piece(header[:_LONGEST_HEADER])
         self._state = self._body
         return True
 

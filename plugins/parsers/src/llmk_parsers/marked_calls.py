@@ -49,8 +49,6 @@ class MarkedCalls(ToolMachine):
     be none becomes content as it was written.
     """
 
-    STRIP: ClassVar[bool] = False
-    """Whether white space between content and a call is dropped."""
     REVIEW: ClassVar[tuple[Review, frozenset[str]] | None] = None
     """Passed on to :class:`CallStream`: ``review`` and ``wrappers``."""
 
@@ -88,17 +86,6 @@ class MarkedCalls(ToolMachine):
             self._raw.append(self._text[self._mark : self._at])
             self._mark = 0
         return super().push(text)
-
-    def _say(self, text: str) -> None:
-        if not self.STRIP:
-            super()._say(text)
-            return
-        body = text.rstrip()
-        if body:
-            self._said = True
-            super()._say(body)
-        if len(body) < len(text):
-            self._blank.append(text[len(body) :])
 
     @abstractmethod
     def _name(self) -> bool:

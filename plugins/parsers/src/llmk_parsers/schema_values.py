@@ -33,7 +33,7 @@ _MOST_PARTS = 64
 _DEEPEST = 100
 """Nesting of a value; a deeper one stays text."""
 _LONGEST_NUMBER = 400
-_INVALID = object()
+INVALID = object()
 """Not JSON."""
 _STRING = frozenset({"string"})
 
@@ -150,18 +150,18 @@ def converted(text: str, schema: Schema) -> Any:
         return number
     if "boolean" in types and stripped.lower() in ("true", "false", "1", "0"):
         return stripped.lower() in ("true", "1")
-    if types & {"object", "array"} and stripped[:1] in ("{", "[", '"') and (value := _parsed(stripped)) is not _INVALID:
+    if types & {"object", "array"} and stripped[:1] in ("{", "[", '"') and (value := parsed(stripped)) is not INVALID:
         return fitted(value, schema)
     if "string" in types:
         return text
-    value = _parsed(stripped)
-    return text if value is _INVALID else value
+    value = parsed(stripped)
+    return text if value is INVALID else value
 
 
 def decoded(text: str, schema: Schema) -> Any:
     """The value of ``text``, which its author declared to be JSON; if it is not, see :func:`converted`."""
-    value = _parsed(text.strip())
-    if value is _INVALID or (schema.declared and schema.is_string and not isinstance(value, str)):
+    value = parsed(text.strip())
+    if value is INVALID or (schema.declared and schema.is_string and not isinstance(value, str)):
         return converted(text, schema)
     return fitted(value, schema)
 
@@ -178,13 +178,13 @@ def fitted(value: Any, schema: Schema) -> Any:
     return value if items is None else [fitted(item, items) for item in value]
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """The value of a JSON text, not nested deeper than values may be."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
-        return _INVALID
-    return value if _depth(value) <= _DEEPEST else _INVALID
+        return INVALID
+    return value if _depth(value) <= _DEEPEST else INVALID
 
 
 def _depth(value: Any) -> int:
@@ -210,7 +210,7 @@ def escaped(text: str) -> str:
 def _number(text: str) -> int | float | None:
     if len(text) >= _LONGEST_NUMBER or "_" in text:
         return None
-    value = _parsed(text) if _NUMBER.fullmatch(text) else _INVALID
+    value = parsed(text) if _NUMBER.fullmatch(text) else INVALID
     if isinstance(value, (int, float)):
         return value
     try:

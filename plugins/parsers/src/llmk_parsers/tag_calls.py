@@ -38,6 +38,7 @@ class Tags(CallMarks):
     call_end: str
     key: str
     key_name: re.Pattern[str] = NAMED
+    """With the name first; then, in the group ``string``, whether the text is a string, or in ``type`` its type."""
     key_end: str = ">"
     value: str = ""
     value_end: str
@@ -126,13 +127,24 @@ class TagCalls(MarkedCalls):
             self._fail_stream()
             return True
         groups = header[0].groupdict()
-        literal = groups.pop("string", None)
+        literal, kind = groups.pop("string", None), groups.pop("type", None)
         name = next(group for group in groups.values() if group)
-        self._argument = (name, None if literal is None else literal.lower() == "true")
+        if literal is not None:
+            kind = "string" if literal.lower() == "true" else "json"
+        self._argument = (name, self._is_text(name, kind))
         self._state = self._before_value
         if not tags.value:
             self._start_value()
         return True
+
+    def _is_text(self, name: str, kind: str | None) -> bool | None:
+        """Whether an argument is a string by what the model wrote of its type; ``None``: that is for the schema to say,
+        as it is where the schema has no such type."""
+        assert self._call is not None
+        schema = self._call.schema(name)
+        if not kind or kind == "any" or (schema.declared and kind != "json" and kind not in schema.types):
+            return None
+        return kind == "string"
 
     def _start_value(self) -> None:
         assert self._call is not None

@@ -10,12 +10,14 @@ from typing import Any
 
 from llmk.api import WrittenCall
 from llmk_parsers.lark import json_value, parameters, quoted, terms
-from llmk_parsers.schema_values import Schema
+from llmk_parsers.schema_values import Schema, type_of
 
 _UNENFORCED = ("pattern", "format", "not", "contentEncoding", "contentMediaType", "if", "allOf", "oneOf")
 _STARTS = {"integer": "-+.0-9", "number": "-+.0-9", "object": '{[\\"', "array": '{[\\"'}
 """How text starts that is read as this type, where the schema has it and strings: it is written as JSON, and no other
 text may start so. Of the other types any text is valid."""
+_PLACEHOLDER = re.compile(r"(\{(?:number|type)\})")
+_PLACEHOLDERS = {"{number}": "/[1-9][0-9]?/", "{type}": "/number|boolean|null|object|array/"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,8 +27,9 @@ class TagWriter:
     Calls are written as ``before``, the calls with ``separator`` in between, and ``after``; a call as ``opening``, its
     name, ``after_name``, its arguments and ``closing``; an argument as ``key``, its name, ``after_key``, its text (of a
     string; of another value its JSON) and ``after_value``, in which ``{name}`` stands for its name. ``text_attribute``
-    and ``json_attribute`` replace ``after_key`` in dialects that mark strings. No text of a string may contain one of
-    ``stops``.
+    and ``json_attribute`` replace ``after_key`` in dialects that mark strings. In ``after_name``, ``{number}`` stands
+    for the call's number, from 1, and in ``json_attribute``, ``{type}`` for the value's type. No text of a string may
+    contain one of ``stops``.
     """
 
     trigger: str
@@ -47,14 +50,17 @@ class TagWriter:
 
     def render(self, calls: Sequence[WrittenCall]) -> str:
         """See :meth:`llmk.api.CallWriter.render`."""
-        return self.before + self.separator.join(map(self._call, calls)) + self.after
+        written = [self._call(call, number) for number, call in enumerate(calls, 1)]
+        return self.before + self.separator.join(written) + self.after
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
         """See :meth:`llmk.api.CallWriter.grammar`. Raises ``ValueError`` for a keyword that can't be enforced for the
         text of a string."""
 
         def term(text: str) -> str:
-            return terms(text, self.markers, marker)
+            """The terms of ``text``, and between its parts that of a placeholder."""
+            parts = _PLACEHOLDER.split(text)
+            return " ".join(_PLACEHOLDERS.get(part) or terms(part, self.markers, marker) for part in parts if part)
 
         more = f"({term(self.separator)} call)*" if many else ""
         rules = [
@@ -131,9 +137,10 @@ class TagWriter:
             return [f"{rule}: {terminal}_END {rest}", f"{terminal}_END: {terminal} {quoted(literal)}", *lines]
         return [f"{rule}[suffix={quoted(literal)}]: {terminal}", *lines]
 
-    def _call(self, call: WrittenCall) -> str:
+    def _call(self, call: WrittenCall, number: int) -> str:
         arguments = "".join(self._written(name, value) for name, value in call.arguments.items())
-        return f"{self.opening}{call.name}{self.after_name}{arguments}{self.closing}"
+        after_name = self.after_name.replace("{number}", str(number))
+        return f"{self.opening}{call.name}{after_name}{arguments}{self.closing}"
 
     def _written(self, name: str, value: Any) -> str:
         after = self.after_value.replace("{name}", name)
@@ -142,7 +149,8 @@ class TagWriter:
         text = json.dumps(value, ensure_ascii=False)
         if any(stop in text for stop in self.stops):
             text = text.replace("<", "\\u003c")
-        return f"{self.key}{name}{self.json_attribute or self.after_key}{text}{after}"
+        before = (self.json_attribute or self.after_key).replace("{type}", type_of(value).replace("integer", "number"))
+        return f"{self.key}{name}{before}{text}{after}"
 
 
 def _slashed(pattern: str) -> str:

@@ -36,6 +36,8 @@ class ThinkTags(Machine):
     """Whether an opening tag counts wherever it is, as it is a special token that text does not mention."""
     TRIM: ClassVar[bool] = False
     """Whether a line break before the closing tag belongs to the tag."""
+    STRIP: ClassVar[bool] = False
+    """Whether white space at the end of a block is dropped."""
     LEAD: ClassVar[str] = ""
     """Characters that are dropped from the start of the content after a block."""
     CALLS: ClassVar[tuple[tuple[str, str], ...]] = _CALLS
@@ -126,11 +128,13 @@ class ThinkTags(Machine):
             text = self._break + text
             self._break = "\n" if text.endswith("\n") else ""
             text = text.removesuffix("\n")
-        if self._fresh and not text.strip():
+        body = text.rstrip()
+        if (self._fresh or self.STRIP) and not body:
             self._blank.append(text)
         elif text:
-            self._out.append(ReasoningDelta("".join([*self._blank, text])))
-            self._blank.clear()
+            body = body if self.STRIP else text
+            self._out.append(ReasoningDelta("".join([*self._blank, body])))
+            self._blank = [text[len(body) :]]
             self._fresh = False
 
     def _end_thought(self) -> None:

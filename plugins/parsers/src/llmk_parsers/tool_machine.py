@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from llmk.api import ParserContext, TextDelta, ToolCallFailed
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.call_reader import CallReader
@@ -17,6 +19,9 @@ class ToolMachine(Machine):
     its ``opening``, even if the call has already started.
     """
 
+    STRIP: ClassVar[bool] = False
+    """Whether white space between content and a call is dropped."""
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
         self._calls = 0
@@ -31,12 +36,14 @@ class ToolMachine(Machine):
     def _say(self, text: str) -> None:
         if not text:
             return
-        if not self._said and not text.strip():
+        body = text.rstrip()
+        if not body and (self.STRIP or not self._said):
             self._blank.append(text)
-        else:
-            self._out.append(TextDelta("".join([*self._blank, text])))
-            self._blank.clear()
-            self._said = True
+            return
+        body = body if self.STRIP else text
+        self._out.append(TextDelta("".join([*self._blank, body])))
+        self._blank = [text[len(body) :]] if len(body) < len(text) else []
+        self._said = True
 
     def _start_call(self) -> int:
         """Starts a call and returns its number; the text after it is new content."""

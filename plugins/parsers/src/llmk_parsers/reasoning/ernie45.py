@@ -12,8 +12,7 @@ EXAMPLES = (
 
 
 class Ernie45(AnswerTags):
-    """Think tags of a model that always thinks, and whose line breaks after the closing tag belong to it."""
+    """Think tags of a model that always thinks."""
 
-    LEAD = "\n"
     ANSWER = ("<response>", "</response>")
     TRIM_ANSWER = False

@@ -26,6 +26,7 @@ class Gemma4(ThinkTags):
     ANYWHERE = True
     CALLS = (("<|tool_call>", "<tool_call|>"),)
     CALL_STARTS = ("<|tool_call>",)
+    STRIP = True
 
     def _thinks(self, context: ParserContext) -> bool:
         return context.prompt_tail.rstrip().endswith("<|channel>thought") or super()._thinks(context)

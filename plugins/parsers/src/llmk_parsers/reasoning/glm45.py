@@ -16,3 +16,4 @@ class Glm45(ThinkTags):
     """Think tags of a hybrid model, whose calls are XML in ``<tool_call>``."""
 
     SWITCHES = ("enable_thinking",)
+    STRIP = True

@@ -17,3 +17,4 @@ class GraniteThinking(ContentNeeded):
 
     SWITCHES = ("enable_thinking", "thinking")
     LEAD = "\n"
+    STRIP = True

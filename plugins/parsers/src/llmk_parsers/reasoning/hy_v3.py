@@ -1,8 +1,13 @@
-"""Reasoning of Hunyuan 3: think tags, off unless ``reasoning_effort`` is set."""
+"""Reasoning of Hunyuan 3 and 4: think tags, for which ``reasoning_effort`` is the switch."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 from llmk.api import ParserContext
+from llmk_parsers.hunyuan_tags import PlainTags, without_suffix
+from llmk_parsers.piped import Piped
 from llmk_parsers.think_tags import ThinkTags
 
 EXAMPLES = (
@@ -13,13 +18,32 @@ EXAMPLES = (
 """Answers as models write them, for the conformance kit."""
 
 
-class HunyuanV3(ThinkTags):
-    """Think tags, maybe with the suffix of the open release, which the template opens according to the effort."""
+class HunyuanV3(Piped):
+    """Tags with a suffix or without."""
 
-    OPEN = ("<think>", "<think:opensource>")
-    CLOSE = ("</think>", "</think:opensource>")
-    CALLS = (("<tool_calls>", "</tool_calls>"), ("<tool_calls:opensource>", "</tool_calls:opensource>"))
-    CALL_STARTS = ("<tool_calls>\n<tool_call>", "<tool_calls><tool_call>", "<tool_calls:opensource>")
+    DEFAULT: ClassVar[str] = "no_think"
+    """The effort if the request doesn't say."""
+
+    def __init__(self, context: ParserContext) -> None:
+        plain = replace(context, prompt_tail=without_suffix(context.prompt_tail))
+        super().__init__(PlainTags(), _Think(plain, self.DEFAULT))
+
+
+class HunyuanV4(HunyuanV3):
+    """The same, on by default."""
+
+    DEFAULT = "high"
+
+
+class _Think(ThinkTags):
+    """Tags that the template opens according to the effort."""
+
+    CALLS = (("<tool_calls>", "</tool_calls>"),)
+    CALL_STARTS = ("<tool_calls>\n<tool_call>", "<tool_calls><tool_call>")
+
+    def __init__(self, context: ParserContext, default: str) -> None:
+        self._default = default
+        super().__init__(context)
 
     def _switch(self, context: ParserContext) -> bool:
-        return context.template_options.get("reasoning_effort", "no_think") not in (None, "none", "no_think")
+        return context.template_options.get("reasoning_effort", self._default) not in (None, "none", "no_think")

@@ -12,17 +12,25 @@ EXAMPLES = (
     '<|content_thinking|>I look.<|end_message|><|message_model|><|content_invoke_tool_json|>{"name": "find", '
     '"args": {"q": "x"}}<|end_message|>',
     "<|content_text|>Paris.",
+    'find<|content_invoke_tool_json|>{"name": "find", "args": {}}<|content_model_end_sampling|>',
 )
 """Answers as models write them, for the conformance kit."""
 
 
 class Inkling(Sections):
-    """Messages of thoughts, text and calls."""
+    """Messages of thoughts, text and calls. The prompt ends behind ``<|message_model|>``, after which a name may stand,
+    which is not shown."""
 
     SECTIONS: ClassVar[Mapping[str, Kind]] = {
         "<|content_thinking|>": "reasoning",
         "<|content_text|>": "content",
         "<|content_invoke_tool_json|>": "call",
-        "<|message_model|>": "content",
+        "<|content_invoke_tool_text|>": "content",
+        "<|content_tool_error|>": "content",
+        "<|message_model|>": "header",
         "<|end_message|>": "content",
+        "<|content_model_end_sampling|>": "content",
     }
+    FIRST: ClassVar[Kind] = "header"
+    STRIP: ClassVar[bool] = True
+    ENDS: ClassVar[tuple[str, ...]] = ("<|end_message|>", "<|content_model_end_sampling|>")

@@ -14,10 +14,10 @@ EXAMPLES = (
 
 
 class K2Horizon(ThinkTags):
-    """Special tokens, of which the template writes the first. Calls inside of a block are thoughts about calls."""
+    """Special tokens, of which the template writes the first. A list of calls ends a block."""
 
     OPEN = ("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>")
     CLOSE = ("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>")
     ANYWHERE = True
     CALLS = (("<ifm|tool_calls>", "</ifm|tool_calls>"),)
-    CALL_STARTS = ()
+    CALL_STARTS = ("<ifm|tool_calls>",)

@@ -18,3 +18,4 @@ class KimiK2(ThinkTags):
     SWITCHES = ("thinking", "enable_thinking")
     CALLS = (("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),)
     CALL_STARTS = ("<|tool_calls_section_begin|>",)
+    STRIP = True

@@ -17,3 +17,4 @@ class MiniMaxM2(ThinkTags):
 
     CALLS = (("<minimax:tool_call>", "</minimax:tool_call>"),)
     CALL_STARTS = ("<minimax:tool_call>",)
+    STRIP = True

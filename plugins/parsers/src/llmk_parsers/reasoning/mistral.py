@@ -21,3 +21,4 @@ class Mistral(ThinkTags):
     ANYWHERE = True
     CALLS = ()
     CALL_STARTS = ("[TOOL_CALLS]",)
+    STRIP = True

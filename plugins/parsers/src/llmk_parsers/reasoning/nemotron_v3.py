@@ -16,3 +16,4 @@ class NemotronV3(ContentNeeded):
     """Think tags of a hybrid model."""
 
     SWITCHES = ("enable_thinking",)
+    STRIP = True

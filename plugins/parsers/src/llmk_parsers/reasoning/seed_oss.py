@@ -17,5 +17,6 @@ class SeedOss(ThinkTags):
 
     OPEN = ("<seed:think>",)
     CLOSE = ("</seed:think>",)
+    SWITCHES = ("enable_thinking", "thinking")
     CALLS = (("<seed:tool_call>", "</seed:tool_call>"),)
     CALL_STARTS = ("<seed:tool_call>\n<function=", "<seed:tool_call><function=")

@@ -15,4 +15,4 @@ EXAMPLES = (
 class Step3p5(ThinkTags):
     """Think tags of a model that always thinks; the line break before the closing tag belongs to it."""
 
-    TRIM = True
+    STRIP = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from llmk.api import ParserQuery, Verdict, no
-from llmk_parsers.claims import lacks, mentions, template_of
-from llmk_parsers.spec_of import writing
+from llmk_parsers.claims import lacks, mentions, only_by_name, template_of
+from llmk_parsers.spec_of import dialect, writing
 
 _NAMED_ARGUMENTS = re.compile(r"\bname\b.*\barguments\b|\barguments\b.*\bname\b", re.DOTALL)
 
@@ -32,6 +33,15 @@ def _llama4_json(query: ParserQuery) -> Verdict:
 
 
 TOOL_PARSERS = [
+    dialect(
+        "tools",
+        "qwen3_json",
+        "Hermes",
+        partial(only_by_name, like="hermes"),
+        "the same as hermes",
+        module="hermes",
+        writer="llmk_parsers.tools.hermes:WRITER",
+    ),
     writing("hermes", "Hermes", _hermes, "JSON objects between <tool_call> tags"),
     writing("llama3_json", "Llama3Json", _llama3_json, "bare JSON objects with a name and parameters"),
     writing("llama4_json", "Llama4Json", _llama4_json, "bare JSON objects with a name and parameters"),

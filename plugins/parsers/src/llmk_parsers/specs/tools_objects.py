@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmk.api import ParserQuery, Verdict
-from llmk_parsers.claims import mentions
+from llmk_parsers.claims import lacks, mentions
 from llmk_parsers.spec_of import writing
 
 
@@ -16,7 +16,7 @@ def _dots(query: ParserQuery) -> Verdict:
 
 
 def _ernie45(query: ParserQuery) -> Verdict:
-    return mentions(query, "<tool_call>", "<response>")
+    return mentions(query, "<tool_call>", "<response>") & lacks(query, "<invoke", "<function=", "<arg_key")
 
 
 TOOL_PARSERS = [

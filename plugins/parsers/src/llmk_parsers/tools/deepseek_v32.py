@@ -27,26 +27,26 @@ def unwrapped(pairs: Sequence[tuple[str, Any]], tool: Schema) -> Mapping[str, An
     return arguments
 
 
-def dsml_tags(listed: str, space: str = "") -> Tags:
-    """The markers of the dialect with lists of this name. ``space``: before the names of tags."""
+def dsml_tags(listed: str, space: str = "", mark: str = _MARK) -> Tags:
+    """The markers of the dialect with lists of this name. ``mark`` and ``space`` stand before the names of tags."""
     names = (listed, *(name for name in _MISSPELT if name != listed))
     return Tags(
-        lists=tuple(f"<{_MARK}{space}{name}>" for name in names),
-        list_ends=tuple(f"</{_MARK}{space}{name}>" for name in names),
-        call=f"<{_MARK}{space}invoke",
-        call_end=f"</{_MARK}{space}invoke>",
-        key=f"<{_MARK}{space}parameter",
+        lists=tuple(f"<{mark}{space}{name}>" for name in names),
+        list_ends=tuple(f"</{mark}{space}{name}>" for name in names),
+        call=f"<{mark}{space}invoke",
+        call_end=f"</{mark}{space}invoke>",
+        key=f"<{mark}{space}parameter",
         key_name=_KEY,
-        value_end=f"</{_MARK}{space}parameter>",
-        value_stops=(f"<{_MARK}{space}parameter name=", f"</{_MARK}{space}invoke>"),
+        value_end=f"</{mark}{space}parameter>",
+        value_stops=(f"<{mark}{space}parameter name=", f"</{mark}{space}invoke>"),
     )
 
 
-def dsml_writer(tags: Tags) -> TagWriter:
+def dsml_writer(tags: Tags, mark: str = _MARK) -> TagWriter:
     """The writer of such a dialect."""
     return TagWriter(
         trigger=tags.lists[0],
-        markers=(_MARK,),
+        markers=(mark,),
         before=f"{tags.lists[0]}\n",
         opening=f'{tags.call} name="',
         after_name='">\n',

@@ -15,6 +15,7 @@ _CLOSE = "</dots_function_call>"
 class Dots(CallRegions):
     """As Hermes, with other tags."""
 
+    STRIP = True
     PAIRS: ClassVar = {_OPEN: _CLOSE}
 
 

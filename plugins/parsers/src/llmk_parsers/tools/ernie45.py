@@ -15,9 +15,9 @@ _CLOSE = "</tool_call>"
 class Ernie45(CallRegions):
     """The tags around text are dropped."""
 
+    STRIP = True
     PAIRS: ClassVar = {_OPEN: _CLOSE}
     DROPPED = ("<response>", "</response>")
-    WHITE_SPACE = "trimmed"
 
 
 WRITER = hermes.WRITER

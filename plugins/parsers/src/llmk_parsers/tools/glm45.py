@@ -9,6 +9,7 @@ from llmk_parsers.tag_writer import TagWriter
 class Glm45(TagCalls):
     """A line break after the name and between pairs is optional."""
 
+    STRIP = True
     MARKS = Tags(
         call="<tool_call>",
         name=PLAIN,

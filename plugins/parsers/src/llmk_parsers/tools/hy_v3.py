@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from llmk.api import ParserContext
+from llmk_parsers.hunyuan_tags import PlainTags
+from llmk_parsers.piped import Piped
 from llmk_parsers.tag_calls import ANYTHING, PLAIN, PLAIN_SO_FAR, TagCalls, Tags
 from llmk_parsers.tag_writer import TagWriter
 
 
-class HyV3(TagCalls):
+class _Calls(TagCalls):
     """Calls outside of a list are taken as well."""
 
     MARKS = Tags(
@@ -24,6 +27,13 @@ class HyV3(TagCalls):
         value_end="</arg_value>",
         value_stops=("</tool_call>",),
     )
+
+
+class HyV3(Piped):
+    """Calls in tags with a suffix or without."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(PlainTags(), _Calls(context))
 
 
 WRITER = TagWriter(
@@ -47,4 +57,5 @@ EXAMPLES = (
     "I look.<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
     "</tool_call>\n<tool_call>now<tool_sep></tool_call>\n</tool_calls>",
     "<tool_calls> is a tag.",
+    "<tool_calls:opensource>\n<tool_call:opensource>now<tool_sep:opensource></tool_call:opensource></tool_calls:opensource>",
 )

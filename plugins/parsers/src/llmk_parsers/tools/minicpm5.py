@@ -55,6 +55,7 @@ class MiniCpm5(TagCalls):
 
 WRITER = TagWriter(
     trigger="<function",
+    markers=("<function",),
     opening='<function name="',
     after_name='">',
     key='<param name="',

@@ -23,6 +23,8 @@ class Mistral(CallRegions):
 
     PAIRS: ClassVar = {_CALLS: ""}
 
+    STRIP = True
+
     def _starts_call(self, mark: str) -> bool:
         return mark == "{" or (not self._in_list and (mark.isalnum() or mark in "_-"))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from llmk.api import Event, ParserContext, TextDelta
+from llmk.api import ParserContext
 from llmk_parsers.channels import ChannelReasoning, Kind
 from llmk_parsers.muse_channels import MuseChannels
+from llmk_parsers.piped import Piped
 from llmk_parsers.tag_calls import TagCalls, Tags
 from llmk_parsers.tag_writer import TagWriter
 
@@ -57,21 +58,8 @@ class _Calls(TagCalls):
     )
 
 
-class Muse:
+class Muse(Piped):
     """Calls in messages, and content. Where no reasoning parser has read it before, reasoning is dropped."""
 
     def __init__(self, context: ParserContext) -> None:
-        self._bodies = _Bodies(ParserContext())
-        self._calls = _Calls(context)
-
-    def push(self, text: str) -> list[Event]:
-        """Takes the next piece of text; returns what is now certain."""
-        return self._read(self._bodies.push(text))
-
-    def finish(self) -> list[Event]:
-        """The text has ended: returns what was held back."""
-        return [*self._read(self._bodies.finish()), *self._calls.finish()]
-
-    def _read(self, events: list[Event]) -> list[Event]:
-        texts = [event.text for event in events if isinstance(event, TextDelta)]
-        return [event for text in texts for event in self._calls.push(text)]
+        super().__init__(_Bodies(ParserContext()), _Calls(context))

@@ -6,7 +6,9 @@ from llmk_parsers.tools import glm45
 
 
 class PoolsideV1(glm45.Glm45):
-    """See the base class."""
+    """White space before a call is content."""
+
+    STRIP = False
 
 
 WRITER = glm45.WRITER

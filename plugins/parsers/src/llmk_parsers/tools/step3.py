@@ -12,6 +12,7 @@ _CALL, _CALL_END, _SEPARATOR = "<｜tool_call_begin｜>", "<｜tool_call_end｜>
 class Step3(TagCalls):
     """The call's own marker and type, ``function``, are optional."""
 
+    STRIP = True
     MARKS = Tags(
         lists=(_LIST,),
         list_ends=(_LIST_END,),

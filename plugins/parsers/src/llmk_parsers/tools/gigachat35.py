@@ -1,0 +1,20 @@
+"""DSML with a mark of its own: GigaChat 3.5."""
+
+from __future__ import annotations
+
+from llmk_parsers.tools import deepseek_v32
+
+_MARK = "｜GCML｜"
+
+
+class GigaChat35(deepseek_v32.DeepSeekV32):
+    """See the base class."""
+
+    MARKS = deepseek_v32.dsml_tags("tool_calls", mark=_MARK)
+
+
+WRITER = deepseek_v32.dsml_writer(GigaChat35.MARKS, _MARK)
+
+EXAMPLES = tuple(
+    example.replace("function_calls", "tool_calls").replace("DSML", "GCML") for example in deepseek_v32.EXAMPLES
+)
