@@ -277,6 +277,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice", "names the tool 'x'"),
         ({"tool_choice": {"type": "any"}}, "tool_choice", "needs 'tools'"),
+        ({"tools": [WEATHER, WEATHER]}, "tools.1.name", "two tools are called 'get_weather'"),
         ({"messages": [{"role": "user"}]}, "messages.0", "a message of role user needs 'content'"),
         (
             {"messages": [{**HI[0], "clear_at": "never"}]},

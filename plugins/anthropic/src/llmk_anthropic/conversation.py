@@ -56,9 +56,13 @@ def offered_tools(tools: Sequence[Tool], messages: Sequence[Message]) -> list[To
     """The tools that the model may call next: those of the request, as its messages have changed them.
 
     Raises:
-        RequestError: for a change of a tool that is neither among the request's nor defined in a message before it.
+        RequestError: for two tools of the request with one name, and for a change of a tool that is neither among them
+            nor defined in a message before it.
     """
-    known = {tool.name: tool for tool in tools}
+    known: dict[str, Tool] = {}
+    for at, tool in enumerate(tools):
+        if known.setdefault(tool.name, tool) is not tool:
+            raise RequestError(f"tools.{at}.name: two tools are called {tool.name!r}", param=f"tools.{at}.name")
     offered = dict(known)
     for at, message in enumerate(messages):
         for path, block in _blocks(at, message) if message.role == "system" else ():
