@@ -12,6 +12,8 @@ from environments import CLIENTS, Client, Unavailable
 from pooled_checkpoints import write_embedder
 from served import Served
 
+KEY = "sesame"
+KEYED = {"LLMK__SERVER__API_KEYS": f'["{KEY}"]'}
 LIMIT = 240.0
 """Seconds for a suite, which has some tens of requests."""
 
@@ -25,10 +27,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """An embedding model with a name that clients know."""
+    """An embedding model with a name that clients know, for those with a key."""
     folder = tmp_path_factory.mktemp("embedder")
     checkpoint = str(write_embedder(folder, "qwen3", head_dim=32, tie_word_embeddings=True))
-    server = Served(folder / "log", checkpoint, "--port", "0", "--served-model-name", "text-embedding-3-small")
+    server = Served(
+        folder / "log", checkpoint, "--port", "0", "--served-model-name", "text-embedding-3-small", env=KEYED
+    )
     yield server
     server.close()
 
@@ -50,6 +54,7 @@ def test_client(client: Client, served: Served, embedder: Served, installs_all: 
     own = ("PYTHONPATH", "OPENAI_API_KEY", "OPENAI_BASE_URL")
     environment = {name: value for name, value in os.environ.items() if name not in own}
     environment |= {"LLMK_URL": served.url, "LLMK_MODEL": served.model, "LLMK_EMBEDDER_URL": embedder.url}
+    environment |= {"LLMK_EMBEDDER_KEY": KEY}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])

@@ -15,7 +15,9 @@ ROOT = os.environ.get("LLMK_URL", "http://127.0.0.1:8000")
 URL = f"{ROOT}/v1"
 MODEL = os.environ.get("LLMK_MODEL", "demo")
 EMBEDDER = os.environ.get("LLMK_EMBEDDER_URL", "")
-"""A server of an embedding model named ``text-embedding-3-small``, for clients that know only such names."""
+EMBEDDER_KEY = os.environ.get("LLMK_EMBEDDER_KEY", "")
+"""A server with an API key, of an embedding model named ``text-embedding-3-small``, for clients that know only such
+names."""
 KEY = "none"
 
 HELLO = "Hello! Who are you?"

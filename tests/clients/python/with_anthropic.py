@@ -7,7 +7,21 @@ from typing import Any, Literal
 
 import anthropic
 import pydantic
-from suite import HELLO, KEY, MODEL, PICK, ROOT, SUM, WEATHER, WEATHER_TOOL, check_pick, refused, run
+from suite import (
+    EMBEDDER,
+    EMBEDDER_KEY,
+    HELLO,
+    KEY,
+    MODEL,
+    PICK,
+    ROOT,
+    SUM,
+    WEATHER,
+    WEATHER_TOOL,
+    check_pick,
+    refused,
+    run,
+)
 
 client: Any = anthropic.Anthropic(base_url=ROOT, api_key=KEY)
 
@@ -143,10 +157,10 @@ def check_the_tool_runner() -> None:
 
 def check_a_thread_that_the_server_does_not_keep() -> None:
     """The client then sends all messages with each turn, if it may."""
-    options: Any = {"model": MODEL, "max_tokens": 400, "temperature": 0}
+    options: Any = {"model": MODEL, "max_tokens": 400}
     thread = client.beta.messages.thread(**options, unsupported_request_behavior="continue_unthreaded")
-    assert "42" in thread.send(said(SUM)[0]).content[-1].text
-    assert thread.send(said(HELLO)[0]).content[-1].text
+    for text in (SUM, HELLO):
+        assert thread.send(said(text)[0], extra_body={"temperature": 0}).content[-1].text
     assert [message["role"] for message in thread.messages] == ["user", "assistant"] * 2
     kept = client.beta.messages.thread(**options)
     error: Any = refused(lambda: kept.send(said(SUM)[0]), anthropic.BadRequestError)
@@ -243,6 +257,19 @@ def check_a_last_message_of_the_assistant_is_continued() -> None:
 def check_models() -> None:
     assert client.models.list().data[0].id == MODEL
     assert client.models.retrieve(MODEL).id == MODEL
+
+
+def check_a_key() -> None:
+    if not EMBEDDER:
+        return
+    body: Any = {"model": "text-embedding-3-small", "max_tokens": 4, "messages": said(HELLO)}
+    for own in ({"api_key": EMBEDDER_KEY}, {"auth_token": EMBEDDER_KEY}):
+        able = anthropic.Anthropic(base_url=EMBEDDER, **own)
+        error: Any = refused(lambda able=able: able.messages.create(**body), anthropic.BadRequestError)
+        assert "no head that generates text" in error.message
+    other = anthropic.Anthropic(base_url=EMBEDDER, api_key="wrong")
+    error = refused(lambda: other.messages.create(**body), anthropic.AuthenticationError)
+    assert error.body["error"]["type"] == "authentication_error"
 
 
 def check_errors() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 HOME = Path(tempfile.mkdtemp())
 os.environ["LLM_USER_PATH"] = str(HOME)
 
-from suite import EMBEDDER, HELLO, KEY, MODEL, PICK, SUM, URL, WEATHER, check_pick, run  # noqa: E402
+from suite import EMBEDDER, EMBEDDER_KEY, HELLO, KEY, MODEL, PICK, SUM, URL, WEATHER, check_pick, run  # noqa: E402
 
 ABLE = {"supports_tools": True, "supports_schema": True, "can_stream": True}
 (HOME / "extra-openai-models.yaml").write_text(
@@ -91,7 +91,7 @@ def check_embeddings() -> None:
     """Its embedding models have OpenAI's names, so that one must be the name of the served model."""
     if not EMBEDDER:
         return
-    os.environ |= {"OPENAI_BASE_URL": f"{EMBEDDER}/v1", "OPENAI_API_KEY": KEY}
+    os.environ |= {"OPENAI_BASE_URL": f"{EMBEDDER}/v1", "OPENAI_API_KEY": EMBEDDER_KEY}
     made = json.loads(command("embed", "-m", "3-small", "-c", "One text"))
     assert len(made) > 16
     again = json.loads(command("embed", "-m", "3-small", "-c", "One text", "-f", "json"))

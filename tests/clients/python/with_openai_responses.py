@@ -11,7 +11,22 @@ from typing import Any, Literal
 import openai
 import pydantic
 from openai.types.responses import Response
-from suite import HELLO, KEY, MODEL, PICK, QUIET, SUM, URL, WEATHER, WEATHER_TOOL, check_pick, refused, run
+from suite import (
+    EMBEDDER,
+    EMBEDDER_KEY,
+    HELLO,
+    KEY,
+    MODEL,
+    PICK,
+    QUIET,
+    SUM,
+    URL,
+    WEATHER,
+    WEATHER_TOOL,
+    check_pick,
+    refused,
+    run,
+)
 from suite import check_usage as usage_adds_up
 
 client = openai.OpenAI(base_url=URL, api_key=KEY)
@@ -199,6 +214,18 @@ def check_embeddings() -> None:
     (short,) = client.embeddings.create(model=MODEL, input=texts[0], dimensions=16).data
     assert len(short.embedding) == 16
     assert abs(math.hypot(*short.embedding) - 1) < 1e-4
+
+
+def check_an_embedding_model_and_a_key() -> None:
+    if not EMBEDDER:
+        return
+    able = openai.OpenAI(base_url=f"{EMBEDDER}/v1", api_key=EMBEDDER_KEY)
+    (card,) = able.models.list().data
+    assert len(able.embeddings.create(model=card.id, input="One text").data[0].embedding) == 64
+    error: Any = refused(lambda: able.responses.create(model=card.id, input=HELLO), openai.BadRequestError)
+    assert "no head that generates text" in error.message
+    other = openai.OpenAI(base_url=f"{EMBEDDER}/v1", api_key="wrong")
+    refused(lambda: other.embeddings.create(model=card.id, input="a"), openai.AuthenticationError)
 
 
 def check_errors() -> None:
