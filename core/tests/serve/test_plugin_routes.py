@@ -93,7 +93,7 @@ ROUTES = {
     route.spec.id: route
     for route in (
         PluginRoute(spec(), Ask()),
-        PluginRoute(spec(path="/lines", framing="ndjson"), Ask()),
+        PluginRoute(spec(path="/lines", framing="ndjson", any_content_type=True), Ask()),
         PluginRoute(spec("GET", "/state"), Ask()),
     )
 }
@@ -124,6 +124,21 @@ def test_streams_are_events_or_lines(client: TestClient) -> None:
     pieces = [json.loads(line) for line in lines.text.splitlines()]
     assert "".join(piece.get("said", "") for piece in pieces) == whole
     assert pieces[-1]["tokens"] > 0
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/octet-stream"])
+def test_json_of_any_type_is_read_where_the_api_says_so_but_not_from_pages(
+    client: TestClient, kind: str | None
+) -> None:
+    headers = {"content-type": kind} if kind else {}
+    content = b'{"say": "hi"}'
+    assert client.post("/lines", content=content, headers=headers).json()["said"]
+    assert client.post("/ask", content=content, headers=headers).status_code == 415
+    assert client.post("/v1/completions", content=content, headers=headers).status_code == 415
+    for page in ({"origin": "http://a.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        assert client.post("/lines", content=content, headers={**headers, **page}).status_code == 415
+    typed = {"content-type": "application/json", "origin": "http://a.example"}
+    assert client.post("/lines", content=content, headers=typed).status_code == 200
 
 
 def test_embeddings_are_lists_of_numbers(client: TestClient) -> None:

@@ -102,6 +102,15 @@ def test_whole(client: TestClient, engine: ScriptedEngine) -> None:
     assert found["usage"]["input_tokens_details"]["cached_tokens"] == 4
 
 
+def test_what_a_client_says_of_itself_has_no_effect(client: TestClient, engine: ScriptedEngine) -> None:
+    """Codex sends it with every request."""
+    found = post(client, client_metadata={"session_id": "s", "turn": {"id": 1}}, prompt_cache_key="k", store=False)
+    assert text_of(found) == text_of(post(client, store=False))
+    assert "client_metadata" not in found
+    first, second = engine.calls
+    assert first.text == second.text
+
+
 def test_streamed(client: TestClient, engine: ScriptedEngine) -> None:
     engine.script = "(hm)Hi.[look]"
     seen = stream(client, tools=LOOK)

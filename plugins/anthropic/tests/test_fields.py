@@ -13,7 +13,7 @@ from anthropic.types.beta import message_create_params as beta_create_params
 
 from llmk.api import RequestError
 from llmk.api.http.bodies import Fields
-from llmk_anthropic import blocks, schema
+from llmk_anthropic import blocks, schema, tools
 from llmk_anthropic.messages import Messages
 
 REQUESTS: list[tuple[type, type[Fields]]] = [
@@ -24,12 +24,16 @@ REQUESTS: list[tuple[type, type[Fields]]] = [
     (types.OutputConfigParam, schema.OutputConfig),
     (beta.BetaOutputConfigParam, schema.OutputConfig),
     (types.JSONOutputFormatParam, schema.Format),
-    (types.ToolParam, schema.Tool),
-    (beta.BetaToolParam, schema.Tool),
+    (types.ToolParam, tools.Tool),
+    (beta.BetaToolParam, tools.Tool),
     *((each, schema.Thinking) for each in get_args(types.ThinkingConfigParam)),
     *((each, schema.Thinking) for each in get_args(beta.BetaThinkingConfigParam)),
-    *((each, schema.ToolChoice) for each in get_args(types.ToolChoiceParam)),
+    *((each, tools.ToolChoice) for each in get_args(types.ToolChoiceParam)),
     *((each, schema.Message) for each in get_args(types.MessageParam)),
+    *((each, schema.Message) for each in get_args(beta.BetaMessageParam)),
+    (beta.BetaSystemMessageOutputConfigParam, schema.TurnConfig),
+    (beta.BetaToolChangeToolReferenceParam, tools.ToolReference),
+    (beta.BetaToolChangeToolDefinitionParam, tools.ToolDefinition),
 ]
 READ: dict[str, type[Fields]] = {
     "text": blocks.TextBlock,
@@ -40,6 +44,8 @@ READ: dict[str, type[Fields]] = {
     "redacted_thinking": blocks.RedactedThinkingBlock,
     "tool_use": blocks.ToolUseBlock,
     "tool_result": blocks.ToolResultBlock,
+    "tool_addition": tools.ToolAdditionBlock,
+    "tool_removal": tools.ToolRemovalBlock,
 }
 
 

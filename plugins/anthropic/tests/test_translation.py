@@ -159,6 +159,42 @@ def test_what_agents_send_by_default_is_taken() -> None:
     assert set(made) == {"model", "max_tokens", "messages", "tools"}
 
 
+def test_a_message_of_the_system_sets_the_effort_of_its_turn() -> None:
+    thinking = {"type": "adaptive"}
+    low = {"role": "system", "output_config": {"effort": "low"}}
+    made = translated(messages=[*HI, low], thinking=thinking, output_config={"effort": "max"})
+    assert (made.thinking, made.body["messages"]) == ("low", HI)
+    later = [*HI, low, {"role": "assistant", "content": "Yes"}, *HI, system(output_config={"effort": "medium"})]
+    assert translated(messages=later, thinking=thinking).thinking == "medium"
+    assert translated(messages=later, thinking={"type": "disabled"}).thinking is False
+
+
+def test_a_message_of_the_system_may_be_for_one_turn() -> None:
+    hint = {"role": "system", "content": "Hurry.", "clear_at": "next_user_message"}
+    assert [m["role"] for m in body(messages=[*HI, hint])["messages"]] == ["user", "system"]
+    later = [*HI, hint, {"role": "assistant", "content": "Yes"}, *HI]
+    assert [m["role"] for m in body(messages=later)["messages"]] == ["user", "assistant", "user"]
+    two = body(messages=[*HI, hint, *HI])["messages"]
+    assert two == [{"role": "user", "content": [{"type": "text", "text": "Hi"}] * 2}]
+
+
+def test_messages_of_the_system_change_the_tools() -> None:
+    def names(*messages: Any, tools: Any = (WEATHER,)) -> list[str]:
+        made = body(messages=list(messages), tools=list(tools))
+        assert "system" not in [message["role"] for message in made["messages"]]
+        return [tool["function"]["name"] for tool in made.get("tools", ())]
+
+    removed = system({"type": "tool_removal", "tool": NAMED, "cache_control": CACHE})
+    added = system({"type": "tool_addition", "tool": NAMED})
+    look = {"type": "tool_definition", "definition": {"name": "look", "input_schema": {"type": "object"}}}
+    defined = system({"type": "tool_addition", "tool": look})
+    assert names(*HI, added) == ["get_weather"]
+    assert names(*HI, removed) == []
+    assert names(*HI, removed, added) == ["get_weather"]
+    assert names(*HI, defined, removed) == ["look"]
+    assert names(*HI, defined, tools=()) == ["look"]
+
+
 def test_names_of_anthropic_s_models_are_the_served_model() -> None:
     assert "model" not in body(model="claude-sonnet-4-5")
 
@@ -167,6 +203,11 @@ def said(*blocks: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(blocks)}]}
 
 
+def system(*blocks: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "system", "content": list(blocks), **fields}
+
+
+NAMED = {"type": "tool_reference", "name": "get_weather"}
 CALLED = [*HI, {"role": "assistant", "content": [CALL]}]
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
@@ -180,6 +221,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": []}, "messages", "at least 1 item"),
         ({"container": "c_1"}, None, "'container' is not supported: there are no containers"),
         ({"mcp_servers": [{"url": "x"}]}, None, "'mcp_servers' is not supported"),
+        ({"thread": {"type": "create"}}, "thread", "thread: no conversation is stored; send all messages"),
         (said(IMAGE), "messages.0.content.0", "'image' can't be read"),
         (
             {
@@ -233,8 +275,30 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             "tools.0",
             "the tool 'web_search' of type 'web_search_20250305' is Anthropic's own",
         ),
-        ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, None, "names the tool 'x'"),
-        ({"tool_choice": {"type": "any"}}, None, "needs 'tools'"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice", "names the tool 'x'"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice", "needs 'tools'"),
+        ({"tools": [WEATHER, WEATHER]}, "tools.1.name", "two tools are called 'get_weather'"),
+        ({"messages": [{"role": "user"}]}, "messages.0", "a message of role user needs 'content'"),
+        (
+            {"messages": [{**HI[0], "clear_at": "never"}]},
+            "messages.0",
+            "a message of role user can't have 'clear_at'",
+        ),
+        (said({"type": "tool_removal", "tool": NAMED}), "messages.0.content.0", "can't have blocks of type 'tool_r"),
+        (
+            {"messages": [*HI, system({"type": "tool_addition", "tool": NAMED})]},
+            "messages.1.content.0.tool.name",
+            "there is no tool 'get_weather', neither in 'tools' nor in a message before",
+        ),
+        (
+            {
+                "tools": [WEATHER],
+                "messages": [*HI, system({"type": "tool_removal", "tool": NAMED})],
+                "tool_choice": {"type": "any"},
+            },
+            "tool_choice",
+            "needs 'tools'",
+        ),
         ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, "thinking.budget_tokens", "valid integer"),
         ({"temperature": "hot"}, "temperature", "valid number"),
     ],
@@ -277,3 +341,10 @@ def test_errors_have_anthropic_s_types(status: int, kind: str) -> None:
     frame = Messages().error(status, {"message": "why", "type": "x", "param": None, "code": "y", "request_id": "r"})
     assert frame.event == "error"
     assert frame.data == {"type": "error", "error": {"type": kind, "message": "why"}, "request_id": "r"}
+
+
+def test_tool_runners_learn_that_they_must_send_all_messages() -> None:
+    """By these details alone the official client's runner goes on without a thread, which it starts by default."""
+    frame = Messages().error(400, {"message": "why", "type": "x", "param": "thread", "code": "y", "request_id": "r"})
+    details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert frame.data["error"] == {"type": "invalid_request_error", "message": "why", "details": details}

@@ -36,6 +36,13 @@ export function checkPick(picked) {
   assert.equal(typeof value.sure, 'boolean')
 }
 
+// Everything that a stream or a list of pages yields.
+export async function all(stream) {
+  const found = []
+  for await (const entry of stream) found.push(entry)
+  return found
+}
+
 // Runs every case, and prints the outcomes as JSON: of each case null, or what failed.
 export async function run(cases, ...packages) {
   const wanted = process.argv.slice(2)

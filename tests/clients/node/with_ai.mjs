@@ -1,17 +1,19 @@
-// The AI SDK, with @ai-sdk/openai and @ai-sdk/openai-compatible.
+// The AI SDK, with @ai-sdk/openai (Responses and chat), @ai-sdk/openai-compatible and @ai-sdk/anthropic.
 
 import assert from 'node:assert/strict'
+import { createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI } from '@ai-sdk/openai'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
-import { Output, generateText, jsonSchema, stepCountIs, streamText, tool } from 'ai'
+import { Output, embed, embedMany, generateText, jsonSchema, stepCountIs, streamText, tool } from 'ai'
 import { z } from 'zod'
 import { HELLO, MODEL, PICK, SUM, URL, WEATHER, checkPick, run } from './suite.mjs'
 
 const openai = createOpenAI({ baseURL: URL, apiKey: 'none' })
 const like = createOpenAICompatible({ name: 'llmk', baseURL: URL, includeUsage: true, supportsStructuredOutputs: true })
-const models = { openai: openai.chat(MODEL), like: like(MODEL) }
+const anthropic = createAnthropic({ baseURL: URL, apiKey: 'none' })
+const models = { responses: openai(MODEL), chat: openai.chat(MODEL), like: like(MODEL), anthropic: anthropic(MODEL) }
 const Pick = z.object({ number: z.union([z.literal(1), z.literal(2), z.literal(3)]), sure: z.boolean() })
-const pick = tool({ description: 'Picks a number.', inputSchema: Pick, execute: () => 'picked' })
+const pick = tool({ description: 'Picks a number.', inputSchema: Pick, strict: true, execute: () => 'picked' })
 const weather = tool({
   description: 'Tells the current weather of a city.',
   inputSchema: z.object({ city: z.string() }),
@@ -64,12 +66,15 @@ const cases = {
       }
     }),
 
-  required_and_named_tools: () =>
+  required_named_and_strict_tools: () =>
     each(async (model) => {
+      const providerOptions = { openai: { parallelToolCalls: false }, anthropic: { disableParallelToolUse: true } }
       for (const toolChoice of ['required', { type: 'tool', toolName: 'pick' }]) {
-        const options = { model, prompt: HELLO, tools: { pick }, toolChoice, maxOutputTokens: 150 }
+        const options = { model, prompt: HELLO, tools: { pick }, toolChoice, maxOutputTokens: 150, providerOptions }
         for (const made of [await generateText(options), await streamed(options)]) {
-          checkPick((await made.toolCalls)[0].input)
+          const calls = await made.toolCalls
+          if (model !== models.like) assert.equal(calls.length, 1) // which has no such option
+          checkPick(calls[0].input)
         }
       }
     }),
@@ -122,6 +127,19 @@ const cases = {
     )
   },
 
+  async embeddings() {
+    for (const model of [openai.embedding(MODEL), like.embeddingModel(MODEL)]) {
+      const { embedding, usage } = await embed({ model, value: 'One text' })
+      assert.ok(usage.tokens > 0)
+      const { embeddings } = await embedMany({ model, values: ['One text', 'Another'] })
+      assert.equal(embeddings.length, 2)
+      assert.ok(embedding.every((value, at) => Math.abs(value - embeddings[0][at]) < 2e-3))
+    }
+    const providerOptions = { openai: { dimensions: 16 } }
+    const { embedding } = await embed({ model: openai.embedding(MODEL), value: 'One text', providerOptions })
+    assert.equal(embedding.length, 16)
+  },
+
   completions: () =>
     Promise.all(
       [openai.completion(MODEL), like.completionModel(MODEL)].map(async (model) => {
@@ -131,7 +149,7 @@ const cases = {
     ),
 
   async errors() {
-    for (const model of [openai.chat('gpt-4o'), like('gpt-4o')]) {
+    for (const model of [openai('gpt-4o'), openai.chat('gpt-4o'), like('gpt-4o'), anthropic('gpt-4o')]) {
       await assert.rejects(generateText({ model, prompt: HELLO }), (error) => error.statusCode === 404)
     }
     await each((model) =>
@@ -142,4 +160,4 @@ const cases = {
   },
 }
 
-await run(cases, 'ai', '@ai-sdk/openai', '@ai-sdk/openai-compatible')
+await run(cases, 'ai', '@ai-sdk/openai', '@ai-sdk/openai-compatible', '@ai-sdk/anthropic')

@@ -4,18 +4,12 @@ import assert from 'node:assert/strict'
 import OpenAI from 'openai'
 import { zodFunction, zodResponseFormat } from 'openai/helpers/zod'
 import { z } from 'zod'
-import { HELLO, MODEL, SUM, URL, WEATHER, WEATHER_TOOL, checkPick, run } from './suite.mjs'
+import { HELLO, MODEL, SUM, URL, WEATHER, WEATHER_TOOL, all, checkPick, run } from './suite.mjs'
 
 const client = new OpenAI({ baseURL: URL, apiKey: 'none' })
 const chat = { model: MODEL, messages: [{ role: 'user', content: HELLO }] }
 const ask = { model: MODEL, messages: [{ role: 'user', content: WEATHER }], tools: [WEATHER_TOOL], temperature: 0 }
 const Pick = z.object({ number: z.union([z.literal(1), z.literal(2), z.literal(3)]), sure: z.boolean() })
-
-async function all(stream) {
-  const found = []
-  for await (const chunk of stream) found.push(chunk)
-  return found
-}
 
 const cases = {
   async chat() {

@@ -1,4 +1,5 @@
-"""Three conversations of an agent with ten tool calls each, streamed. Prints how each went, as JSON.
+"""Three conversations of an agent of ``pydantic-ai`` with ten tool calls each, streamed, by the API that the argument
+names. Prints how each went, as JSON.
 
 Runs against any server, so that llmk can be compared with a reference.
 """
@@ -7,18 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 from pydantic_ai import Agent, FunctionToolCallEvent, FunctionToolResultEvent
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
-from suite import KEY, MODEL, URL
+from suite import KEY, MODEL, ROOT, URL
 
-model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=URL, api_key=KEY))
+provider = OpenAIProvider(base_url=URL, api_key=KEY)
+MODELS: Any = {
+    "chat": OpenAIChatModel(MODEL, provider=provider),
+    "responses": OpenAIResponsesModel(MODEL, provider=provider),
+    "anthropic": AnthropicModel(MODEL, provider=AnthropicProvider(base_url=ROOT, api_key=KEY)),
+}
 
 
 def agent_of() -> Any:
-    agent: Any = Agent(model, instructions="Use the tools.", model_settings={"temperature": 0})
+    agent: Any = Agent(MODELS[sys.argv[1]], instructions="Use the tools.", model_settings={"temperature": 0})
 
     @agent.tool_plain
     def get_weather(city: str) -> str:

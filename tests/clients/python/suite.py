@@ -14,6 +14,10 @@ from typing import Any
 ROOT = os.environ.get("LLMK_URL", "http://127.0.0.1:8000")
 URL = f"{ROOT}/v1"
 MODEL = os.environ.get("LLMK_MODEL", "demo")
+EMBEDDER = os.environ.get("LLMK_EMBEDDER_URL", "")
+EMBEDDER_KEY = os.environ.get("LLMK_EMBEDDER_KEY", "")
+"""A server with an API key, of an embedding model named ``text-embedding-3-small``, for clients that know only such
+names."""
 KEY = "none"
 
 HELLO = "Hello! Who are you?"
@@ -69,15 +73,6 @@ def refused(call: Callable[[], Any], *kinds: type[BaseException]) -> BaseExcepti
     except kinds as error:
         return error
     raise AssertionError(f"no error, but {answer!r}")
-
-
-def failure(call: Callable[[], Any]) -> str:
-    """What ``call`` fails with, as text; empty where it does not."""
-    try:
-        call()
-    except Exception as error:
-        return str(error)
-    return ""
 
 
 def run(cases: dict[str, Any], *distributions: str) -> None:

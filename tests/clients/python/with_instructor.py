@@ -8,7 +8,8 @@ from typing import Any, Literal
 import instructor
 import openai
 import pydantic
-from suite import HELLO, KEY, MODEL, URL, failure, refused, run
+from instructor.core import IncompleteOutputException as Incomplete
+from suite import HELLO, KEY, MODEL, PICK, URL, refused, run
 
 REFUSED = "Error code: 400"
 CHAT: Any = {"model": MODEL, "messages": [{"role": "user", "content": HELLO}], "max_tokens": 300, "temperature": 0}
@@ -42,11 +43,29 @@ def check_modes_that_are_enforced() -> None:
         assert raw.usage.total_tokens == raw.usage.prompt_tokens + raw.usage.completion_tokens
 
 
-def check_json_without_a_schema() -> None:
-    """The server enforces an object, but not the schema, which stands in the prompt only."""
-    options = {**CHAT, "response_model": Pick, "max_retries": 1, "max_tokens": 60}
-    for mode in ("JSON", "MD_JSON"):
-        assert REFUSED not in failure(lambda mode=mode: client(mode).chat.completions.create(**options))
+def check_modes_whose_schema_is_in_the_prompt_only() -> None:
+    """A small model does not follow it, so that the request's own fields enforce what a larger one would write."""
+    schema = {"response_format": {"type": "json_schema", "json_schema": {"name": "pick", "schema": PICK}}}
+    block = {
+        "structured_outputs": {"regex": r"Here it is:\n```json\n\{\"number\": [123], \"sure\": (true|false)\}\n```"}
+    }
+    for mode, body in (("JSON", schema), ("MD_JSON", block)):
+        made = client(mode).chat.completions.create(**CHAT, response_model=Pick, extra_body=body)
+        assert isinstance(made, Pick), mode
+
+
+def check_json_objects() -> None:
+    """Without a schema the server enforces an object of any kind, of which the client sees the start here."""
+    short = {**CHAT, "max_tokens": 8, "response_model": Pick, "max_retries": 0}
+    refused(lambda: client("JSON").chat.completions.create(**short), Incomplete)
+
+
+def check_responses() -> None:
+    made = instructor.from_openai(openai.OpenAI(base_url=URL, api_key=KEY), mode=instructor.Mode.RESPONSES_TOOLS)
+    options: Any = {"model": MODEL, "input": HELLO, "max_output_tokens": 300, "response_model": Pick}
+    assert isinstance(made.responses.create(**options), Pick)
+    partial = list(made.responses.create_partial(**options))
+    assert Pick.model_validate(partial[-1].model_dump())
 
 
 def check_retries_send_the_error_back() -> None:

@@ -304,13 +304,15 @@ class ParserSpec(CheckedSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpec(CheckedSpec):
     """A route of an HTTP API. ``implementation`` names a class that implements :class:`~llmk.api.ApiRoute`. Streamed
-    responses are server-sent events (``"sse"``), or JSON objects in lines (``"ndjson"``)."""
+    responses are server-sent events (``"sse"``), or JSON objects in lines (``"ndjson"``). ``any_content_type``: clients
+    of the API send JSON without saying so, or as a form, as curl does; it is read unless a web page sent it."""
 
     id: str
     method: Literal["GET", "HEAD", "POST"]
     path: str
     implementation: str
     framing: Literal["sse", "ndjson"] = "sse"
+    any_content_type: bool = False
     examples: str = ""
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""

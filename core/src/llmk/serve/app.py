@@ -58,7 +58,9 @@ def create_app(service: Service) -> FastAPI:
         )
     if config.api_keys:
         layers.append(Middleware(ApiKeys, keys=config.api_keys))
-    layers.append(Middleware(Limits, section=config, upload_bytes=service.storage.section.file_bytes))
+    untyped = {route.spec.path for route in service.routes.values() if route.spec.any_content_type}
+    upload_bytes = service.storage.section.file_bytes
+    layers.append(Middleware(Limits, section=config, upload_bytes=upload_bytes, untyped=untyped))
     # Swagger UI is served from the wheel's files, and its validator badge is off, so that browsers load nothing from
     # other sites.
     app = FastAPIOffline(

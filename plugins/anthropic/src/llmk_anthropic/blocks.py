@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from llmk.api.http.bodies import Entries, Fields, fault
+from llmk_anthropic.tools import ToolAdditionBlock, ToolRemovalBlock
 
 _CACHE = frozenset({"cache_control"})
 _VISION = "needs a vision model"
@@ -150,7 +151,9 @@ Block = Annotated[
         | ThinkingBlock
         | RedactedThinkingBlock
         | ToolUseBlock
-        | ToolResultBlock,
+        | ToolResultBlock
+        | ToolAdditionBlock
+        | ToolRemovalBlock,
         Field(discriminator="type"),
     ],
     BeforeValidator(_check_type),

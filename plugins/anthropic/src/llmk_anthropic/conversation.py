@@ -8,8 +8,18 @@ from itertools import groupby
 from typing import Any
 
 from llmk.api import RequestError
-from llmk_anthropic.blocks import Block, RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from llmk_anthropic.blocks import (
+    Block,
+    DocumentBlock,
+    RedactedThinkingBlock,
+    SearchResultBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from llmk_anthropic.schema import Message
+from llmk_anthropic.tools import Tool, ToolAdditionBlock, ToolDefinition, ToolRemovalBlock
 
 Wire = dict[str, Any]
 Placed = tuple[str, Any]
@@ -30,16 +40,52 @@ def openai_messages(system: str | Sequence[TextBlock], messages: Sequence[Messag
     texts = [text for text in texts if text and not text.startswith(_BILLING)]
     found: list[Wire] = [{"role": "system", "content": _content(texts)}] if texts else []
     calls: set[str] = set()
-    for role, run in groupby(enumerate(messages), lambda item: item[1].role):
+    for role, run in groupby(_shown(messages), lambda item: item[1].role):
         blocks = [block for at, message in run for block in _blocks(at, message)]
         if role == "assistant":
             found.append(_assistant(blocks))
             calls = {block.id for _, block in blocks if isinstance(block, ToolUseBlock)}
         elif role == "user":
             found += _user(blocks, calls)
-        else:
-            found.append({"role": "system", "content": _content(list(_texts(blocks, "system")))})
+        elif others := [placed for placed in blocks if not isinstance(placed[1], ToolAdditionBlock | ToolRemovalBlock)]:
+            found.append({"role": "system", "content": _content(list(_texts(others, "system")))})
     return found
+
+
+def offered_tools(tools: Sequence[Tool], messages: Sequence[Message]) -> list[Tool]:
+    """The tools that the model may call next: those of the request, as its messages have changed them.
+
+    Raises:
+        RequestError: for two tools of the request with one name, and for a change of a tool that is neither among them
+            nor defined in a message before it.
+    """
+    known: dict[str, Tool] = {}
+    for at, tool in enumerate(tools):
+        if known.setdefault(tool.name, tool) is not tool:
+            raise RequestError(f"tools.{at}.name: two tools are called {tool.name!r}", param=f"tools.{at}.name")
+    offered = dict(known)
+    for at, message in enumerate(messages):
+        for path, block in _blocks(at, message) if message.role == "system" else ():
+            if not isinstance(block, ToolAdditionBlock | ToolRemovalBlock):
+                continue
+            if isinstance(block.tool, ToolDefinition):
+                known[block.tool.name] = block.tool.definition
+            elif block.tool.name not in known:
+                what = f"there is no tool {block.tool.name[:80]!r}, neither in 'tools' nor in a message before"
+                raise RequestError(f"{path}.tool.name: {what}", param=f"{path}.tool.name")
+            if isinstance(block, ToolAdditionBlock):
+                offered[block.tool.name] = known[block.tool.name]
+            else:
+                offered.pop(block.tool.name, None)
+    return list(offered.values())
+
+
+def _shown(messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
+    """The messages with their numbers, without those that were for an earlier turn."""
+    last = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    for at, message in enumerate(messages):
+        if message.clear_at == "never" or at > last:
+            yield at, message
 
 
 def is_continued(messages: Sequence[Message]) -> bool:
@@ -58,6 +104,8 @@ def is_continued(messages: Sequence[Message]) -> bool:
 
 
 def _blocks(at: int, message: Message) -> Iterator[Placed]:
+    if message.role == "system" and not message.content:
+        return
     if isinstance(message.content, str):
         yield f"messages.{at}.content", TextBlock(type="text", text=message.content)
         return
@@ -119,7 +167,7 @@ def _result(block: ToolResultBlock) -> str | list[Wire]:
 
 def _texts(blocks: Sequence[tuple[str, Block]], role: str) -> Iterator[str]:
     for path, block in blocks:
-        if isinstance(block, ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock):
+        if not isinstance(block, TextBlock | DocumentBlock | SearchResultBlock):
             raise RequestError(f"{path}: a message of role {role} can't have blocks of type {block.type!r}", param=path)
         yield block.text
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmk.api import AnswerHead, Frame, ServedModelInfo, TranslatedRequest
+from llmk.api import AnswerHead, Frame, RequestError, ServedModelInfo, TranslatedRequest
 from llmk.api.http.bodies import parse
-from llmk_anthropic.conversation import is_continued, openai_messages
+from llmk_anthropic.conversation import is_continued, offered_tools, openai_messages
 from llmk_anthropic.renderer import MessageRenderer
-from llmk_anthropic.schema import CountRequest, MessagesRequest, Tool
+from llmk_anthropic.schema import CountRequest, MessagesRequest
+from llmk_anthropic.tools import Tool, ToolChoice
 
 Wire = dict[str, Any]
 
@@ -24,6 +25,9 @@ _ERRORS = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+"""By this, the tool runners of the official clients, whose conversations the server should keep, learn that they must
+send all messages (``message-threads-2026-08-12``)."""
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _OTHERS_MODELS = "claude-"
 """How the models' names start that agents request unless they are configured; the served model replaces them."""
@@ -36,8 +40,10 @@ class _Route:
     def error(self, status: int, error: Mapping[str, Any]) -> Frame:
         """An error object (https://docs.anthropic.com/en/api/errors)."""
         kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
-        details = {"type": kind, "message": error["message"]}
-        return Frame({"type": "error", "error": details, "request_id": error.get("request_id")}, "error")
+        made: Wire = {"type": kind, "message": error["message"]}
+        if error.get("param") == "thread":
+            made["details"] = _NO_THREADS
+        return Frame({"type": "error", "error": made, "request_id": error.get("request_id")}, "error")
 
 
 class Messages(_Route):
@@ -50,7 +56,7 @@ class Messages(_Route):
         made |= {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
         if request.stop_sequences:
             made["stop"] = request.stop_sequences
-        if request.tools:
+        if "tools" in made:
             made |= _tool_choice(request)
         if (format := request.output_config.format or request.output_format) is not None:
             schema = {"name": "output", "schema": format.json_schema, "strict": True}
@@ -99,9 +105,19 @@ def _common(request: CountRequest) -> Wire:
     made: Wire = {"messages": openai_messages(request.system, request.messages)}
     if not request.model.startswith(_OTHERS_MODELS):
         made["model"] = request.model
-    if request.tools:
-        made["tools"] = [_tool(tool) for tool in request.tools]
+    if tools := offered_tools(request.tools, request.messages):
+        made["tools"] = [_tool(tool) for tool in tools]
+    if request.tool_choice is not None:
+        _check(request.tool_choice, [tool.name for tool in tools])
     return made
+
+
+def _check(choice: ToolChoice, names: Sequence[str]) -> None:
+    if choice.type in ("any", "tool") and not names:
+        raise RequestError(f"'tool_choice' of type '{choice.type}' needs 'tools'", param="tool_choice")
+    if choice.name and choice.name not in names:
+        message = f"'tool_choice' names the tool {choice.name[:80]!r}, which is not in 'tools'"
+        raise RequestError(message, param="tool_choice")
 
 
 def _tool(tool: Tool) -> Wire:
@@ -126,4 +142,8 @@ def _thinking(request: CountRequest) -> bool | str:
     API, since clients that don't request it reserve no tokens for it."""
     if request.thinking is None or request.thinking.type == "disabled":
         return False
-    return True if request.output_config.effort is None else _EFFORTS[request.output_config.effort]
+    effort = request.output_config.effort
+    for message in request.messages:
+        if message.output_config is not None:
+            effort = message.output_config.effort or effort
+    return True if effort is None else _EFFORTS[effort]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from llmk.api.http.bodies import Entries, Fields, fault
 from llmk_anthropic.blocks import Block, TextBlock
+from llmk_anthropic.cacheable import Cacheable
+from llmk_anthropic.tools import Tool, ToolChoice
 
 _COMMON_TAKEN = frozenset(
     {
-        *("anthropic_beta", "anthropic_version", "betas", "billing_policy", "cache_control", "compaction"),
+        *("anthropic_beta", "anthropic_version", "betas", "billing_policy", "compaction"),
         *("context_management", "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "metadata"),
         *("service_tier", "speed", "user_profile_id", "workspace_id"),
     }
@@ -19,57 +21,37 @@ _COMMON_TAKEN = frozenset(
 _COMMON_REFUSED = {
     "container": "there are no containers",
     "mcp_servers": "the client must call MCP servers itself, and offer their tools in 'tools'",
-    "thread": "no conversation is stored; send all messages",
 }
 
 
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+class TurnConfig(Fields):
+    """How much effort the turn is worth."""
+
+    effort: Effort | None = None
+
+
 class Message(Fields):
-    """A message of the conversation so far."""
+    """A message of the conversation so far. Those of the system may be for one turn only, and may change the tools."""
 
     taken: ClassVar = frozenset({"id", "model", "stop_reason", "stop_sequence", "stop_details", "type", "usage"})
 
     role: Literal["user", "assistant", "system"]
-    content: str | Entries[Block]
-
-
-class Tool(Fields):
-    """A tool of the client."""
-
-    taken: ClassVar = frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_examples"})
-
-    type: Literal["custom"] = "custom"
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
-    description: str = ""
-    input_schema: dict[str, Any]
-    strict: bool = False
-    allowed_callers: Entries[str] = Field(default=["direct"])
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, data: Any) -> Any:
-        if isinstance(data, dict) and (kind := data.get("type")) not in ("custom", None):
-            message = "the tool {name} of type {kind} is Anthropic's own and not available; give it as a custom one"
-            raise fault(message, name=repr(data.get("name"))[:80], kind=repr(kind)[:80])
-        return data
+    content: str | Entries[Block] = ""
+    clear_at: Literal["next_user_message", "never"] = "never"
+    output_config: TurnConfig | None = None
 
     @model_validator(mode="after")
-    def _check_callers(self) -> Self:
-        if "direct" not in self.allowed_callers:
-            raise fault("only the model itself can call tools; 'allowed_callers' must have 'direct'")
-        return self
-
-
-class ToolChoice(Fields):
-    """Which tools the model may or must call."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str = ""
-    disable_parallel_tool_use: bool = False
-
-    @model_validator(mode="after")
-    def _check_name(self) -> Self:
-        if bool(self.name) != (self.type == "tool"):
-            raise fault("a tool choice of type 'tool', and no other, needs 'name'")
+    def _check_content(self) -> Self:
+        if self.role == "system":
+            return self
+        for name in ("clear_at", "output_config"):
+            if name in self.model_fields_set:
+                raise fault("a message of role {role} can't have '{name}'", role=self.role, name=name)
+        if "content" not in self.model_fields_set:
+            raise fault("a message of role {role} needs 'content'", role=self.role)
         return self
 
 
@@ -95,11 +77,11 @@ class OutputConfig(Fields):
 
     taken: ClassVar = frozenset({"task_budget"})
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: Format | None = None
 
 
-class CountRequest(Fields):
+class CountRequest(Cacheable):
     """The body of ``/v1/messages/count_tokens``."""
 
     taken: ClassVar = _COMMON_TAKEN
@@ -114,18 +96,12 @@ class CountRequest(Fields):
     output_config: OutputConfig = OutputConfig()
     output_format: Format | None = None
     """The older name of ``output_config.format``."""
+    thread: Any = None
 
-    @model_validator(mode="after")
-    def _check_choice(self) -> Self:
-        names = [tool.name for tool in self.tools]
-        if self.tool_choice is None or self.tool_choice.type in ("auto", "none"):
-            return self
-        if not names:
-            raise fault("'tool_choice' of type '{type}' needs 'tools'", type=self.tool_choice.type)
-        if self.tool_choice.name and self.tool_choice.name not in names:
-            message = "'tool_choice' names the tool {name}, which is not in 'tools'"
-            raise fault(message, name=repr(self.tool_choice.name)[:80])
-        return self
+    @field_validator("thread", mode="before")
+    @classmethod
+    def _check_thread(cls, thread: Any) -> Any:
+        raise fault("no conversation is stored; send all messages")
 
 
 class MessagesRequest(CountRequest):
@@ -137,3 +113,5 @@ class MessagesRequest(CountRequest):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    unenforceable: Literal["refuse", "warn"] | None = None
+    """llmk's own: what happens to schemas that can't be enforced."""

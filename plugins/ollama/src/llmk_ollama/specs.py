@@ -15,6 +15,7 @@ def _route(method: Literal["GET", "HEAD", "POST"], path: str, implementation: st
         path=path,
         implementation=f"llmk_ollama.{implementation}",
         framing="ndjson",
+        any_content_type=True,
         examples=f"llmk_ollama.examples:{name.upper() if method == 'POST' else 'NO_BODY'}",
         summary=f"Ollama's API: {summary}",
     )

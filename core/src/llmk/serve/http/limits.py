@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection
 from email.message import Message as Header
 
 from starlette.datastructures import Headers
@@ -24,6 +25,8 @@ UPLOADS = frozenset({("POST", "/v1/files")})
 """Routes whose bodies are forms with a file."""
 FORM_BYTES = 64 << 10
 """Bytes of a form without its file."""
+OF_PAGES = ("origin", "sec-fetch-site")
+"""Headers of which a browser sends at least one with what a page sends to another site."""
 
 
 class Limits:
@@ -33,13 +36,18 @@ class Limits:
     A request counts for ``max_concurrent`` only when its body has arrived; until then, and until its response starts,
     its bytes count for ``max_buffered_bytes``; until it ends, if the route sets ``holds_body`` in the request's state.
     So do the bytes of a large response until they are sent. Bodies that a route doesn't read are ignored, so that
-    probes always work. The body of an upload is passed on as it arrives, up to ``upload_bytes``.
+    probes always work. The body of an upload is passed on as it arrives, up to ``upload_bytes``. On the paths in
+    ``untyped``, JSON of any content type is read, but not from a web page: one of another site can send other types
+    than JSON's unasked.
     """
 
-    def __init__(self, app: ASGIApp, section: ServerSection, upload_bytes: int = 0) -> None:
+    def __init__(
+        self, app: ASGIApp, section: ServerSection, upload_bytes: int = 0, untyped: Collection[str] = ()
+    ) -> None:
         self._app = app
         self.section = section
         self.upload_bytes = upload_bytes
+        self.untyped = frozenset(untyped)
         self.in_flight = 0
         self.buffered: Counter[str] = Counter()
         self.heap = HeapTrimmer()
@@ -102,6 +110,7 @@ class _Request:
         self._limits = limits
         self._section = limits.section
         self._headers = Headers(scope=scope)
+        self._path = scope["path"]
         self._client = client
         self._receive = receive
         self._size = 0
@@ -115,7 +124,9 @@ class _Request:
         return self._section.max_request_bytes
 
     def _is_accepted(self, maintype: str, subtype: str) -> bool:
-        return maintype == "application" and (subtype == "json" or subtype.endswith("+json"))
+        if maintype == "application" and (subtype == "json" or subtype.endswith("+json")):
+            return True
+        return self._path in self._limits.untyped and not any(name in self._headers for name in OF_PAGES)
 
     async def receive(self) -> Message:
         """The first call returns the whole body; later ones return the client's next message. Raises

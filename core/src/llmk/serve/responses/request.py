@@ -205,6 +205,8 @@ class ResponseRequest(PassedFields, HistoryFields):
     }
 
     background: bool = False
+    client_metadata: dict[str, Any] | None = None
+    """What Codex says of itself; it has no effect."""
     include: Entries[Literal[LOGPROBS, ENCRYPTED, *HOSTED_INCLUDES]] = Field(default_factory=list)  # type: ignore[valid-type]
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
