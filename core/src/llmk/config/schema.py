@@ -300,6 +300,11 @@ class ServerSection(Section):
         default="refuse",
         description="Of requests. warn: they have no effect, and the header x-llmk-ignored-fields has their names.",
     )
+    unenforceable: Literal["refuse", "warn"] = Field(
+        default="refuse",
+        description="Schemas of requests that are not strict. warn: keywords that can't be enforced are left out, and "
+        "the header x-llmk-unenforced names them.",
+    )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
     log_format: Literal["text", "json"] = Field(default="text", description="json: one JSON object per line.")

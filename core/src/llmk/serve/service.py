@@ -29,7 +29,7 @@ from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
 from llmk.serve.responses.background import BackgroundRuns
 from llmk.serve.storage.store import Storage
-from llmk.serve.workers.prepared_request import ROUTE, Prepared, Refusal, Refused, Work
+from llmk.serve.workers.prepared_request import ROUTE, Generation, Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
@@ -124,6 +124,8 @@ class Service:
         if prepared.ignored:
             request.state.ignored_fields = prepared.ignored
             self._warn_of(prepared.ignored)
+        if isinstance(prepared, Generation) and prepared.unenforced:
+            request.state.unenforced = prepared.unenforced
         return prepared
 
     def _warn_of(self, fields: list[str]) -> None:

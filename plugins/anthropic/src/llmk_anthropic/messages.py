@@ -27,7 +27,7 @@ _ERRORS = {
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _OTHERS_MODELS = "claude-"
 """How the models' names start that agents request unless they are configured; the served model replaces them."""
-_SAMPLING = ("temperature", "top_p", "top_k")
+_SAME = ("temperature", "top_p", "top_k", "unenforceable")
 
 
 class _Route:
@@ -47,13 +47,13 @@ class Messages(_Route):
         """A chat completion. Raises :class:`~llmk.api.RequestError`."""
         request = parse(MessagesRequest, body)
         made = {**_common(request), "max_tokens": request.max_tokens}
-        made |= {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
+        made |= {name: value for name in _SAME if (value := getattr(request, name)) is not None}
         if request.stop_sequences:
             made["stop"] = request.stop_sequences
         if request.tools:
             made |= _tool_choice(request)
         if (format := request.output_config.format or request.output_format) is not None:
-            schema = {"name": "output", "schema": format.json_schema, "strict": True}
+            schema = {"name": "output", "schema": format.json_schema}
             made["response_format"] = {"type": "json_schema", "json_schema": schema}
         if is_continued(request.messages):
             made["continue_final_message"] = True

@@ -137,3 +137,5 @@ class MessagesRequest(CountRequest):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    unenforceable: Literal["refuse", "warn"] | None = None
+    """llmk's own: what happens to schemas that can't be enforced."""

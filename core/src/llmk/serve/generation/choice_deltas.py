@@ -63,6 +63,8 @@ class Job:
     reading: bytes = b""
     stop: Sequence[str] = ()
     """All stop strings, including those that the reader rather than the engine looks for."""
+    unenforced: Sequence[str] = ()
+    """Keywords of the request's schemas that are not enforced."""
 
 
 @dataclass(slots=True)

@@ -57,10 +57,10 @@ class Model(Protocol):
 class Jobs:
     """Converts requests to jobs for one model. Defaults are from the checkpoint's generation config."""
 
-    def __init__(self, model: Model, dialect: Dialect, grammars: GrammarChecker) -> None:
+    def __init__(self, model: Model, dialect: Dialect, grammars: GrammarChecker, *, weakens: bool = False) -> None:
         self._model = model
         self._dialect = dialect
-        self._grammars = RequestGrammars(grammars, dialect, model.tokenizer)
+        self._grammars = RequestGrammars(grammars, dialect, model.tokenizer, weakens=weakens)
         self.template = TemplateVariables(model.tokenizer.chat_templates)
 
     def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Job:
@@ -77,7 +77,8 @@ class Jobs:
             self._model.default_params, request.token_limit, request.num_logprobs, special=special
         )
         thinking, tail = self.template.thinking(options), prompt.text[-PROMPT_TAIL:]
-        grammar = self._grammars.answer(request, tools, tail, thinking)
+        unenforced: list[str] = []
+        grammar = self._grammars.answer(request, tools, tail, thinking, unenforced)
         params = replace(params, structured_outputs=grammar)
         parsing = ParserContext(
             prompt_tail=tail,
@@ -94,7 +95,7 @@ class Jobs:
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
         params = self._within_room(prompt.token_ids, params, request.token_limit, param, fit=fit)
         reading = encode_setup(ReaderSetup(parsing, rules)) if parsers else b""
-        return self._job(request, context, [prompt.token_ids], params, stop, reading)
+        return self._job(request, context, [prompt.token_ids], params, stop, reading, unenforced)
 
     def text(self, request: CompletionRequest, context: RequestContext, *, fit: bool = False) -> Job:
         """The job of a text completion, which no parser reads. ``fit`` as in :meth:`chat`. Raises
@@ -102,7 +103,8 @@ class Jobs:
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
         params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
-        params = replace(params, structured_outputs=self._grammars.content(request))
+        unenforced: list[str] = []
+        params = replace(params, structured_outputs=self._grammars.content(request, unenforced))
         prompts: list[list[int] | EmbeddedPrompt] = [
             self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts
         ]
@@ -111,7 +113,7 @@ class Jobs:
             prompts = [embedded([from_base64(text)], self._model.info) for text in request.embeddings]
         for prompt in prompts:
             params = self._within_room(prompt, params, request.max_tokens, "max_tokens", fit=fit)
-        return self._job(request, context, prompts, params, params.stop)
+        return self._job(request, context, prompts, params, params.stop, unenforced=unenforced)
 
     def echo(self, request: CompletionRequest) -> list[str]:
         """The prompt of each choice as text."""
@@ -162,13 +164,14 @@ class Jobs:
         params: SamplingParams,
         stop: Sequence[str],
         reading: bytes = b"",
+        unenforced: Sequence[str] = (),
     ) -> Job:
         """The job, once prompts and parameters were checked against the engine."""
         input_processor = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
         for prompt in prompts:
             input_processor.check_prompt(prompt)
         own = replace(context, priority=request.priority, cache_salt=request.cache_salt)
-        return Job(own, prompts, input_processor.checked(params), reading, stop)
+        return Job(own, prompts, input_processor.checked(params), reading, stop, unenforced)
 
     def _within_room(
         self, prompt: list[int] | EmbeddedPrompt, params: SamplingParams, limit: int | None, param: str, *, fit: bool
