@@ -212,6 +212,7 @@ class ScriptedEngine:
             stop_reason=self.stop_reason if finish == "stop" else None,
             num_prompt_tokens=num_prompt,
             num_cached_tokens=4,
+            pinned_prefixes=(),
             prompt_logprobs=(),
             times=SequenceTimes(0.25, 0.5, 2.0) if finish else None,
         )

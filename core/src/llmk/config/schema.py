@@ -218,6 +218,9 @@ class CacheSection(Section):
     pin_share: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.5, description="Fraction of the blocks that pinned prefixes may hold."
     )
+    tenant_pin_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.1, description="Fraction of the blocks that prefixes pinned by one tenant's requests may hold."
+    )
     pins: tuple[PinnedPrompt, ...] = Field(default=(), description="Prefixes to pin at the start.")
 
 

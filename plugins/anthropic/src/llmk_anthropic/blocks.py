@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field
 
 from llmk.api.http.bodies import Entries, Fields, fault
 
-_CACHE = frozenset({"cache_control"})
 _VISION = "needs a vision model"
 _SERVER = "is of a tool that runs at Anthropic"
 _REFUSED = {
@@ -22,10 +21,25 @@ _REFUSED = {
 """Types of blocks that can't be read, with the reason."""
 
 
-class TextBlock(Fields):
+class CacheControl(Fields):
+    """How long the prompt up to the end of a block stays in the cache."""
+
+    taken: ClassVar = frozenset({"scope"})
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] = "5m"
+
+
+class Cacheable(Fields):
+    """What may end a prefix that is to stay in the cache."""
+
+    cache_control: CacheControl | None = None
+
+
+class TextBlock(Cacheable):
     """Text."""
 
-    taken: ClassVar = _CACHE | {"citations", "parsed_output"}
+    taken: ClassVar = frozenset({"citations", "parsed_output"})
 
     type: Literal["text"]
     text: str
@@ -46,10 +60,10 @@ def _check_source(data: Any) -> Any:
     return data
 
 
-class DocumentBlock(Fields):
+class DocumentBlock(Cacheable):
     """A document of plain text."""
 
-    taken: ClassVar = _CACHE | {"citations"}
+    taken: ClassVar = frozenset({"citations"})
 
     type: Literal["document"]
     source: Annotated[TextSource, BeforeValidator(_check_source)]
@@ -62,10 +76,10 @@ class DocumentBlock(Fields):
         return "\n".join(part for part in (self.title, self.context, self.source.data) if part)
 
 
-class SearchResultBlock(Fields):
+class SearchResultBlock(Cacheable):
     """A result of the client's own search."""
 
-    taken: ClassVar = _CACHE | {"citations"}
+    taken: ClassVar = frozenset({"citations"})
 
     type: Literal["search_result"]
     source: str
@@ -78,10 +92,8 @@ class SearchResultBlock(Fields):
         return "\n".join((self.title, self.source, *(block.text for block in self.content)))
 
 
-class ToolReferenceBlock(Fields):
+class ToolReferenceBlock(Cacheable):
     """A tool that the client's search for tools has found. All tools are in the prompt from the start."""
-
-    taken: ClassVar = _CACHE
 
     type: Literal["tool_reference"]
     tool_name: str
@@ -107,10 +119,10 @@ class RedactedThinkingBlock(Fields):
     data: str
 
 
-class ToolUseBlock(Fields):
+class ToolUseBlock(Cacheable):
     """A tool call of an earlier response."""
 
-    taken: ClassVar = _CACHE | {"caller", "toolset_name"}
+    taken: ClassVar = frozenset({"caller", "toolset_name"})
 
     type: Literal["tool_use"]
     id: Annotated[str, Field(min_length=1)]
@@ -131,10 +143,10 @@ ResultPart = Annotated[
 ]
 
 
-class ToolResultBlock(Fields):
+class ToolResultBlock(Cacheable):
     """The result of a tool call."""
 
-    taken: ClassVar = _CACHE | {"toolset_name"}
+    taken: ClassVar = frozenset({"toolset_name"})
 
     type: Literal["tool_result"]
     tool_use_id: str

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmk.api import AnswerHead, Frame, ServedModelInfo, TranslatedRequest
 from llmk.api.http.bodies import parse
+from llmk_anthropic.caching import cached_prefixes
 from llmk_anthropic.conversation import is_continued, openai_messages
 from llmk_anthropic.renderer import MessageRenderer
 from llmk_anthropic.schema import CountRequest, MessagesRequest, Tool
@@ -60,7 +61,13 @@ class Messages(_Route):
         hidden = request.thinking is not None and request.thinking.display == "omitted"
         options = {"max_tokens": request.max_tokens, "hide_thinking": hidden}
         return TranslatedRequest(
-            "chat", made, request.stream, options, thinking=_thinking(request), fit_max_tokens=True
+            "chat",
+            made,
+            request.stream,
+            options,
+            thinking=_thinking(request),
+            fit_max_tokens=True,
+            prefixes=cached_prefixes(request),
         )
 
     def open(self, head: AnswerHead, options: Mapping[str, Any]) -> MessageRenderer:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from llmk.api.http.bodies import Entries, Fields, fault
-from llmk_anthropic.blocks import Block, TextBlock
+from llmk_anthropic.blocks import Block, Cacheable, TextBlock
 
 _COMMON_TAKEN = frozenset(
     {
-        *("anthropic_beta", "anthropic_version", "betas", "billing_policy", "cache_control", "compaction"),
+        *("anthropic_beta", "anthropic_version", "betas", "billing_policy", "compaction"),
         *("context_management", "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "metadata"),
         *("service_tier", "speed", "user_profile_id", "workspace_id"),
     }
@@ -32,10 +32,10 @@ class Message(Fields):
     content: str | Entries[Block]
 
 
-class Tool(Fields):
+class Tool(Cacheable):
     """A tool of the client."""
 
-    taken: ClassVar = frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_examples"})
+    taken: ClassVar = frozenset({"defer_loading", "eager_input_streaming", "input_examples"})
 
     type: Literal["custom"] = "custom"
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
@@ -99,7 +99,7 @@ class OutputConfig(Fields):
     format: Format | None = None
 
 
-class CountRequest(Fields):
+class CountRequest(Cacheable):
     """The body of ``/v1/messages/count_tokens``."""
 
     taken: ClassVar = _COMMON_TAKEN

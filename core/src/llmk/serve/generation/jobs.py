@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
+from pydantic import ValidationError
 
-from llmk.api import ContextLengthExceeded, ParserContext, RequestError
+from llmk.api import CachedPrefix, ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.text.control_tokens import texts
 from llmk.engine.text.input_processor import InputProcessor, check_text, is_long
 from llmk.engine.text.prompt_embeddings import check_taken, embedded, from_base64
@@ -63,9 +64,16 @@ class Jobs:
         self._grammars = RequestGrammars(grammars, dialect, model.tokenizer, weakens=weakens)
         self.template = TemplateVariables(model.tokenizer.chat_templates)
 
-    def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Job:
-        """The job of a chat completion. ``fit`` lowers a limit of tokens to what the context has left. Raises
-        :class:`~llmk.api.RequestError`, naming the field."""
+    def chat(
+        self,
+        request: ChatRequest,
+        context: RequestContext,
+        *,
+        fit: bool = False,
+        prefixes: Sequence[CachedPrefix] = (),
+    ) -> Job:
+        """The job of a chat completion. ``fit`` lowers a limit of tokens to what the context has left; ``prefixes``
+        shall stay in the cache. Raises :class:`~llmk.api.RequestError`, naming the field."""
         tools = request.offered_tools
         if tools:
             self._check_tools()
@@ -92,10 +100,26 @@ class Jobs:
         if self._dialect.reasoning is not None:  # only the parser knows where reasoning ends
             rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
             params = replace(params, stop=())
+        if prefixes:
+            pinned = sorted(self._pinned(each, prompt.token_ids, tools, options) for each in prefixes)
+            context = replace(context, prefixes=tuple(each for each in pinned if each[0]))
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
         params = self._within_room(prompt.token_ids, params, request.token_limit, param, fit=fit)
         reading = encode_setup(ReaderSetup(parsing, rules)) if parsers else b""
         return self._job(request, context, [prompt.token_ids], params, stop, reading, unenforced)
+
+    def _pinned(
+        self, prefix: CachedPrefix, prompt: list[int], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> tuple[int, float]:
+        """How many tokens of ``prompt`` a prefix has, and its seconds. A template that can't render it has no such
+        tokens."""
+        try:
+            messages = [Message.model_validate(message) for message in prefix.messages]
+            tokens = self.render(messages, tools, options, add_generation_prompt=False).token_ids
+        except (RequestError, ValidationError):
+            return 0, prefix.seconds
+        same = (at for at, (mine, other) in enumerate(zip(tokens, prompt, strict=False)) if mine != other)
+        return next(same, min(len(tokens), len(prompt))), prefix.seconds
 
     def text(self, request: CompletionRequest, context: RequestContext, *, fit: bool = False) -> Job:
         """The job of a text completion, which no parser reads. ``fit`` as in :meth:`chat`. Raises

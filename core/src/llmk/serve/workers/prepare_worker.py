@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from llmk.api import RequestError, TranslatedRequest
+from llmk.api import CachedPrefix, RequestError, TranslatedRequest
 from llmk.config import logs
 from llmk.engine.text.input_processor import check_head
 from llmk.engine.text.tokenizer import Tokenizer
@@ -132,7 +132,8 @@ class RequestPreparer:
             route = CORE_ROUTES.get(name) or self._served.routes[name]
             wanted = translated(route, body, work.headers)
             body = self._body_of(wanted, work)
-            options = {"fit": True} if wanted.fit_max_tokens else {}
+            options: dict[str, Any] = {"fit": True} if wanted.fit_max_tokens else {}
+            options |= {"prefixes": wanted.prefixes} if wanted.prefixes else {}
             made = self._made(wanted.kind, work, body, **options) if wanted.kind != "info" else None
             return self._converted(route, wanted, made)
         except ValidationError as error:
@@ -157,7 +158,7 @@ class RequestPreparer:
             body["chat_template_kwargs"] = {**switches, **body.get("chat_template_kwargs", {})}
         return body
 
-    def _made(self, kind: str, work: Work, body: Any, **options: bool) -> Admitted:
+    def _made(self, kind: str, work: Work, body: Any, **options: Any) -> Admitted:
         if kind == INVOCATION:
             kind = "chat" if isinstance(body, dict) and "messages" in body else "text"
         schema, make = _KINDS[kind]
@@ -227,9 +228,17 @@ class _RequestBuilder:
     def wish(self, thinking: bool | str) -> dict[str, Any]:
         return self._jobs.template.wish(thinking)
 
-    def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Generation:
+    def chat(
+        self,
+        request: ChatRequest,
+        context: RequestContext,
+        *,
+        fit: bool = False,
+        prefixes: Sequence[CachedPrefix] = (),
+    ) -> Generation:
         self._check_processors(request)
-        made = self._generation(self._jobs.chat(request, context, fit=fit), request, logprobs=request.logprobs)
+        job = self._jobs.chat(request, context, fit=fit, prefixes=prefixes)
+        made = self._generation(job, request, logprobs=request.logprobs)
         made.chat = True
         return made
 
