@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmk.api import ServedModelInfo
 from llmk.config import logs
-from llmk.config.schema import LimitsSection
+from llmk.config.limits_section import LimitsSection
 from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import default_params
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
