@@ -84,7 +84,7 @@ def made(
     request = ChatRequest(**{"messages": [{"role": "user", "content": "hi"}], **body})
     dialect = Dialect(ParserKind("t.r", DeepSeekR1, markers=markers), ParserKind("t.h", Hermes, writer=WRITER))
     grammars: Any = RequestGrammars(checker, dialect, Bytes())  # type: ignore[arg-type]
-    found: GrammarParams | None = grammars.answer(request, request.offered_tools, tail, thinking)
+    found: GrammarParams | None = grammars.answer(request, request.offered_tools, tail, thinking, [])
     return found
 
 
@@ -214,6 +214,13 @@ def test_structural_tags(matches: Any) -> None:
     assert matches(grammar, "free <function=g>") is False
 
 
+def test_structural_tags_behind_reasoning(checker: GrammarChecker, matches: Any) -> None:
+    tags = {"structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}], "triggers": ["<f>"]}
+    grammar = made(checker, tail="<think>", markers=THINK, structured_outputs={"structural_tag": tags})
+    assert matches(grammar, "well</think>free <f>{}</f> free") is True
+    assert matches(grammar, "well</think><f>[") is False
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
@@ -226,6 +233,18 @@ def test_structural_tags(matches: Any) -> None:
         ({"guided_json": {"type": "object"}, "guided_regex": "a"}, "guided_regex", "can't both be given"),
         ({"structured_outputs": {"structural_tag": {"triggers": []}}}, "structured_outputs", "have the form"),
         ({"guided_grammar": "start: missing"}, "guided_grammar", "guided_grammar: the lark can't be used"),
+        (
+            {
+                "structured_outputs": {
+                    "structural_tag": {
+                        "triggers": ["<"],
+                        "structures": [{"begin": "<", "schema": {"not": {}}, "end": ">"}],
+                    }
+                }
+            },
+            "structured_outputs",
+            "the lark can't be used: not can't be enforced",
+        ),
         (
             {"tools": [tool("f", strict=True, x={"type": "string", "pattern": "(?=a)"})]},
             "tools",

@@ -42,7 +42,7 @@ def test_the_plan_names_the_kinds(server: Served) -> None:
         ({"regex": "(a"}, "structured_outputs: the regex can't be used: unclosed group"),
         ({"regex": r"[^\s\S]"}, "structured_outputs: the regex can't be used: nothing matches it"),
         ({"choice": []}, "structured_outputs: choice has no entry"),
-        ({"json": {"not": {}}}, "structured_outputs: the json can't be used: Unimplemented keys"),
+        ({"json": {"not": {}}}, "structured_outputs: the json can't be used: not can't be enforced"),
         ({"json": "{"}, "structured_outputs: the json can't be used: it is not a JSON schema"),
         ({"json": {"type": "thing"}}, "structured_outputs: the json can't be used: Invalid type: thing"),
     ],

@@ -27,8 +27,9 @@ SCANNED = frozenset(
 
 
 def words(text: str) -> Iterator[str]:
-    """The words that identifiers and prose are made of: ``is_fastChip2`` has ``is``, ``fast`` and ``chip``."""
-    for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text):
+    """The words that identifiers and prose are made of: ``is_fastChip2`` has ``is``, ``fast`` and ``chip``. Python's
+    own ``__aiter__`` has none."""
+    for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text.replace("__aiter__", "")):
         yield word.lower()
 
 

@@ -61,6 +61,7 @@ def assert_consistent(core: EngineCore) -> None:
                 users.setdefault(block, set()).add((group, sequence.request.context.cache_salt))
     assert all(len(who) == 1 for who in users.values())
     held.update(block for pin in scheduler.pins._pins.values() for block in pin.blocks)
+    held.update(block for pin in scheduler.pins._prefixes for block in pin.blocks)
     assert [held[block] for block in range(pool.num_blocks)] == pool._holders
     assert set(pool._free) == {block for block in range(pool.num_blocks) if not held[block]}
     for group, cached in enumerate(pool._cached):

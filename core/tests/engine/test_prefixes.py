@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 from paged_device import make_core
 
+from llmk.engine.cache import pinned_blocks
 from llmk.engine.cache.block_pool import BlockPool
 from llmk.engine.cache.prefix_cache import PrefixCache
-from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.request import EngineRequest, RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.cache_groups import CacheGroup
-from runs import KINDS, assert_empty, drain, request, tokens_of
+from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 
 
 def test_a_prefix_is_a_hit_once_computed_and_never_wholly():
@@ -118,6 +119,73 @@ def test_what_is_too_large_to_pin_is_refused_and_a_pin_is_evicted_before_a_reque
     core.add(EngineRequest(id="b", prompt_token_ids=[1] * 16, params=SamplingParams(max_tokens=1), pin="p"))
     drain(core)
     assert core.stats.pinned_blocks == 4
+    core.add(request("c", [2] * 10, max_tokens=22))
+    assert len(tokens_of(drain(core)["c"])) == 22
+    assert core.stats.pinned_blocks == 0
+
+
+def prefixed(core, id_, prompt, *prefixes, tenant="t"):
+    """Runs a request that pins prefixes of its prompt; returns how much of each is pinned."""
+    context = RequestContext(id_, tenant=tenant, prefixes=prefixes)
+    core.add(EngineRequest(id=id_, context=context, prompt_token_ids=prompt, params=SamplingParams(max_tokens=2)))
+    (first, *others) = drain(core)[id_]
+    assert not any(output.pinned_prefixes for output in others)
+    assert_consistent(core)
+    return list(first.pinned_prefixes)
+
+
+def test_prefixes_of_requests_are_pinned_as_far_as_they_fill_blocks():
+    core = make_core(num_blocks=100, tenant_pin_share=0.1)
+    prompt = list(range(40))
+    assert prefixed(core, "a", prompt, (10, 50.0), (23, 9.0)) == [8, 20]
+    assert core.stats.pinned_blocks == 2 + 5
+    assert prefixed(core, "b", prompt[:30], (20, 9.0)) == [20]
+    assert core.stats.pinned_blocks == 2 + 5, "the same prefix is pinned once"
+    assert prefixed(core, "c", prompt, (28, 9.0)) == [28]
+    assert core.stats.pinned_blocks == 2 + 7, "a longer one takes the place of its start"
+    core.add(request("d", [1], max_tokens=20))
+    drain(core)
+    assert core.stats.pinned_blocks == 2
+    core.add(request("e", [1], max_tokens=60))
+    drain(core)
+    assert core.stats.pinned_blocks == 0
+
+
+def test_a_tenant_pins_no_more_than_its_share_and_loses_its_oldest():
+    core = make_core(num_blocks=100, tenant_pin_share=0.1, pin_share=0.15)
+    for number in range(3):
+        assert prefixed(core, f"a{number}", [number] * 17, (16, 900.0)) == [16]
+    assert core.stats.pinned_blocks == 8
+    assert [pin.tenant for pin in core.scheduler.pins._prefixes] == ["t", "t"]
+    assert prefixed(core, "large", [9] * 60, (48, 900.0)) == [0], "more than a tenant's share"
+    assert prefixed(core, "other", [8] * 30, (28, 900.0), tenant="u") == [28]
+    assert core.stats.pinned_blocks == 15
+    assert prefixed(core, "third", [7] * 9, (8, 900.0), tenant="v") == [0], "no more than all pins may hold"
+    assert core.stats.pinned_blocks == 15
+
+
+def test_a_tenant_has_so_many_pins(monkeypatch):
+    monkeypatch.setattr(pinned_blocks, "MOST_PREFIXES", 3)
+    core = make_core(num_blocks=100, tenant_pin_share=0.5)
+    for number in range(9):
+        assert prefixed(core, f"a{number}", [number] * 5, (4, 900.0)) == [4]
+    assert core.stats.pinned_blocks == 3
+
+
+def test_an_operators_pin_comes_before_those_of_clients():
+    core = make_core(num_blocks=40, tenant_pin_share=0.5, pin_share=0.5)
+    assert prefixed(core, "a", [1] * 61, (60, 900.0)) == [60]
+    pin = EngineRequest(id="pin", prompt_token_ids=[2] * 33, params=SamplingParams(max_tokens=1), pin="p")
+    core.add(pin)
+    ((pinned,),) = drain(core).values()
+    assert pinned.num_pinned_tokens == 32
+    assert core.stats.pinned_blocks == 8
+    assert core.stats.pins == ["p"]
+
+
+def test_pins_of_clients_go_before_a_request_fails():
+    core = make_core(num_blocks=8, max_model_len=33, tenant_pin_share=0.5)
+    assert prefixed(core, "a", [1] * 17, (16, 900.0)) == [16]
     core.add(request("c", [2] * 10, max_tokens=22))
     assert len(tokens_of(drain(core)["c"])) == 22
     assert core.stats.pinned_blocks == 0

@@ -16,7 +16,8 @@ import msgspec
 from scripted import AngleReasoning, BracketTools, ScriptedEngine
 
 from llmk.api import TextDelta
-from llmk.config.schema import Config, LimitsSection
+from llmk.config.limits_section import LimitsSection
+from llmk.config.schema import Config
 from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.serve.generation.parsing import Dialect, ParserKind

@@ -24,7 +24,8 @@ from llmk.api import (
     ToolCallEnd,
     ToolCallStart,
 )
-from llmk.config.schema import Config, LimitsSection
+from llmk.config.limits_section import LimitsSection
+from llmk.config.schema import Config
 from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.output_processor import GenerationDelta, SequenceTimes
@@ -106,6 +107,8 @@ class ScriptedEngine:
     """Answers each choice with ``script``, ``chunk`` characters a delta; waits before the last one for ``gate``."""
 
     script: str = "Hello there."
+    scripts: list[str] = field(default_factory=list)
+    """What the next choices are answered with, before ``script``."""
     chunk: int = 3
     finish_reason: str = "stop"
     stop_reason: str | None = "."
@@ -177,7 +180,8 @@ class ScriptedEngine:
         self.calls.append(Call(prompt, params, context))
         self.running += 1
         try:
-            pieces = [self.script[at : at + self.chunk] for at in range(0, len(self.script), self.chunk)]
+            script = self.scripts.pop(0) if self.scripts else self.script
+            pieces = [script[at : at + self.chunk] for at in range(0, len(script), self.chunk)]
             for at, piece in enumerate(pieces):
                 last = at == len(pieces) - 1
                 if self.fail and at:
@@ -212,6 +216,7 @@ class ScriptedEngine:
             stop_reason=self.stop_reason if finish == "stop" else None,
             num_prompt_tokens=num_prompt,
             num_cached_tokens=4,
+            pinned_prefixes=(),
             prompt_logprobs=(),
             times=SequenceTimes(0.25, 0.5, 2.0) if finish else None,
         )

@@ -90,9 +90,13 @@ TEXT: dict[str, tuple[Any, Any]] = {
 ELSEWHERE = {
     "chat": {
         *("model", "stream", "stream_options", "logprobs", "top_logprobs", "tool_choice", "continue_final_message"),
-        *("stop", "parallel_tool_calls", "guided_json", "response_format", "verbosity", "prediction"),
+        *("stop", "parallel_tool_calls", "guided_json", "response_format", "unenforceable"),
+        *("verbosity", "prediction"),
     },
-    "text": {"model", "stream", "stream_options", "echo", "prompt_embeds", "guided_json", "response_format"},
+    "text": {
+        *("model", "stream", "stream_options", "echo", "prompt_embeds", "guided_json", "response_format"),
+        "unenforceable",
+    },
 }
 """Fields that change something else than a call of the engine; each has a test of its own."""
 NO_EFFECT = {

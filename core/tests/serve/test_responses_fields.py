@@ -33,6 +33,11 @@ PAIRS: list[tuple[Any, type[RequestModel]]] = [
     (responses.ResponseTextConfigParam, request.TextConfig),
     (responses.ResponseFormatTextJSONSchemaConfigParam, request.TextFormat),
     (responses.FunctionToolParam, tools.FunctionTool),
+    (responses.tool_param.Mcp, tools.McpTool),
+    (response_input_item_param.McpListTools, items.McpListItem),
+    (response_input_item_param.McpCall, items.McpCallItem),
+    (response_input_item_param.McpApprovalRequest, items.McpApprovalRequestItem),
+    (response_input_item_param.McpApprovalResponse, items.McpApprovalResponseItem),
     (responses.ToolChoiceFunctionParam, tools.ChosenFunction),
     (responses.ToolChoiceAllowedParam, tools.AllowedTools),
     (responses.EasyInputMessageParam, items.MessageItem),
@@ -55,6 +60,7 @@ PAIRS: list[tuple[Any, type[RequestModel]]] = [
     (conversation_update_params.ConversationUpdateParams, request.ConversationUpdate),
     (item_create_params.ItemCreateParams, request.ItemsRequest),
 ]
+MCP: dict[str, Any] = {"type": "mcp", "server_label": "x"}
 IN_QUERIES: dict[type[RequestModel], set[str]] = {request.ItemsRequest: {"include"}}
 ALIASES = {"async_": "async", "schema": "json_schema"}
 
@@ -85,7 +91,7 @@ def test_every_type_is_decided() -> None:
     found = set(types(response_input_item_param.ResponseInputItemParam))
     assert found == {*items.ITEM_TYPES, *items.REFUSED_ITEMS}
     offered, chosen = set(types(responses.ToolParam)), set(literals(tool_choice_types_param.ToolChoiceTypesParam))
-    assert {*offered, *chosen} <= {"function", *tools.REFUSED_TOOLS}
+    assert {*offered, *chosen} <= {"function", "mcp", *tools.REFUSED_TOOLS}
     parts = set(types(response_input_content_param.ResponseInputContentParam))
     assert parts <= {"input_text", *items.REFUSED_PARTS}
     choices = [hint for hint in typing.get_args(response_create_params.ToolChoice) if hasattr(hint, "__annotations__")]
@@ -114,7 +120,11 @@ def test_every_type_is_decided() -> None:
         ({"input": [{"type": "computer_call"}]}, "'computer_call' can't be sent"),
         ({"input": [{"type": "poem"}]}, "unknown type of an item: 'poem'"),
         ({"tools": [{"type": "web_search"}]}, "llmk runs no hosted tools; offer functions instead; 'web_search'"),
-        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "'mcp' is not available"),
+        ({"tools": [{**MCP, "connector_id": "connector_gmail"}]}, "there are no connectors"),
+        ({"tools": [{**MCP, "allowed_tools": {"read_only": True}}]}, "tools are chosen by their names"),
+        ({"tools": [{**MCP, "authorization": "a b"}]}, "should match pattern"),
+        ({"tools": [{**MCP, "headers": {"x": "a\r\nhost: b"}}]}, "should match pattern"),
+        ({"tools": [MCP], "tool_choice": {"type": "mcp", "server_label": "x"}}, "chosen by 'allowed_tools'"),
         ({"tools": [{"type": "custom", "name": "x"}]}, "custom tools"),
         ({"tools": [{"type": "hammer"}]}, "unknown type 'hammer'"),
         ({"tool_choice": {"type": "file_search"}}, "'file_search' is not available"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -41,6 +41,7 @@ class Delta:
 class Counts:
     prompt_tokens: int = 12
     cached_tokens: int = 8
+    pinned_tokens: Mapping[float, int] = field(default_factory=dict)
     completion_tokens: int = 5
     reasoning_tokens: int = 2
 
@@ -194,8 +195,20 @@ def test_several_kinds_in_one_delta() -> None:
         "cache_read_input_tokens": 8,
         "output_tokens": 5,
         "output_tokens_details": {"thinking_tokens": 2},
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "service_tier": "standard",
     }
+
+
+def test_input_tokens_add_up() -> None:
+    """Read, created and other ones are the prompt."""
+    renderer = opened()
+    counts = Counts(prompt_tokens=100, cached_tokens=30, pinned_tokens={3600.0: 16, 300.0: 32})
+    renderer.add(Delta([TextDelta("x")], "stop"), counts)
+    usage = renderer.whole(counts)["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (22, 30)
+    assert usage["cache_creation_input_tokens"] == 48
+    assert usage["cache_creation"] == {"ephemeral_5m_input_tokens": 32, "ephemeral_1h_input_tokens": 16}
 
 
 def test_a_call_that_fails_is_text() -> None:

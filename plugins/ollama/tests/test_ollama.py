@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -62,6 +62,7 @@ class Delta:
 class Counts:
     prompt_tokens: int = 12
     cached_tokens: int = 8
+    pinned_tokens: Mapping[float, int] = field(default_factory=dict)
     completion_tokens: int = 5
     reasoning_tokens: int = 2
 

@@ -21,6 +21,16 @@ RouteKind = Literal["chat", "text", "tokenize", "embed", "info"]
 
 
 @dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The start of a conversation that should stay in the cache for ``seconds``: its ``messages``, in the format of
+    chat completions, with the request's tools before them. What it pins is a part of the request's own prompt, so
+    messages that are not its start pin less."""
+
+    messages: Sequence[Mapping[str, Any]]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TranslatedRequest:
     """A request in terms of llmk's own routes.
 
@@ -32,6 +42,8 @@ class TranslatedRequest:
             template has a switch for that. A template without one ignores it.
         fit_max_tokens: whether a limit of tokens that exceeds what the model's context has left is lowered, and is not
             an error.
+        prefixes: of a chat, what should stay in the cache, shorter prefixes first. Pins are a wish: each tenant has a
+            share of the cache for them, in which new ones replace old ones.
     """
 
     kind: RouteKind
@@ -40,6 +52,7 @@ class TranslatedRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     thinking: bool | str | None = None
     fit_max_tokens: bool = False
+    prefixes: Sequence[CachedPrefix] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,11 @@ class TokenCounts(Protocol):
     @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were cached."""
+        ...
+
+    @property
+    def pinned_tokens(self) -> Mapping[float, int]:
+        """Tokens of the prompt that were not cached and are pinned now, by the seconds for which they are."""
         ...
 
     @property

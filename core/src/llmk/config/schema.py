@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from llmk.config.limits_section import LimitsSection
+from llmk.config.mcp_server import McpServer
 from llmk.config.section import Count, Seconds, Section, Size, Timeout
 from llmk.config.storage_section import StorageSection
 
@@ -218,6 +220,9 @@ class CacheSection(Section):
     pin_share: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.5, description="Fraction of the blocks that pinned prefixes may hold."
     )
+    tenant_pin_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.1, description="Fraction of the blocks that prefixes pinned by one tenant's requests may hold."
+    )
     pins: tuple[PinnedPrompt, ...] = Field(default=(), description="Prefixes to pin at the start.")
 
 
@@ -302,6 +307,14 @@ class ServerSection(Section):
         default="refuse",
         description="Of requests. warn: they have no effect, and the header x-llmk-ignored-fields has their names.",
     )
+    unenforceable: Literal["refuse", "warn"] = Field(
+        default="refuse",
+        description="Schemas of requests that are not strict. warn: keywords that can't be enforced are left out, and "
+        "the header x-llmk-unenforced names them.",
+    )
+    mcp: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")], McpServer] = Field(
+        default_factory=dict, description="Servers of MCP by name, whose tools responses may use: url, headers, …"
+    )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
     log_format: Literal["text", "json"] = Field(default="text", description="json: one JSON object per line.")
@@ -314,36 +327,6 @@ class ServerSection(Section):
     stat_interval: Annotated[float, Field(gt=0)] = Field(
         default=10.0, description="Seconds between snapshots for stat loggers."
     )
-
-
-class LimitsSection(Section):
-    """Limits of one request, for fields whose cost the model's context length does not limit."""
-
-    messages: Count = Field(default=10_000, description="Messages of a conversation.")
-    parts: Count = Field(default=50_000, description="Parts and tool calls of all messages of a conversation.")
-    tools: Count = Field(default=1024, description="Tools that a request offers.")
-    prompts: Count = Field(default=1024, description="Prompts of a text completion, or of an IO processor.")
-    stop: Count = Field(default=64, description="Strings in stop.")
-    stop_characters: Count = Field(default=4096, description="Characters of all strings in stop.")
-    stop_token_ids: Count = Field(default=1024, description="Tokens in stop_token_ids.")
-    bad_words: Count = Field(default=1000, description="Words in bad_words.")
-    bad_words_characters: Count = Field(default=50_000, description="Characters of all words in bad_words.")
-    bad_words_tokens: Count = Field(default=1 << 16, description="Tokens of all spellings of bad_words, times n.")
-    allowed_token_ids: Count = Field(default=1 << 18, description="Tokens in allowed_token_ids.")
-    logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
-    logits_processors: Count = Field(default=64, description="Logits processors that a request names.")
-    logits_processors_bytes: Count = Field(default=1 << 16, description="JSON bytes of logits_processors.")
-    grammar_bytes: Count = Field(default=1 << 17, description="Bytes of a grammar: a regex, choices, a JSON schema.")
-    grammar_symbols: Count = Field(default=200_000, description="Symbols in the rules of a compiled grammar.")
-    grammar_states: Count = Field(
-        default=20_000, description="States of a grammar's automata, made as outputs are matched: some KB each."
-    )
-    prompt_embeds_bytes: Count = Field(default=64 << 20, description="Bytes of all prompt_embeds, times n.")
-    metadata: Count = Field(default=1024, description="Entries in metadata.")
-    name_characters: Count = Field(default=4096, description="Characters of a name: cache_salt, user, and the like.")
-    tokens: Count = Field(default=1 << 20, description="Tokens that /tokenize makes and /detokenize takes.")
-    pooled_values: Count = Field(default=1 << 22, description="Numbers in the response of an embedding request.")
-    io_values: Count = Field(default=1 << 20, description="Values in the body of an IO processor, at any depth.")
 
 
 class EngineSection(Section):

@@ -77,6 +77,7 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         groups=cache.groups,
         prefix_caching=config.cache.prefix_caching,
         pin_share=config.cache.pin_share,
+        tenant_pin_share=config.cache.tenant_pin_share,
         chunked_prefill=limits.chunked_prefill,
         policy=policy,
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from llmk.api import RequestError
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.json_response import JsonResponse
+from llmk.serve.responses.mcp_client import McpFailed, McpTarget
 from llmk.serve.responses.references import fetch
 from llmk.serve.responses.request import ENCRYPTED, HOSTED_INCLUDES, LOGPROBS
 from llmk.serve.responses.route import RESOLVED, References, Resolved
@@ -40,7 +42,18 @@ class _Needs(msgspec.Struct):
     references: References | None = None
 
 
-async def prepare(service: Service, name: str, request: Request, id: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a worker ``made`` of a request, with what it refers to: in ``resolved``, its ``servers``, and why tools of
+    some could not be listed, by label."""
+
+    made: Any
+    resolved: Resolved | None = None
+    servers: Sequence[McpTarget] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+async def prepare(service: Service, name: str, request: Request, id: str) -> Prepared:
     """What a worker prepared of a request, together with what it refers to.
 
     Raises the errors of :meth:`~llmk.serve.service.Service.prepare`, and those of stored objects.
@@ -50,14 +63,36 @@ async def prepare(service: Service, name: str, request: Request, id: str) -> Any
         made = await service.prepare(ROUTE + name, request, id, given)
         wanted = msgspec.json.decode(made.body, type=_Needs).references if isinstance(made, Rendered) else None
         if wanted is None:
-            return made
-        limits = {"most_bytes": service.config.max_request_bytes, "most_items": service.limits.parts}
-        fetching = fetch(service.storage, tenant_of(request.scope), wanted, **limits)
-        history, stored = await while_connected(fetching, request.receive, service.stopping)
-        body = msgspec.json.encode(Resolved(Raw(given), history, stored))
-        return await service.prepare(ROUTE + name + RESOLVED, request, id, body)
+            return Prepared(made)
+        resolved = Resolved(Raw(given))
+        if wanted.are_stored:
+            limits = {"most_bytes": service.config.max_request_bytes, "most_items": service.limits.parts}
+            fetching = fetch(service.storage, tenant_of(request.scope), wanted, **limits)
+            found = await while_connected(fetching, request.receive, service.stopping)
+            resolved.history, resolved.stored = found
+        listing = _listed(service, wanted.servers)
+        resolved.listed, errors = await while_connected(listing, request.receive, service.stopping)
+        body = msgspec.json.encode(resolved)
+        made = await service.prepare(ROUTE + name + RESOLVED, request, id, body)
+        return Prepared(made, resolved, wanted.servers, errors)
     except Refusal as refusal:
         raise Refusal(_renamed(refusal.refused)) from None
+
+
+async def _listed(
+    service: Service, servers: Sequence[McpTarget]
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """The tools of servers by label, and the errors of those that fail. Raises :class:`~llmk.api.RequestError` for a
+    server that can't be used."""
+    for target in servers:
+        service.mcp.find(target)
+    listed, errors = dict[str, list[dict[str, Any]]](), dict[str, str]()
+    for target in servers:
+        try:
+            listed[target.label] = await service.mcp.tools(target)
+        except McpFailed as error:
+            errors[target.label] = error.message
+    return listed, errors
 
 
 def page_of(query: QueryParams) -> Page:

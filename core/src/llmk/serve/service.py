@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 from starlette.requests import Request
 
+from llmk.config.limits_section import LimitsSection
 from llmk.config.logs import request_id
-from llmk.config.schema import LimitsSection, ServerSection
+from llmk.config.schema import ServerSection
 from llmk.config.storage_section import StorageSection
 from llmk.engine.text.io_processors import IOHost
 from llmk.engine.wire.request import RequestContext
@@ -28,8 +29,9 @@ from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
 from llmk.serve.responses.background import BackgroundRuns
+from llmk.serve.responses.mcp_client import McpServers
 from llmk.serve.storage.store import Storage
-from llmk.serve.workers.prepared_request import ROUTE, Prepared, Refusal, Refused, Work
+from llmk.serve.workers.prepared_request import ROUTE, Generation, Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
@@ -93,6 +95,7 @@ class Service:
         self.routes = routes or {}
         self.background = BackgroundRuns()
         self.limits = limits or LimitsSection()
+        self.mcp = McpServers(config.mcp, self.limits)
         self._warned: set[str] = set()
 
     def head(self, context: RequestContext) -> dict[str, Any]:
@@ -127,6 +130,8 @@ class Service:
         if prepared.ignored:
             request.state.ignored_fields = prepared.ignored
             self._warn_of(prepared.ignored)
+        if isinstance(prepared, Generation) and prepared.unenforced:
+            request.state.unenforced = prepared.unenforced
         return prepared
 
     def _warn_of(self, fields: list[str]) -> None:

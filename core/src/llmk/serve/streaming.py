@@ -19,6 +19,7 @@ from llmk.serve.http.json_response import END_OF_STREAM, JsonResponse, server_se
 from llmk.serve.service import Service
 
 BeforeEnd = Callable[[Usage], Awaitable[None]]
+Deltas = Callable[[Usage, Scope], AsyncGenerator[ChoiceDelta, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class AnswerResponse(Response):
 
     The job and its sequences in the engine are aborted when the client disconnects or the server must stop. Errors
     before the first chunk are sent as error responses; later ones as an event, after which the stream ends.
-    ``before_end`` is called after the last delta, before the response or the last chunks are sent.
+    ``before_end`` is called after the last delta, before the response or the last chunks are sent. ``deltas`` replaces
+    the output of the job, which it counts.
     """
 
     def __init__(
@@ -75,10 +77,11 @@ class AnswerResponse(Response):
         stream: bool,
         form: StreamFormat = EVENTS,
         before_end: BeforeEnd | None = None,
+        deltas: Deltas | None = None,
     ) -> None:
         super().__init__()
+        self._deltas = deltas or (lambda usage, scope: deltas_of(service, job, usage, scope))
         self._service = service
-        self._job = job
         self._renderer = renderer
         self._stream = stream
         self._form = form
@@ -101,13 +104,14 @@ class AnswerResponse(Response):
             await send(_body(self._form.encode(self._form.error(status, body)) + self._form.end, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await whole_answer(self._service, self._job, self._renderer, scope, self._before_end)
+        usage = Usage()
+        answer = await _folded(self._deltas(usage, scope), usage, self._renderer, self._before_end)
         self._started = True
         await JsonResponse(answer)(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
         usage, yielder, encode = Usage(), Yielder(), self._form.encode
-        async with aclosing(deltas_of(self._service, self._job, usage, scope)) as deltas:
+        async with aclosing(self._deltas(usage, scope)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(encode, self._renderer.chunks(delta, usage))):
                     await self._start(send)
@@ -129,8 +133,15 @@ async def whole_answer(
     service: Service, job: Job, renderer: Renderer, scope: Scope, before_end: BeforeEnd | None = None
 ) -> Mapping[str, Any]:
     """Runs a job of the request ``scope``, and returns the complete response. Cancelling aborts it."""
-    usage, yielder = Usage(), Yielder()
-    async with aclosing(deltas_of(service, job, usage, scope)) as deltas:
+    usage = Usage()
+    return await _folded(deltas_of(service, job, usage, scope), usage, renderer, before_end)
+
+
+async def _folded(
+    output: AsyncGenerator[ChoiceDelta, None], usage: Usage, renderer: Renderer, before_end: BeforeEnd | None
+) -> Mapping[str, Any]:
+    yielder = Yielder()
+    async with aclosing(output) as deltas:
         async for delta in deltas:
             renderer.add(delta, usage)
             await yielder.step()

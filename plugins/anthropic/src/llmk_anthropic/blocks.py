@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from llmk.api.http.bodies import Entries, Fields, fault
+from llmk_anthropic.cacheable import Cacheable
 from llmk_anthropic.tools import ToolAdditionBlock, ToolRemovalBlock
 
-_CACHE = frozenset({"cache_control"})
 _VISION = "needs a vision model"
 _SERVER = "is of a tool that runs at Anthropic"
 _REFUSED = {
@@ -23,10 +23,10 @@ _REFUSED = {
 """Types of blocks that can't be read, with the reason."""
 
 
-class TextBlock(Fields):
+class TextBlock(Cacheable):
     """Text."""
 
-    taken: ClassVar = _CACHE | {"citations", "parsed_output"}
+    taken: ClassVar = frozenset({"citations", "parsed_output"})
 
     type: Literal["text"]
     text: str
@@ -47,10 +47,10 @@ def _check_source(data: Any) -> Any:
     return data
 
 
-class DocumentBlock(Fields):
+class DocumentBlock(Cacheable):
     """A document of plain text."""
 
-    taken: ClassVar = _CACHE | {"citations"}
+    taken: ClassVar = frozenset({"citations"})
 
     type: Literal["document"]
     source: Annotated[TextSource, BeforeValidator(_check_source)]
@@ -63,10 +63,10 @@ class DocumentBlock(Fields):
         return "\n".join(part for part in (self.title, self.context, self.source.data) if part)
 
 
-class SearchResultBlock(Fields):
+class SearchResultBlock(Cacheable):
     """A result of the client's own search."""
 
-    taken: ClassVar = _CACHE | {"citations"}
+    taken: ClassVar = frozenset({"citations"})
 
     type: Literal["search_result"]
     source: str
@@ -79,10 +79,8 @@ class SearchResultBlock(Fields):
         return "\n".join((self.title, self.source, *(block.text for block in self.content)))
 
 
-class ToolReferenceBlock(Fields):
+class ToolReferenceBlock(Cacheable):
     """A tool that the client's search for tools has found. All tools are in the prompt from the start."""
-
-    taken: ClassVar = _CACHE
 
     type: Literal["tool_reference"]
     tool_name: str
@@ -108,10 +106,10 @@ class RedactedThinkingBlock(Fields):
     data: str
 
 
-class ToolUseBlock(Fields):
+class ToolUseBlock(Cacheable):
     """A tool call of an earlier response."""
 
-    taken: ClassVar = _CACHE | {"caller", "toolset_name"}
+    taken: ClassVar = frozenset({"caller", "toolset_name"})
 
     type: Literal["tool_use"]
     id: Annotated[str, Field(min_length=1)]
@@ -132,10 +130,10 @@ ResultPart = Annotated[
 ]
 
 
-class ToolResultBlock(Fields):
+class ToolResultBlock(Cacheable):
     """The result of a tool call."""
 
-    taken: ClassVar = _CACHE | {"toolset_name"}
+    taken: ClassVar = frozenset({"toolset_name"})
 
     type: Literal["tool_result"]
     tool_use_id: str

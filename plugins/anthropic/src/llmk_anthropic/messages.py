@@ -7,6 +7,7 @@ from typing import Any
 
 from llmk.api import AnswerHead, Frame, RequestError, ServedModelInfo, TranslatedRequest
 from llmk.api.http.bodies import parse
+from llmk_anthropic.caching import cached_prefixes
 from llmk_anthropic.conversation import is_continued, offered_tools, openai_messages
 from llmk_anthropic.renderer import MessageRenderer
 from llmk_anthropic.schema import CountRequest, MessagesRequest
@@ -31,7 +32,7 @@ send all messages (``message-threads-2026-08-12``)."""
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _OTHERS_MODELS = "claude-"
 """How the models' names start that agents request unless they are configured; the served model replaces them."""
-_SAMPLING = ("temperature", "top_p", "top_k")
+_SAME = ("temperature", "top_p", "top_k", "unenforceable")
 
 
 class _Route:
@@ -53,20 +54,26 @@ class Messages(_Route):
         """A chat completion. Raises :class:`~llmk.api.RequestError`."""
         request = parse(MessagesRequest, body)
         made = {**_common(request), "max_tokens": request.max_tokens}
-        made |= {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
+        made |= {name: value for name in _SAME if (value := getattr(request, name)) is not None}
         if request.stop_sequences:
             made["stop"] = request.stop_sequences
         if "tools" in made:
             made |= _tool_choice(request)
         if (format := request.output_config.format or request.output_format) is not None:
-            schema = {"name": "output", "schema": format.json_schema, "strict": True}
+            schema = {"name": "output", "schema": format.json_schema}
             made["response_format"] = {"type": "json_schema", "json_schema": schema}
         if is_continued(request.messages):
             made["continue_final_message"] = True
         hidden = request.thinking is not None and request.thinking.display == "omitted"
         options = {"max_tokens": request.max_tokens, "hide_thinking": hidden}
         return TranslatedRequest(
-            "chat", made, request.stream, options, thinking=_thinking(request), fit_max_tokens=True
+            "chat",
+            made,
+            request.stream,
+            options,
+            thinking=_thinking(request),
+            fit_max_tokens=True,
+            prefixes=cached_prefixes(request),
         )
 
     def open(self, head: AnswerHead, options: Mapping[str, Any]) -> MessageRenderer:

@@ -10,6 +10,7 @@ from typing import Any
 
 from llmk.api import AnswerDelta, AnswerHead, Event, Frame, ReasoningDelta, TextDelta, TokenCounts
 from llmk.api.http.calls import CompleteCall, CompleteCalls, arguments_of
+from llmk_anthropic.caching import SECONDS
 
 Wire = dict[str, Any]
 
@@ -143,7 +144,7 @@ class MessageRenderer:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {**_usage(usage), "service_tier": "standard"},
+            "usage": {**_usage(usage), "cache_creation": _created(usage), "service_tier": "standard"},
         }
 
     def _end(self, usage: TokenCounts) -> Wire:
@@ -179,13 +180,18 @@ _FIELDS = {"text": "text", "thinking": "thinking", "tool_use": "input"}
 
 
 def _usage(usage: TokenCounts) -> Wire:
+    created = sum(usage.pinned_tokens.values())
     return {
-        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens - created,
+        "cache_creation_input_tokens": created,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }
+
+
+def _created(usage: TokenCounts) -> Wire:
+    return {f"ephemeral_{ttl}_input_tokens": usage.pinned_tokens.get(s, 0) for ttl, s in SECONDS.items()}
 
 
 def _frame(event: Wire) -> Frame:

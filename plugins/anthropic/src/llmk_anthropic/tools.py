@@ -6,20 +6,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from llmk.api.http.bodies import Fields, fault
+from llmk.api.http.bodies import Entries, Fields, fault
+from llmk_anthropic.cacheable import Cacheable
 
 
-class Tool(Fields):
+class Tool(Cacheable):
     """A tool of the client."""
 
-    taken: ClassVar = frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_examples"})
+    taken: ClassVar = frozenset({"defer_loading", "eager_input_streaming", "input_examples"})
 
     type: Literal["custom"] = "custom"
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     description: str = ""
     input_schema: dict[str, Any]
     strict: bool = False
-    allowed_callers: list[str] = Field(default=["direct"])
+    allowed_callers: Entries[str] = Field(default=["direct"])
 
     @model_validator(mode="before")
     @classmethod

@@ -27,6 +27,9 @@ _SCHEMA = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|(?P<json
 """The start of a schema in a grammar, or a text, regular expression or comment, which may be spelt as one."""
 _KEYWORDS = {"regex parse error": "pattern", "Pointer ": "$ref", "Resource ": "$ref", "Unknown format": "format"}
 """The keyword of a schema that an error is about, by its start."""
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
+"""The start of an error of a grammar in Lark: line and column."""
+_SCHEMA_ERROR = "failed to compile JSON schema: "
 _decoder = json.JSONDecoder()
 _WORD = 4
 """Bytes of a mask's words."""
@@ -208,6 +211,10 @@ def _without_anchors(regex: str) -> str:
 def _plain(message: str, kind: GrammarKind = "lark") -> str:
     """An error of llguidance's in a line, without the grammar that it made of the text, and the options of its own. It
     names the keyword of a schema."""
+    message = _PLACE.sub("", message)
+    message = message.partition(" (in regex): ")[2] or message
+    if message.startswith(_SCHEMA_ERROR):
+        return _plain(message.removeprefix(_SCHEMA_ERROR), "json")
     if message.startswith("NoExtension"):
         return "nothing matches it"
     if message.startswith("Unimplemented keys: "):
@@ -216,7 +223,7 @@ def _plain(message: str, kind: GrammarKind = "lark") -> str:
     keyword = next((name for start, name in _KEYWORDS.items() if message.startswith(start)), "")
     if keyword and kind == "json":
         return f"{keyword}: {_plain(message)}"
-    lines = [line.strip() for line in message.replace(" (in regex): ", "\n").splitlines()]
+    lines = [line.strip() for line in message.splitlines()]
     named = [line for line in lines if line.startswith("error: ")]
-    first = next((line for line in lines if line and not line.startswith("at ")), message)
+    first = next((line for line in lines if line), message)
     return (named[0] if named else first).removeprefix("error: ").partition(" Enable '")[0].rstrip(".")

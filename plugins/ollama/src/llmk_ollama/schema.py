@@ -86,6 +86,8 @@ class Generation(LoadedModel):
     stream: bool = True
     format: Literal["", "json"] | dict[str, Any] = ""
     think: bool | Literal["", "low", "medium", "high", "max"] | None = None
+    unenforceable: Literal["refuse", "warn"] | None = None
+    """llmk's own: what happens to a schema that can't be enforced."""
 
 
 class Function(Fields):

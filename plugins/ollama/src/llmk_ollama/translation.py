@@ -34,8 +34,9 @@ def generated(request: Generation, body: Wire) -> Wire:
     """The body of a completion of ``request``, whose prompt is in ``body``."""
     made = {"model": request.model, **body, **_sampling(request.options)}
     if isinstance(request.format, dict):
-        schema = {"name": "output", "schema": request.format, "strict": True}
+        schema = {"name": "output", "schema": request.format}
         made["response_format"] = {"type": "json_schema", "json_schema": schema}
+        made |= {"unenforceable": request.unenforceable} if request.unenforceable else {}
     elif request.format:
         made["response_format"] = {"type": "json_object"}
     return made

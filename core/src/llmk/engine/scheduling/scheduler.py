@@ -72,6 +72,7 @@ class Scheduler:
         groups: Iterable[CacheGroup],
         prefix_caching: bool = True,
         pin_share: float = 0.5,
+        tenant_pin_share: float = 0.1,
         chunked_prefill: bool = True,
         max_run_tokens: int = 0,
         policy: GuardedPolicy | None = None,
@@ -89,7 +90,7 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.chunked_prefill = chunked_prefill
         self.cache = BlockCache(num_blocks=num_blocks, groups=tuple(groups), prefix_caching=prefix_caching)
-        self.pins = PinnedBlocks(self.cache, pin_share)
+        self.pins = PinnedBlocks(self.cache, pin_share, tenant_pin_share)
         most = self.max_run_tokens
         self.admission = Admission(
             self.cache, self.pins, max_model_len=max_model_len, chunk=most, chunked_prefill=chunked_prefill
@@ -315,6 +316,7 @@ class Scheduler:
             self.live.finish(sequence)
             why = self.pins.why_not(sequence.num_prompt, self.cache.prefix_caching)
             return failed(sequence, why, RequestError.code)
+        prefixes = self._pin_prefixes(sequence) if sequence.no_output and sequence.request.context.prefixes else ()
         if reason is not None:
             self.live.finish(sequence, completed=True)
         output = TokenOutput(
@@ -325,6 +327,7 @@ class Scheduler:
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,
             num_pinned_tokens=pinned,
+            pinned_prefixes=prefixes,
         )
         return sequence.complete_first(output)
 
@@ -350,6 +353,13 @@ class Scheduler:
         request = sequence.request
         until = self.live.clock() + request.pin_seconds if request.pin_seconds else math.inf
         return self.pins.hold(request.pin, sequence.tables, sequence.tokens[: sequence.num_prompt], until)
+
+    def _pin_prefixes(self, sequence: Sequence) -> tuple[int, ...]:
+        now, context, prompt = self.live.clock(), sequence.request.context, sequence.tokens[: sequence.num_prompt]
+        return tuple(
+            self.pins.hold_prefix(context.tenant, sequence.tables, prompt[:length], now + seconds)
+            for length, seconds in context.prefixes
+        )
 
     def _take(self, step: int) -> IssuedStep:
         issued = self._issued.popleft()

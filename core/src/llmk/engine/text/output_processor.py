@@ -42,6 +42,8 @@ class GenerationDelta:
     num_cached_tokens: int = 0
     num_pinned_tokens: int = 0
     """How much of a prompt that was to be pinned is."""
+    pinned_prefixes: Sequence[int] = ()
+    """How many tokens of each prefix that was to be pinned are, in the first delta."""
     times: SequenceTimes | None = None
     """In the last delta of a choice that ended by itself."""
     joined: list[tuple[int, int]] = field(default_factory=list)
@@ -152,6 +154,7 @@ class SequenceOutput:
             num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=output.num_cached_tokens,
             num_pinned_tokens=output.num_pinned_tokens,
+            pinned_prefixes=output.pinned_prefixes,
         )
         first = not self._num_tokens and (output.token_ids or output.finish_reason == "stop")
         if first and self._params.prompt_logprobs is not None:

@@ -36,6 +36,9 @@ class RequestContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Requests with different salts share no cached prefix."""
     adapter: str = ""
     """The name of its adapter; empty: none."""
+    prefixes: tuple[tuple[int, float], ...] = ()
+    """Parts of its prompt that stay in the cache as long as there is room for them: the first so many tokens, for so
+    many seconds, shorter ones first."""
 
 
 class EngineRequest(msgspec.Struct, kw_only=True):
@@ -114,6 +117,8 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
     num_pinned_tokens: int = 0
+    pinned_prefixes: tuple[int, ...] = ()
+    """How much of each of :attr:`RequestContext.prefixes` is pinned, with a sequence's first output."""
     arrived: float | None = None
     admitted: float | None = None
     """When the sequence came and when it was first scheduled, in the engine's seconds, with its first token."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -63,6 +63,8 @@ class Job:
     reading: bytes = b""
     stop: Sequence[str] = ()
     """All stop strings, including those that the reader rather than the engine looks for."""
+    unenforced: Sequence[str] = ()
+    """Keywords of the request's schemas that are not enforced."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,14 @@ class Usage:
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    pinned_tokens: dict[float, int] = field(default_factory=dict)
+    """Tokens of the prompt that were not cached and are pinned now, by the seconds for which they are."""
+
+    def pin(self, prefixes: Sequence[tuple[int, float]], lengths: Sequence[int], cached: int) -> None:
+        """Counts the pinned ``lengths`` of a prompt's ``prefixes``, of which so many tokens were cached."""
+        for (_, seconds), length in zip(prefixes, lengths, strict=False):
+            self.pinned_tokens[seconds] = self.pinned_tokens.get(seconds, 0) + max(0, length - cached)
+            cached = max(cached, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +133,7 @@ async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers)
                     seen.add(at)
                     usage.prompt_tokens += delta.num_prompt_tokens
                     usage.cached_tokens += delta.num_cached_tokens
+                    usage.pin(job.context.prefixes, delta.pinned_prefixes, delta.num_cached_tokens)
                 if choice.closed:
                     continue  # output that the engine generated before it was aborted
                 piece = reading if isinstance(reading, ParsedPiece) else await reading

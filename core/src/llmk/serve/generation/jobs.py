@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
+from pydantic import ValidationError
 
-from llmk.api import ContextLengthExceeded, ParserContext, RequestError
+from llmk.api import CachedPrefix, ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.text.control_tokens import texts
 from llmk.engine.text.input_processor import InputProcessor, check_text, is_long
 from llmk.engine.text.prompt_embeddings import check_taken, embedded, from_base64
@@ -57,15 +58,22 @@ class Model(Protocol):
 class Jobs:
     """Converts requests to jobs for one model. Defaults are from the checkpoint's generation config."""
 
-    def __init__(self, model: Model, dialect: Dialect, grammars: GrammarChecker) -> None:
+    def __init__(self, model: Model, dialect: Dialect, grammars: GrammarChecker, *, weakens: bool = False) -> None:
         self._model = model
         self._dialect = dialect
-        self._grammars = RequestGrammars(grammars, dialect, model.tokenizer)
+        self._grammars = RequestGrammars(grammars, dialect, model.tokenizer, weakens=weakens)
         self.template = TemplateVariables(model.tokenizer.chat_templates)
 
-    def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Job:
-        """The job of a chat completion. ``fit`` lowers a limit of tokens to what the context has left. Raises
-        :class:`~llmk.api.RequestError`, naming the field."""
+    def chat(
+        self,
+        request: ChatRequest,
+        context: RequestContext,
+        *,
+        fit: bool = False,
+        prefixes: Sequence[CachedPrefix] = (),
+    ) -> Job:
+        """The job of a chat completion. ``fit`` lowers a limit of tokens to what the context has left; ``prefixes``
+        shall stay in the cache. Raises :class:`~llmk.api.RequestError`, naming the field."""
         tools = request.offered_tools
         if tools:
             self._check_tools()
@@ -77,7 +85,8 @@ class Jobs:
             self._model.default_params, request.token_limit, request.num_logprobs, special=special
         )
         thinking, tail = self.template.thinking(options), prompt.text[-PROMPT_TAIL:]
-        grammar = self._grammars.answer(request, tools, tail, thinking)
+        unenforced: list[str] = []
+        grammar = self._grammars.answer(request, tools, tail, thinking, unenforced)
         if grammar is not None:
             params = replace(params, structured_outputs=grammar)
         parsing = ParserContext(
@@ -92,10 +101,26 @@ class Jobs:
         if stop and self._dialect.reasoning is not None:  # only the parser knows where reasoning ends
             rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
             params = replace(params, stop=())
+        if prefixes:
+            pinned = sorted(self._pinned(each, prompt.token_ids, tools, options) for each in prefixes)
+            context = replace(context, prefixes=tuple(each for each in pinned if each[0]))
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
         params = self._within_room(prompt.token_ids, params, request.token_limit, param, fit=fit)
         reading = encode_setup(ReaderSetup(parsing, rules)) if parsers else b""
-        return self._job(request, context, [prompt.token_ids], params, stop, reading)
+        return self._job(request, context, [prompt.token_ids], params, stop, reading, unenforced)
+
+    def _pinned(
+        self, prefix: CachedPrefix, prompt: list[int], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> tuple[int, float]:
+        """How many tokens of ``prompt`` a prefix has, and its seconds. A template that can't render it has no such
+        tokens."""
+        try:
+            messages = [Message.model_validate(message) for message in prefix.messages]
+            tokens = self.render(messages, tools, options, add_generation_prompt=False).token_ids
+        except (RequestError, ValidationError):
+            return 0, prefix.seconds
+        same = (at for at, (mine, other) in enumerate(zip(tokens, prompt, strict=False)) if mine != other)
+        return next(same, min(len(tokens), len(prompt))), prefix.seconds
 
     def text(self, request: CompletionRequest, context: RequestContext, *, fit: bool = False) -> Job:
         """The job of a text completion, which no parser reads. ``fit`` as in :meth:`chat`. Raises
@@ -103,7 +128,8 @@ class Jobs:
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
         params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
-        if (grammar := self._grammars.content(request)) is not None:
+        unenforced: list[str] = []
+        if (grammar := self._grammars.content(request, unenforced)) is not None:
             params = replace(params, structured_outputs=grammar)
         prompts: list[list[int] | EmbeddedPrompt] = [
             self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts
@@ -113,7 +139,7 @@ class Jobs:
             prompts = [embedded([from_base64(text)], self._model.info) for text in request.embeddings]
         for prompt in prompts:
             params = self._within_room(prompt, params, request.max_tokens, "max_tokens", fit=fit)
-        return self._job(request, context, prompts, params, params.stop)
+        return self._job(request, context, prompts, params, params.stop, unenforced=unenforced)
 
     def echo(self, request: CompletionRequest) -> list[str]:
         """The prompt of each choice as text."""
@@ -164,13 +190,14 @@ class Jobs:
         params: SamplingParams,
         stop: Sequence[str],
         reading: bytes = b"",
+        unenforced: Sequence[str] = (),
     ) -> Job:
         """The job, once prompts and parameters were checked against the engine."""
         input_processor = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
         for prompt in prompts:
             input_processor.check_prompt(prompt)
         own = replace(context, priority=request.priority, cache_salt=request.cache_salt)
-        return Job(own, prompts, input_processor.checked(params), reading, stop)
+        return Job(own, prompts, input_processor.checked(params), reading, stop, unenforced)
 
     def _within_room(
         self, prompt: list[int] | EmbeddedPrompt, params: SamplingParams, limit: int | None, param: str, *, fit: bool

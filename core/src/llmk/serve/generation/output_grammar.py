@@ -101,7 +101,7 @@ def _calls(calls: Calls, marker: Marker, *, free: bool) -> list[str]:
 def _content(grammar: GrammarParams) -> str:
     """A rule for text that matches a grammar of a request."""
     if grammar.kind == "lark":
-        return _START.sub("llmk_content", grammar.text, count=1)
+        return _START.sub("llmk_content", grammar.text.replace(f"\n{_TEXT}\n", "\n", 1), count=1)
     if grammar.kind == "choice":
         terms = " | ".join(json.dumps(text) for text in json.loads(grammar.text))
     elif grammar.kind == "regex":

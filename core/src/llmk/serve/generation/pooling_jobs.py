@@ -25,7 +25,7 @@ from llmk.serve.protocol.pooling import (
 )
 
 if TYPE_CHECKING:
-    from llmk.config.schema import LimitsSection
+    from llmk.config.limits_section import LimitsSection
     from llmk.engine.text.tokenizer import Tokenizer
     from llmk.engine.wire.engine_info import EngineInfo
     from llmk.planning.boot import Boot

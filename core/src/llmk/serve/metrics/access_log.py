@@ -73,8 +73,9 @@ class AccessLogMiddleware:
                 state["status"] = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = id
-                if ignored := state.get("ignored_fields"):
-                    headers["x-llmk-ignored-fields"] = ", ".join(ignored)
+                for name in ("ignored-fields", "unenforced"):
+                    if found := state.get(name.replace("-", "_")):
+                        headers[f"x-llmk-{name}"] = ", ".join(found)
             await send(message)
 
         self._metrics.http_in_flight.inc()

@@ -91,6 +91,11 @@ class SamplingFields(SamplingParamFields):
     )
     cache_salt: str = Field(default="", description="requests with different salts share no cached prefix")
     response_format: ResponseFormat | None = Field(default=None, description="what the content must be")
+    unenforceable: Literal["refuse", "warn"] | None = Field(
+        default=None,
+        description="schemas that can't be enforced are refused, or enforced without the keywords in the response's "
+        "header x-llmk-unenforced; the server's default is server.unenforceable, and 'refuse' for strict schemas",
+    )
     guided_json: dict[str, Any] | StrictBool | str | None = _OLD_NAME
     guided_regex: str | None = _OLD_NAME
     guided_choice: Entries[Text] | None = _OLD_NAME
@@ -111,6 +116,12 @@ class SamplingFields(SamplingParamFields):
             what = f"{' and '.join(found)} can't both be given; set one of them"
             raise RequestError(what, param=list(found)[-1])
         return next(iter(found.items()), None)
+
+    @property
+    def has_strict_format(self) -> bool:
+        """Whether ``response_format`` has a strict schema."""
+        form = self.response_format
+        return form is not None and form.json_schema is not None and form.json_schema.strict
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:

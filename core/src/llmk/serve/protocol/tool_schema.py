@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _SCHEMA = ("additionalProperties", "contains", "else", "if", "not", "propertyNames", "then", "unevaluatedProperties")
 _SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_NAMED_SCHEMAS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+NAMED_SCHEMAS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+"""Keywords whose values are schemas by name."""
 _TEXTS = ("$ref", "description", "format", "pattern", "title")
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
 _NUMBERS = ("maximum", "minimum", "multipleOf")
@@ -36,8 +37,8 @@ def fault(schema: Any, path: str = "", depth: int = 0) -> tuple[str, str] | None
         where = f"{path}.{key}"
         if (why := _keyword_fault(key, value)) is not None:
             return where, why
-        for place, inner in _inner(key, value):
-            if (found := fault(inner, where + place, depth + 1)) is not None:
+        for place, inner in inner_schemas(key, value):
+            if (found := fault(inner, where + _shown_place(place), depth + 1)) is not None:
                 return found
     return None
 
@@ -65,7 +66,7 @@ def _keyword_fault(key: str, value: Any) -> str | None:
         unknown = [one for one in types if not isinstance(one, str) or one not in TYPES]
         return f"{_shown(unknown[0])} is not a type; types are {', '.join(sorted(TYPES))}" if unknown else None
     wanted: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-        (_NAMED_SCHEMAS, lambda given: isinstance(given, dict), "an object"),
+        (NAMED_SCHEMAS, lambda given: isinstance(given, dict), "an object"),
         (_SCHEMAS, lambda given: isinstance(given, list) and bool(given), "a list that is not empty"),
         (("enum",), lambda given: isinstance(given, list), "a list"),
         (("required",), _is_names, "a list of names"),
@@ -79,14 +80,18 @@ def _keyword_fault(key: str, value: Any) -> str | None:
     return None
 
 
-def _inner(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas that are nested in a keyword's value, with their paths."""
-    if key in _NAMED_SCHEMAS:
-        yield from ((f".{name}", inner) for name, inner in value.items())
+def inner_schemas(key: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The schemas that are nested in a keyword's value, with their paths in it: a name, an index, or nothing."""
+    if key in NAMED_SCHEMAS:
+        yield from (((name,), inner) for name, inner in value.items())
     elif key in _SCHEMAS or (key == "items" and isinstance(value, list)):
-        yield from ((f"[{at}]", inner) for at, inner in enumerate(value))
+        yield from (((at,), inner) for at, inner in enumerate(value))
     elif key in _SCHEMA or key == "items":
-        yield "", value
+        yield (), value
+
+
+def _shown_place(place: tuple[str | int, ...]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
 
 
 def _is_names(value: Any) -> bool:

@@ -26,10 +26,6 @@ REFUSED_ITEMS: Mapping[str, str] = {
             "image_generation_call",
             "local_shell_call",
             "local_shell_call_output",
-            "mcp_approval_request",
-            "mcp_approval_response",
-            "mcp_call",
-            "mcp_list_tools",
             "program",
             "program_output",
             "shell_call",
@@ -152,6 +148,66 @@ class FunctionOutputItem(RequestModel):
     status: Status | None = None
 
 
+class McpListItem(RequestModel):
+    """The tools of an MCP server, as a response had them. They are listed again."""
+
+    type: Literal["mcp_list_tools"]
+    server_label: str
+    tools: Entries[dict[str, Any]]
+    error: str | None = None
+    id: ItemId | None = None
+    status: Status | None = None
+
+
+class McpCallItem(RequestModel):
+    """A call of a tool of an MCP server, with what it returned."""
+
+    type: Literal["mcp_call"]
+    server_label: str
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str
+    output: str | None = None
+    error: dict[str, Any] | str | None = None
+    approval_request_id: ItemId | None = None
+    id: ItemId | None = None
+    status: Status | Literal["calling", "failed"] | None = None
+
+    @property
+    def result(self) -> str:
+        """What the model gets to know."""
+        error = self.error if self.error is None or isinstance(self.error, str) else error_text(self.error)
+        return (self.output or "") if error is None else f"Error: {error}"
+
+
+class McpApprovalRequestItem(RequestModel):
+    """A call that needs the client's approval."""
+
+    type: Literal["mcp_approval_request"]
+    id: ItemId
+    server_label: str
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str
+    status: Status | None = None
+
+
+class McpApprovalResponseItem(RequestModel):
+    """The client's answer to it."""
+
+    type: Literal["mcp_approval_response"]
+    approval_request_id: ItemId
+    approve: bool
+    reason: str | None = None
+    id: ItemId | None = None
+    status: Status | None = None
+
+
+def error_text(error: Mapping[str, Any]) -> str:
+    """The message of a call's error."""
+    content = error.get("content")
+    texts = [part.get("text", "") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return str(error.get("message") or "\n".join(map(str, texts)))
+
+
 class ItemReference(RequestModel):
     """A stored item, by its id."""
 
@@ -174,6 +230,10 @@ _MODELS: Mapping[str, type[RequestModel]] = {
     "function_call": FunctionCallItem,
     "function_call_output": FunctionOutputItem,
     "item_reference": ItemReference,
+    "mcp_list_tools": McpListItem,
+    "mcp_call": McpCallItem,
+    "mcp_approval_request": McpApprovalRequestItem,
+    "mcp_approval_response": McpApprovalResponseItem,
 }
 ITEM_TYPES = tuple(_MODELS)
 
@@ -192,10 +252,17 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionOutputItem, Tag("function_call_output")]
-    | Annotated[ItemReference, Tag("item_reference")],
+    | Annotated[ItemReference, Tag("item_reference")]
+    | Annotated[McpListItem, Tag("mcp_list_tools")]
+    | Annotated[McpCallItem, Tag("mcp_call")]
+    | Annotated[McpApprovalRequestItem, Tag("mcp_approval_request")]
+    | Annotated[McpApprovalResponseItem, Tag("mcp_approval_response")],
     Discriminator(_kind),
     BeforeValidator(_check_kind),
 ]
 """An item of a request's ``input``."""
-Item = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
+PlainItem = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
+"""An item that is a part of messages."""
+McpItem = McpListItem | McpCallItem | McpApprovalRequestItem | McpApprovalResponseItem
+Item = PlainItem | McpItem
 """An item, after references were resolved."""

@@ -9,7 +9,19 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 from llmk.api import RequestError
-from llmk.serve.responses.items import FunctionCallItem, FunctionOutputItem, Item, MessageItem, ReasoningItem, joined
+from llmk.serve.responses.items import (
+    FunctionCallItem,
+    FunctionOutputItem,
+    Item,
+    McpApprovalRequestItem,
+    McpApprovalResponseItem,
+    McpCallItem,
+    McpListItem,
+    MessageItem,
+    PlainItem,
+    ReasoningItem,
+    joined,
+)
 
 _SEALED = "llmk1."
 """What encoded reasoning starts with."""
@@ -24,11 +36,33 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[st
     Raises:
         RequestError: for encoded reasoning that is not llmk's.
     """
-    first = list(takewhile(_instructs, items))
+    plain = list(_plain(items))
+    first = list(takewhile(_instructs, plain))
     texts = [instructions or "", *(joined(item.content) for item in first if isinstance(item, MessageItem))]
     system = "\n\n".join(text for text in texts if text)
     messages = [{"role": "system", "content": system}] if system else []
-    return messages + list(_turns(items[len(first) :]))
+    return messages + list(_turns(plain[len(first) :]))
+
+
+def _plain(items: Sequence[Item]) -> Iterator[PlainItem]:
+    """``items``, with calls of MCP servers' tools as those of functions. A call that was not approved returns that; one
+    without an answer is left out."""
+    asked = {item.id: item for item in items if isinstance(item, McpApprovalRequestItem)}
+    for at, item in enumerate(items):
+        if isinstance(item, McpCallItem):
+            yield from _called(f"mcp_{at}", item.name, item.arguments, item.result)
+        elif isinstance(item, McpApprovalResponseItem):
+            request = asked.get(item.approval_request_id)
+            if request is not None and not item.approve:
+                why = f": {item.reason}" if item.reason else "."
+                yield from _called(f"mcp_{at}", request.name, request.arguments, f"The user did not approve this{why}")
+        elif not isinstance(item, McpListItem | McpApprovalRequestItem):
+            yield item
+
+
+def _called(id: str, name: str, arguments: str, output: str) -> Iterator[PlainItem]:
+    yield FunctionCallItem(type="function_call", call_id=id, name=name, arguments=arguments)
+    yield FunctionOutputItem(type="function_call_output", call_id=id, output=output)
 
 
 def sealed(text: str) -> str:
@@ -52,7 +86,7 @@ def reasoning_text(item: ReasoningItem) -> str:
     raise RequestError("'encrypted_content' of a reasoning item was not made by llmk", param="input", hint=hint)
 
 
-def _turns(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
+def _turns(items: Sequence[PlainItem]) -> Iterator[dict[str, Any]]:
     answered = {item.call_id for item in items if isinstance(item, FunctionOutputItem)}
     turn = _Turn()
     for item in items:
@@ -74,12 +108,12 @@ class _Turn:
     def __init__(self) -> None:
         self._message: dict[str, Any] = {"role": "assistant"}
 
-    def takes(self, item: Item) -> bool:
+    def takes(self, item: PlainItem) -> bool:
         """Whether ``item`` belongs to this message: after calls all does, since their outputs must follow it."""
         message = self._message
         return "tool_calls" in message or "content" not in message or isinstance(item, FunctionCallItem)
 
-    def add(self, item: Item) -> None:
+    def add(self, item: PlainItem) -> None:
         """Adds an item of the assistant."""
         message = self._message
         if isinstance(item, ReasoningItem):
@@ -98,11 +132,11 @@ class _Turn:
             yield self._message
 
 
-def _instructs(item: Item) -> bool:
+def _instructs(item: PlainItem) -> bool:
     return isinstance(item, MessageItem) and item.role in ("system", "developer")
 
 
-def _broken(item: Item, answered: set[str]) -> bool:
+def _broken(item: PlainItem, answered: set[str]) -> bool:
     """Whether an item is a call that broke off, which the text after it repeats, and that has no output."""
     return isinstance(item, FunctionCallItem) and item.status == "incomplete" and item.call_id not in answered
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -15,7 +15,9 @@ from llmk.api import (
     ToolCallFailed,
     ToolCallStart,
 )
+from llmk.serve.responses.hosted import CallApproved, CallReturned, HostedEvent, HostedTool, ToolsListed
 from llmk.serve.responses.open_items import Entries, Json, OpenCall, OpenItem, OpenMessage, OpenReasoning
+from llmk.serve.responses.open_mcp_items import OpenApproval, OpenListing, OpenToolCall
 
 
 class Output:
@@ -25,24 +27,28 @@ class Output:
     incomplete item, and its text is part of a message. White space in front of a message's text is held back, and left
     out where no text follows: models separate reasoning and calls by it.
 
-    ``number`` is part of all ids.
+    Calls of ``hosted`` tools are closed when they have returned, or need approval. ``number`` is part of all ids.
     """
 
-    def __init__(self, number: str, *, encrypted: bool = False) -> None:
+    def __init__(self, number: str, *, encrypted: bool = False, hosted: Mapping[str, HostedTool] | None = None) -> None:
+        self._hosted = hosted or {}
         self.items: list[Json | None] = []
         self._number = number
         self._encrypted = encrypted
         self._current: OpenItem | None = None
-        self._calls: dict[int, OpenCall] = {}
+        self._calls: dict[int, OpenItem] = {}
+        self._running: dict[int, OpenToolCall] = {}
         self._blank = ""
         self._logprobs: Entries = []
 
-    def pass_on(self, event: Event) -> Iterator[Json]:
+    def pass_on(self, event: Event | HostedEvent) -> Iterator[Json]:
         """The events for ``event``."""
         if isinstance(event, TextDelta):
             yield from self._text(event.text)
             return
         self._blank = ""
+        if isinstance(event, ToolsListed | CallApproved | CallReturned):
+            yield from self._hosted_event(event)
         if isinstance(event, ReasoningDelta):
             if event.text:
                 yield from self._reasoning(event.text)
@@ -53,7 +59,11 @@ class Output:
                 yield from self._calls[event.index].added(event.text)
         elif isinstance(event, ToolCallEnd | ToolCallFailed):
             failed = isinstance(event, ToolCallFailed)
-            if (call := self._calls.pop(event.index, None)) is not None:
+            call = self._calls.pop(event.index, None)
+            if isinstance(call, OpenToolCall) and not failed:
+                self._running[event.index] = call
+                yield from call.written()
+            elif call is not None:
                 yield from self._closed(call, "incomplete" if failed else "completed")
             if isinstance(event, ToolCallFailed):
                 yield from self._text(event.text)
@@ -74,9 +84,9 @@ class Output:
             yield from self._open_message()
             if blank:
                 yield from self._added(blank)
-        for call in list(self._calls.values()):
+        for call in [*self._calls.values(), *self._running.values()]:
             yield from self._closed(call, "incomplete")
-        self._calls = {}
+        self._calls, self._running = {}, {}
         yield from self._close_current(status)
 
     @property
@@ -110,9 +120,34 @@ class Output:
 
     def _start(self, event: ToolCallStart) -> Iterator[Json]:
         yield from self._close_current("completed")
-        call_id = event.id or f"call_{self._number}{len(self.items):04x}"
-        call = self._calls[event.index] = OpenCall(self._id("fc"), len(self.items), call_id, event.name)
+        call: OpenItem
+        if (tool := self._hosted.get(event.name)) is None:
+            call_id = event.id or f"call_{self._number}{len(self.items):04x}"
+            call = OpenCall(self._id("fc"), len(self.items), call_id, event.name)
+        elif tool.asks:
+            call = OpenApproval(self._id("mcpr"), len(self.items), tool)
+        else:
+            call = OpenToolCall(self._id("mcp"), len(self.items), tool)
+        self._calls[event.index] = call
         yield from self._opened(call)
+
+    def _hosted_event(self, event: HostedEvent) -> Iterator[Json]:
+        yield from self._close_current("completed")
+        if isinstance(event, ToolsListed):
+            listing = OpenListing(self._id("mcpl"), len(self.items), event)
+            yield from self._opened(listing)
+            yield from self._closed(listing, "completed")
+        elif isinstance(event, CallApproved):
+            tool, request = HostedTool(event.call.label, event.call.name), event.call.request_id
+            call = self._running[event.index] = OpenToolCall(self._id("mcp"), len(self.items), tool, request)
+            yield from self._opened(call)
+            yield from call.added(event.call.arguments)
+            yield from call.written()
+        else:
+            call = self._running.pop(event.index)
+            for made in call.returned(event.result):
+                self.items[call.output_index] = made.get("item")
+                yield made
 
     def _open_message(self) -> Iterator[Json]:
         self._current = OpenMessage(self._id("msg"), len(self.items))

@@ -12,6 +12,7 @@ from msgspec import Raw
 from llmk.api import AnswerHead, Frame, TextDelta, ToolCallFailed
 from llmk.engine.wire.request import TokenLogprobs
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
+from llmk.serve.responses.hosted import HostedTool
 from llmk.serve.responses.open_items import Json, LogprobEntry
 from llmk.serve.responses.output import Output, joined
 
@@ -43,7 +44,7 @@ class ResponseRenderer:
     """Renders one response.
 
     ``echo`` has what it repeats of the request, as encoded JSON. With ``queued``, it starts as a background response
-    does. ``tokens`` renders log-probabilities, if they were requested.
+    does. ``tokens`` renders log-probabilities, if they were requested; ``hosted`` are the tools of MCP servers by name.
     """
 
     def __init__(
@@ -54,12 +55,13 @@ class ResponseRenderer:
         tokens: Tokens | None = None,
         encrypted: bool = False,
         queued: bool = False,
+        hosted: Mapping[str, HostedTool] | None = None,
     ) -> None:
         self._head = head
         self._echo = {name: Raw(text.encode()) for name, text in echo.items()}
         self._tokens = tokens
         self._queued = queued
-        self._output = Output(head.id, encrypted=encrypted)
+        self._output = Output(head.id, encrypted=encrypted, hosted=hosted)
         self._finish_reason: str | None = None
         self._opened = False
         self._whole: Json | None = None

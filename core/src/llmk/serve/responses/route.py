@@ -26,6 +26,8 @@ from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.protocol.base import Body
 from llmk.serve.responses import translation
 from llmk.serve.responses.items import InputItem, Item
+from llmk.serve.responses.mcp_client import McpTarget
+from llmk.serve.responses.mcp_tools import approved, check_labels, hosted_tools, unlisted
 from llmk.serve.responses.request import (
     ConversationRequest,
     ConversationUpdate,
@@ -34,6 +36,7 @@ from llmk.serve.responses.request import (
     ItemsRequest,
     ResponseRequest,
 )
+from llmk.serve.responses.tools import McpTool
 
 Json = dict[str, Any]
 
@@ -45,11 +48,20 @@ RESOLVED = ".resolved"
 
 
 class Resolved(msgspec.Struct):
-    """A request with the items before its own, and the ``stored`` items that it refers to, by id."""
+    """A request with the items before its own, the ``stored`` items that it refers to, by id, and the ``listed`` tools
+    of its MCP servers, by label.
+
+    If the response has an ``output`` already, it goes on after that: ``spent`` of its tokens were generated, and with
+    ``exhausted``, no more tools of servers are offered.
+    """
 
     request: msgspec.Raw
     history: list[msgspec.Raw] = []
     stored: dict[str, msgspec.Raw] = {}
+    listed: dict[str, list[Json]] = {}
+    output: list[msgspec.Raw] = []
+    spent: int = 0
+    exhausted: bool = False
 
 
 class References(msgspec.Struct, omit_defaults=True):
@@ -58,9 +70,15 @@ class References(msgspec.Struct, omit_defaults=True):
     previous_response_id: str | None = None
     conversation: str | None = None
     items: list[str] = []
+    servers: list[McpTarget] = []
+
+    @property
+    def are_stored(self) -> bool:
+        """Whether it refers to what is stored."""
+        return bool(self.previous_response_id or self.conversation or self.items)
 
     def __bool__(self) -> bool:
-        return bool(self.previous_response_id or self.conversation or self.items)
+        return self.are_stored or bool(self.servers)
 
 
 class _Route:
@@ -89,17 +107,22 @@ class _WithHistory(_Route):
         """The request for the model, or what it refers to."""
         request = self._request(body["request"] if self._resolved else body)
         items = translation.input_items(request)
-        wanted = References(request.previous_response_id, request.conversation_id, translation.references(items))
+        check_labels(request.tools)
+        targets = [tool.target for tool in request.tools if isinstance(tool, McpTool)]
+        named = translation.references(items)
+        wanted = References(request.previous_response_id, request.conversation_id, named, targets)
         if wanted and not self._resolved:
             return TranslatedRequest("info", {}, options={"references": msgspec.to_builtins(wanted)})
         history = translation.restored(body["history"]) if self._resolved else []
         stored = body["stored"] if self._resolved else {}
-        return self._translated(request, history, translation.resolved(items, stored))
+        return self._translated(request, history, translation.resolved(items, stored), body if self._resolved else {})
 
     def _request(self, body: Any) -> HistoryFields:
         raise NotImplementedError
 
-    def _translated(self, request: Any, history: Sequence[Item], items: Sequence[Item]) -> TranslatedRequest:
+    def _translated(
+        self, request: Any, history: Sequence[Item], items: Sequence[Item], resolved: Json
+    ) -> TranslatedRequest:
         raise NotImplementedError
 
 
@@ -110,8 +133,11 @@ class Respond(_WithHistory):
         return ResponseRequest.model_validate(body)
 
     def _translated(
-        self, request: ResponseRequest, history: Sequence[Item], items: Sequence[Item]
+        self, request: ResponseRequest, history: Sequence[Item], items: Sequence[Item], resolved: Json
     ) -> TranslatedRequest:
+        listed = resolved.get("listed", {})
+        if resolved.get("output"):
+            return _continued(request, history, items, resolved)
         kept = request.store or request.conversation is not None
         options = {
             "echo": {name: _text(value) for name, value in translation.echo(request).items()},
@@ -123,7 +149,29 @@ class Respond(_WithHistory):
             "previous": request.previous_response_id,
             "conversation": request.conversation_id,
         }
-        return TranslatedRequest("chat", translation.chat_body(request, history, items), request.stream, options)
+        if any(isinstance(tool, McpTool) for tool in request.tools):
+            options["hosted"] = {
+                "tools": msgspec.to_builtins(hosted_tools(request.tools, listed)),
+                "unlisted": unlisted(request.tools, [*history, *items]),
+                "approved": msgspec.to_builtins(approved(items, history, request.tools)),
+                "most_calls": request.max_tool_calls,
+            }
+        body = translation.chat_body(request, history, items, listed)
+        return TranslatedRequest("chat", body, request.stream, options)
+
+
+def _continued(
+    request: ResponseRequest, history: Sequence[Item], items: Sequence[Item], resolved: Json
+) -> TranslatedRequest:
+    """The next turn of a response. What had to be called has been."""
+    changes: Json = {"tool_choice": "auto"} if request.tool_choice != "none" else {}
+    if resolved["exhausted"]:
+        changes["tools"] = [tool for tool in request.tools if not isinstance(tool, McpTool)]
+    if request.max_output_tokens is not None:
+        changes["max_output_tokens"] = max(1, request.max_output_tokens - resolved["spent"])
+    own = [*items, *translation.restored(resolved["output"])]
+    body = translation.chat_body(request.model_copy(update=changes), history, own, resolved["listed"])
+    return TranslatedRequest("chat", body, request.stream)
 
 
 class CountTokens(_WithHistory):
@@ -133,9 +181,10 @@ class CountTokens(_WithHistory):
         return InputTokensRequest.model_validate(body)
 
     def _translated(
-        self, request: InputTokensRequest, history: Sequence[Item], items: Sequence[Item]
+        self, request: InputTokensRequest, history: Sequence[Item], items: Sequence[Item], resolved: Json
     ) -> TranslatedRequest:
-        return TranslatedRequest("tokenize", translation.tokenize_body(request, history, items))
+        listed = resolved.get("listed", {})
+        return TranslatedRequest("tokenize", translation.tokenize_body(request, history, items, listed))
 
     def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: ServedModelInfo) -> Any:
         """The count, or what the request refers to."""

@@ -15,9 +15,11 @@ from llmk.serve.responses.items import (
     InputItem,
     Item,
     ItemReference,
+    McpItem,
     MessageItem,
     ReasoningItem,
 )
+from llmk.serve.responses.mcp_tools import offered
 from llmk.serve.responses.messages import messages_of
 from llmk.serve.responses.request import ENCRYPTED, PASSED, HistoryFields, InputTokensRequest, ResponseRequest
 from llmk.serve.responses.tools import chat_choice
@@ -68,9 +70,12 @@ def restored(stored: Sequence[Any]) -> list[Item]:
     return [item for item in items if not isinstance(item, ItemReference)]
 
 
-def chat_body(request: ResponseRequest, history: Sequence[Item], items: Sequence[Item]) -> Json:
-    """The body of the chat completion for ``request``, whose own items are ``items``."""
-    body = _prompt_fields(request, history, items)
+def chat_body(
+    request: ResponseRequest, history: Sequence[Item], items: Sequence[Item], listed: Mapping[str, Sequence[Json]]
+) -> Json:
+    """The body of the chat completion for ``request``, whose own items are ``items``. ``listed`` are the tools of its
+    MCP servers by their labels."""
+    body = _prompt_fields(request, history, items, listed)
     given = request.model_fields_set
     body |= {name: _plain(getattr(request, name)) for name in PASSED if name in given}
     if request.max_output_tokens is not None:
@@ -80,23 +85,27 @@ def chat_body(request: ResponseRequest, history: Sequence[Item], items: Sequence
     return body
 
 
-def tokenize_body(request: InputTokensRequest, history: Sequence[Item], items: Sequence[Item]) -> Json:
+def tokenize_body(
+    request: InputTokensRequest, history: Sequence[Item], items: Sequence[Item], listed: Mapping[str, Sequence[Json]]
+) -> Json:
     """The body of ``/tokenize`` that counts the tokens of ``request``."""
-    body = _prompt_fields(request, history, items)
+    body = _prompt_fields(request, history, items, listed)
     tools = [] if body.pop("tool_choice", "auto") == "none" else body.pop("tools", [])
     kept = ("model", "messages", "chat_template_kwargs")
     return {"tools": tools} | {name: value for name, value in body.items() if name in kept}
 
 
-def _prompt_fields(request: HistoryFields, history: Sequence[Item], items: Sequence[Item]) -> Json:
+def _prompt_fields(
+    request: HistoryFields, history: Sequence[Item], items: Sequence[Item], listed: Mapping[str, Sequence[Json]]
+) -> Json:
     """The fields that both kinds of request have."""
     body: Json = {"messages": messages_of([*history, *items], request.instructions)}
     if request.model is not None:
         body["model"] = request.model
     if request.chat_template_kwargs:
         body["chat_template_kwargs"] = request.chat_template_kwargs
-    if request.tools:
-        body["tools"] = [tool.chat for tool in request.tools]
+    if tools := offered(request.tools, listed):
+        body["tools"] = tools
         body["tool_choice"] = chat_choice(request.tool_choice)
         body["parallel_tool_calls"] = request.parallel_tool_calls
     elif request.tool_choice not in ("auto", "none"):
@@ -150,8 +159,22 @@ def wants_encrypted(request: ResponseRequest) -> bool:
 
 
 def normal(items: Sequence[Item], number: str) -> list[Json]:
-    """Items as they are stored and listed: with all of OpenAI's fields, and ids that have ``number``."""
-    return [_normal(item, f"{number}i{at:04x}") for at, item in enumerate(items)]
+    """Items as they are stored and listed: with all of OpenAI's fields, and ids that have ``number``. What answers a
+    request for approval among them has its new id."""
+    found = [_normal(item, f"{number}i{at:04x}") for at, item in enumerate(items)]
+    new = {old.id: item["id"] for old, item in zip(items, found, strict=True) if old.type == "mcp_approval_request"}
+    for item in found:
+        if (request := item.get("approval_request_id")) in new:
+            item["approval_request_id"] = new[request]
+    return found
+
+
+_MCP_IDS = {
+    "mcp_list_tools": "mcpl",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+}
 
 
 def _normal(item: Item, number: str) -> Json:
@@ -162,6 +185,8 @@ def _normal(item: Item, number: str) -> Json:
         start, body = "rs", item.model_dump(exclude={"id", "type", "status"}, exclude_none=True)
     elif isinstance(item, FunctionCallItem):
         start, body = "fc", item.model_dump(exclude={"id", "type", "status"})
+    elif isinstance(item, McpItem):
+        start, body = _MCP_IDS[item.type], item.model_dump(exclude={"id", "type", "status"})
     else:
         start, body = "fco", {"call_id": item.call_id, "output": _function_output(item)}
     return {"id": f"{start}_{number}", "type": item.type, **body, "status": item.status or "completed"}

@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from llmk.api import AnswerHead, Frame, RequestError
 from llmk.serve import history
 from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
+from llmk.serve.hosted_turns import HostedTurns
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.disconnects import ClientGone, while_connected
 from llmk.serve.http.errors import CLIENT_GONE, ShuttingDown
@@ -24,6 +25,7 @@ from llmk.serve.http.json_response import JsonResponse, named_event
 from llmk.serve.http.openapi import body
 from llmk.serve.responses import stored
 from llmk.serve.responses.background import BackgroundRun
+from llmk.serve.responses.hosted import HostedTool
 from llmk.serve.responses.open_items import Json
 from llmk.serve.responses.renderer import ResponseRenderer
 from llmk.serve.responses.request import InputTokensRequest, ResponseRequest
@@ -56,9 +58,9 @@ _STOPPED = {"code": "server_error", "message": "the server that made this respon
 @router.post("", openapi_extra=body(ResponseRequest))
 async def create(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Responds to items, or continues a response or conversation."""
-    made: Generation = await history.prepare(service, RESPOND, request, uuid.uuid4().hex)
-    response = _Response(service, tenant_of(request.scope), made)
-    if made.options["background"]:
+    prepared = await history.prepare(service, RESPOND, request, uuid.uuid4().hex)
+    response = _Response(service, tenant_of(request.scope), prepared)
+    if prepared.made.options["background"]:
         return await response.in_background(request)
     return response.in_foreground(request)
 
@@ -66,7 +68,7 @@ async def create(request: Request, service: Annotated[Service, Depends(service)]
 @router.post("/input_tokens", openapi_extra=body(InputTokensRequest))
 async def input_tokens(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Counts the tokens of a prompt."""
-    made: Rendered = await history.prepare(service, COUNT, request, uuid.uuid4().hex)
+    made: Rendered = (await history.prepare(service, COUNT, request, uuid.uuid4().hex)).made
     return Response(made.body, media_type="application/json")
 
 
@@ -116,7 +118,8 @@ async def input_items(id: str, request: Request, service: Annotated[Service, Dep
 class _Response:
     """A response that is being made, and what is stored of it."""
 
-    def __init__(self, service: Service, tenant: str, made: Generation) -> None:
+    def __init__(self, service: Service, tenant: str, prepared: history.Prepared) -> None:
+        made: Generation = prepared.made
         options = made.options
         self._service = service
         self._tenant = tenant
@@ -133,7 +136,12 @@ class _Response:
             tokens=service.engine.tokenizer if made.logprobs else None,
             encrypted=options["encrypted"],
             queued=options["background"],
+            hosted=msgspec.convert(options.get("hosted", {}).get("tools", {}), dict[str, HostedTool]),
         )
+        self._turns: HostedTurns | None = None
+        if "hosted" in options and prepared.resolved is not None:
+            given = prepared.resolved, prepared.servers, prepared.errors
+            self._turns = HostedTurns(service, made, self._renderer, *given)
 
     def in_foreground(self, request: Request) -> Response:
         """The response, as long as its client is connected."""
@@ -147,6 +155,7 @@ class _Response:
             stream=self._made.stream,
             form=form,
             before_end=self._save if self._stores or self._made.options["conversation"] else None,
+            deltas=self._turns.deltas if self._turns else None,
         )
 
     async def in_background(self, request: Request) -> Response:
@@ -165,7 +174,9 @@ class _Response:
             stored.put_response(to, self._tenant, self._id, response, turn)
 
         await service.storage.run(save, self._tenant)
-        service.background.start(self._id, run, deltas_of(service, job, run.usage, request.scope))
+        scope, turns = request.scope, self._turns
+        deltas = turns.deltas(run.usage, scope) if turns else deltas_of(service, job, run.usage, scope)
+        service.background.start(self._id, run, deltas)
         return _Events(service, run.follow(-1)) if self._made.stream else JsonResponse(queued)
 
     async def _save(self, usage: Usage) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmk.api import RequestError
-from llmk.config.schema import LimitsSection
+from llmk.config.limits_section import LimitsSection
 from llmk.engine.text.input_processor import check_length
 from llmk.engine.wire.sampling_params import SamplingParams
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from llmk.api import RequestError, TranslatedRequest
+from llmk.api import CachedPrefix, RequestError, TranslatedRequest
 from llmk.config import logs
 from llmk.engine.text.input_processor import check_head
 from llmk.engine.text.tokenizer import Tokenizer
@@ -60,8 +60,8 @@ from llmk.serve.workers.served_model import ServedModel
 MAKER, ENTRY = f"{__name__}:make", f"{__name__}:run"
 GROWTH = 16 << 20
 """A worker that took so many bytes more than at its start ends, so that they are given back."""
-_MOST_IGNORED, _LONGEST_NAME = 20, 64
-"""Limits of the names of ignored fields, and of the characters of each, that a response has."""
+_MOST_NAMES, _LONGEST_NAME = 20, 64
+"""Limits of the names that a response's header has, and of the characters of each."""
 _MOST_TEXT = 2000
 """Characters of an error's message: it may quote what was sent."""
 _FIRST = (
@@ -132,7 +132,8 @@ class RequestPreparer:
             route = CORE_ROUTES.get(name) or self._served.routes[name]
             wanted = translated(route, body, work.headers)
             body = self._body_of(wanted, work)
-            options = {"fit": True} if wanted.fit_max_tokens else {}
+            options: dict[str, Any] = {"fit": True} if wanted.fit_max_tokens else {}
+            options |= {"prefixes": wanted.prefixes} if wanted.prefixes else {}
             made = self._made(wanted.kind, work, body, **options) if wanted.kind != "info" else None
             return self._converted(route, wanted, made)
         except ValidationError as error:
@@ -157,7 +158,7 @@ class RequestPreparer:
             body["chat_template_kwargs"] = {**switches, **body.get("chat_template_kwargs", {})}
         return body
 
-    def _made(self, kind: str, work: Work, body: Any, **options: bool) -> Admitted:
+    def _made(self, kind: str, work: Work, body: Any, **options: Any) -> Admitted:
         if kind == INVOCATION:
             kind = "chat" if isinstance(body, dict) and "messages" in body else "text"
         schema, make = _KINDS[kind]
@@ -171,7 +172,7 @@ class RequestPreparer:
         errors.check_model(model, self._served.model_name, adapters)
         context = replace(work.context, adapter=model) if model in adapters else work.context
         made = make(self._builder_for(work), request, context, **options)
-        made.ignored = [quote(name[:_LONGEST_NAME]) for name in list(dict.fromkeys(ignored or ()))[:_MOST_IGNORED]]
+        made.ignored = _quoted(ignored or ())
         return made
 
     def _converted(self, route: PluginRoute, wanted: TranslatedRequest, made: Admitted | None) -> Prepared:
@@ -217,7 +218,7 @@ class _RequestBuilder:
         self._boot = served.boot
         self._limits = served.limits
         self._model = _Model(served.tokenizer, served.default_params, info)
-        self._jobs = Jobs(self._model, served.dialect, served.grammars)
+        self._jobs = Jobs(self._model, served.dialect, served.grammars, weakens=served.weakens)
 
     def of(self, info: EngineInfo) -> _RequestBuilder:
         """The builder, with the information about the engine updated."""
@@ -227,9 +228,17 @@ class _RequestBuilder:
     def wish(self, thinking: bool | str) -> dict[str, Any]:
         return self._jobs.template.wish(thinking)
 
-    def chat(self, request: ChatRequest, context: RequestContext, *, fit: bool = False) -> Generation:
+    def chat(
+        self,
+        request: ChatRequest,
+        context: RequestContext,
+        *,
+        fit: bool = False,
+        prefixes: Sequence[CachedPrefix] = (),
+    ) -> Generation:
         self._check_processors(request)
-        made = self._generation(self._jobs.chat(request, context, fit=fit), request, logprobs=request.logprobs)
+        job = self._jobs.chat(request, context, fit=fit, prefixes=prefixes)
+        made = self._generation(job, request, logprobs=request.logprobs)
         made.chat = True
         return made
 
@@ -328,7 +337,13 @@ def _generation(job: Job, request: SamplingFields, *, logprobs: bool) -> Generat
         continuous_usage=request.continuous_usage,
         logprobs=logprobs,
         stop=list(job.stop),
+        unenforced=_quoted(job.unenforced),
     )
+
+
+def _quoted(names: Sequence[str]) -> list[str]:
+    """Names that clients sent, for a header."""
+    return [quote(name[:_LONGEST_NAME]) for name in list(dict.fromkeys(names))[:_MOST_NAMES]]
 
 
 def _object(message: str, status: int, param: str | None, code: str | None) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     """A request for the engine. ``prompts`` are packed, and ``embeddings`` are those of each; empty: none has
     any. The other fields are those of :class:`~llmk.serve.generation.choice_deltas.Job`, and options for rendering the
     response; ``options`` are those of a plugin's route. ``chat``: the request is a chat, not a text to continue.
-    ``ignored`` are the names of unknown fields.
+    ``ignored`` are the names of unknown fields, ``unenforced`` the keywords of schemas that are not enforced.
     """
 
     context: RequestContext
@@ -84,6 +84,7 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     options: dict[str, Any] = {}
     chat: bool = False
     ignored: list[str] = []
+    unenforced: list[str] = []
 
     def job(self) -> Job:
         """What is to be generated."""

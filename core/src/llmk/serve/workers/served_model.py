@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmk.api import ServedModelInfo
 from llmk.config import logs
-from llmk.config.schema import LimitsSection
+from llmk.config.limits_section import LimitsSection
 from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import default_params
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
@@ -37,6 +37,8 @@ class ServedModel:
     adapters: tuple[str, ...] = ()
     routes: Mapping[str, PluginRoute] = field(default_factory=dict)
     created: int = 0
+    weakens: bool = False
+    """Whether requests that don't say it get schemas weakened that can't be enforced."""
 
     def describe(self) -> ServedModelInfo:
         """What routes of plugins get to know of the model."""
@@ -65,4 +67,5 @@ def make(given: bytes) -> ServedModel:
         default_params=default_params(boot.checkpoint.generation_config),
         limits=config.limits,
         boot=boot,
+        weakens=config.server.unenforceable == "warn",
     )

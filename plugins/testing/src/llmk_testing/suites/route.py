@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, get_args
 
@@ -61,6 +61,7 @@ class _Delta:
 class _Counts:
     prompt_tokens: int = 3
     cached_tokens: int = 1
+    pinned_tokens: Mapping[float, int] = field(default_factory=dict)
     completion_tokens: int = 9
     reasoning_tokens: int = 2
 
