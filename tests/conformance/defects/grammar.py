@@ -120,6 +120,16 @@ class AnyForced(Changed):
         return self.output.forced() or [ord("a")]
 
 
+class Shuffled(Changed):
+    """Gives each output the mask of another."""
+
+    @staticmethod
+    def fill_all(rows: Sequence[tuple[Shuffled, memoryview]]) -> None:
+        outputs = [output for output, _ in rows]
+        for output, (_, bits) in zip([*outputs[1:], outputs[0]], rows, strict=True):
+            output.fill(bits)
+
+
 def _with(kind: type[Changed]) -> type[Good]:
     return type(f"{kind.__name__}Compiler", (Good,), {"output": kind, "__module__": __name__})
 
@@ -151,10 +161,10 @@ class Lenient(Good):
         try:
             return super().compile(kind, text)
         except RequestError as error:
-            unknown = "Unimplemented keys: "
-            if not error.message.startswith(unknown):
+            unknown = " can't be enforced"
+            if not error.message.endswith(unknown):
                 raise
-            left_out = json.loads(error.message.removeprefix(unknown))
+            left_out = error.message.removesuffix(unknown).split(", ")
             return self.compile(kind, json.dumps({k: v for k, v in json.loads(text).items() if k not in left_out}))
 
 
@@ -197,6 +207,7 @@ class Unlimited(Good):
 NoEndCompiler, EarlyEndCompiler, OneEndCompiler = map(_with, (NoEnd, EarlyEnd, OneEnd))
 NoRollbackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, RollbackOverEnd))
 ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyond, AnyForced))
+ShuffledCompiler = _with(Shuffled)
 
 DEFECTS = (
     Defect("no-end", "the output can't be ended", NoEndCompiler, "may end"),
@@ -207,6 +218,7 @@ DEFECTS = (
     Defect("reversed", "bits of a word are in another order", ReversedCompiler, "texts that match"),
     Defect("beyond", "a bit behind the vocabulary is set", BeyondCompiler, "of the vocabulary alone"),
     Defect("any-forced", "a token is forced where there is a choice", AnyForcedCompiler, "forced"),
+    Defect("shuffled", "masks filled together are those of other outputs", ShuffledCompiler, "filled together"),
     Defect("sharing", "all outputs of a grammar have one state", Sharing, "don't depend on each other"),
     Defect("special", "special tokens stand for the text that spells them", Special, "that end the output"),
     Defect("lenient", "keywords that can't be enforced are ignored", Lenient, "can't be enforced"),

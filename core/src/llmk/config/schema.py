@@ -163,7 +163,7 @@ class SchedulerSection(Section):
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
     target_inter_token_ms: Annotated[float, Field(ge=0)] = Field(
         default=0.0,
-        description="Milliseconds between tokens that prompts may cause. 0: 50 by long prompts, any by others.",
+        description="Milliseconds between tokens that prompts may cause. 0: 30 by long prompts, any by others.",
     )
     max_slowdown: Annotated[float, Field(ge=0)] = Field(
         default=4.0,

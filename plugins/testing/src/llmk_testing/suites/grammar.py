@@ -85,6 +85,7 @@ def cases(spec: GrammarSpec, bench: Bench) -> Iterator[Case]:
     yield case("a mask is of the vocabulary alone, without tokens that have no text", check_words)
     yield case("tokens that are taken back leave no trace", check_rollback)
     yield case("outputs of a grammar don't depend on each other", check_apart)
+    yield case("masks that are filled together are those that are filled one by one", check_together)
     yield case("forced tokens are allowed, and nothing else is", check_forced)
     yield case("invalid texts are refused with RequestError", check_invalid)
     yield case("what matches nothing is refused with RequestError", check_nothing)
@@ -262,6 +263,26 @@ def check_apart(tried: Tried) -> None:
         after = tried.words.mask(first)
         other.accept(ids)
         assert tried.words.mask(first) == after, f"an output of {_shown(example)} goes on with another"
+
+
+def check_together(tried: Tried) -> None:
+    """Of outputs of all examples, at different places of them, one that has ended among them."""
+    outputs: list[Grammar] = []
+    for example, compiled in tried.compiled():
+        ids = tried.words.encode(example["matches"][0])
+        for length in (0, 1, len(ids)):
+            outputs.append(compiled.start(tried.words.ends))
+            outputs[-1].accept(ids[:length])
+    outputs[-1].accept([max(tried.words.ends)])
+    kinds = {type(output) for output in outputs if hasattr(type(output), "fill_all")}
+    for kind in kinds:
+        same = [output for output in outputs if type(output) is kind]
+        rows = [(output, memoryview(array("i", [0] * -(-tried.words.size // 32)))) for output in same]
+        kind.fill_all(rows)
+        for number, (output, bits) in enumerate(rows):
+            alone = array("i", [0] * len(bits))
+            output.fill(memoryview(alone))
+            assert bits.tobytes() == alone.tobytes(), f"mask {number} of {len(rows)} is another one when filled alone"
 
 
 def check_forced(tried: Tried) -> None:
