@@ -38,7 +38,7 @@ def client(make_service: Callable[..., Service], tools: ToolServer) -> Iterator[
     tools.calls.clear()
     tools.headers.clear()
     servers = {
-        "test": McpServer(url=tools.url, headers={"x-key": "secret"}, seconds=2),
+        "test": McpServer(url=tools.url, headers={"X-Key": "secret"}, seconds=2),
         "dead": McpServer(url="http://127.0.0.1:9/mcp", seconds=2),
     }
     with TestClient(create_app(make_service(mcp=servers)), base_url="http://localhost") as client:
@@ -69,6 +69,16 @@ def events(client: TestClient, **body: Any) -> list[dict[str, Any]]:
 
 def kinds(response: dict[str, Any]) -> list[str]:
     return [item["type"] for item in response["output"]]
+
+
+def test_tools_are_listed_once_for_several_requests(
+    client: TestClient, engine: ScriptedEngine, tools: ToolServer
+) -> None:
+    engine.scripts = ["One.", "Two."]
+    post(client, tools=[tool()])
+    first = len(tools.headers)
+    post(client, tools=[tool()])
+    assert len(tools.headers) == first > 0
 
 
 def test_the_model_goes_on_after_its_calls(client: TestClient, engine: ScriptedEngine, tools: ToolServer) -> None:

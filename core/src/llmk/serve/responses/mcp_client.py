@@ -87,7 +87,8 @@ class McpServers:
         """The tools of a server, as its protocol has them. Raises :class:`~llmk.api.RequestError`, and
         :class:`McpFailed`."""
         name = self.find(target)
-        own = bool(self._headers(name, target).keys() - self._servers[name].headers.keys())
+        operators = {header.lower() for header in self._servers[name].headers}
+        own = bool(self._headers(name, target).keys() - operators)
         kept = self._listed.get(name)
         if kept is not None and not own and time.monotonic() - kept[0] < KEPT_SECONDS:
             return kept[1]
