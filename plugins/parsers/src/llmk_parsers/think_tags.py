@@ -37,7 +37,7 @@ class ThinkTags(Machine):
     TRIM: ClassVar[bool] = False
     """Whether a line break before the closing tag belongs to the tag."""
     STRIP: ClassVar[bool] = False
-    """Whether white space at the end of a block is dropped."""
+    """Whether white space at the end of a block is dropped, if a tag or a call ends it rather than the text's end."""
     LEAD: ClassVar[str] = ""
     """Characters that are dropped from the start of the content after a block."""
     CALLS: ClassVar[tuple[tuple[str, str], ...]] = _CALLS
@@ -92,6 +92,9 @@ class ThinkTags(Machine):
             self._enter(self._call)
         elif self._ended:
             self._end_thought()
+            if not self._fresh and (rest := "".join(self._blank)):
+                self._out.append(ReasoningDelta(rest))
+                self._blank.clear()
         return bool(marker)
 
     def _content(self) -> bool:
