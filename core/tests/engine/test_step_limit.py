@@ -156,6 +156,21 @@ def test_rows_that_cost_more_than_tokens_of_prompts_are_limited_by_what_they_cos
     assert limit.prompt_tokens(1, 8192) > 200
 
 
+def test_rows_whose_contexts_grow_are_limited_while_there_are_prompts():
+    """Choices of a long prompt cost more than rows did before, and no step of theirs is without prompts for long."""
+    limit = StepLimit(1.5)
+    for _ in range(50):
+        limit.take(1, 0, 0.010)
+        limit.take(11, 0, 0.012)
+        limit.take(2, 100, 0.0152)
+    assert (limit.rows(64), limit.prompt_tokens(1, 64)) == (26, 64), "before they grow"
+    for _ in range(200):
+        rows = limit.rows(64, 0.5)
+        limit.take(rows, 2, 0.010 + 0.001 * (rows - 1) + 0.0001)
+    assert limit.rows(64, 0.5) <= 4
+    assert limit.prompt_tokens(rows, 64) > 16, "what tokens cost has hardly changed"
+
+
 def test_tenants_are_remembered_for_a_while_and_no_longer():
     tenants = Tenants()
     tenants.enter("a")

@@ -45,8 +45,19 @@ class StepLimit:
         elif short and not prompt_tokens:
             self._per_row = _blended(self._per_row, max(0.0, seconds - short) / (rows - 1))
         elif short:
-            added = max(0.0, seconds - short - self._per_row * max(0, rows - 1))
-            self._per_token = _blended(self._per_token, added / prompt_tokens)
+            self._take_mixed(max(0, rows - 1), prompt_tokens, max(0.0, seconds - short))
+
+    def _take_mixed(self, rows: int, prompt_tokens: int, added: float) -> None:
+        """Takes note of what further rows and tokens of prompts added together. Each is corrected by its share of what
+        was expected, since for as long as there are prompts no step has rows alone."""
+        of_rows, of_tokens = self._per_row * rows, self._per_token * prompt_tokens
+        if not self._per_token or not of_rows:
+            self._per_token = _blended(self._per_token, max(0.0, added - of_rows) / prompt_tokens)
+            return
+        expected = of_rows + of_tokens
+        error = min(added / expected, _ODD) - 1
+        self._per_row *= 1 + _WEIGHT * error * of_rows / expected
+        self._per_token *= 1 + _WEIGHT * error * of_tokens / expected
 
     def rows(self, most: int, share: float = 1.0) -> int:
         """Rows that may decode in the next step, of ``most``: as many as take this share of the time that there is."""
