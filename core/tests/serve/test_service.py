@@ -7,17 +7,21 @@ import hashlib
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from scripted import ScriptedEngine
 from sse import events
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from llmk.api import ContextLengthExceeded, EngineDead, Overloaded, QueueTimeout, RequestTimeout
 from llmk.engine.wire.engine_info import Outage
 from llmk.serve.app import create_app
+from llmk.serve.http.openapi import DocumentRoute
 from llmk.serve.service import Service
 
 CHAT = "/v1/chat/completions"
@@ -66,6 +70,26 @@ def test_the_schema_is_shown(client: TestClient) -> None:
     names = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
     assert {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest", "PinRequest"} <= names
     assert names <= set(schema["components"]["schemas"])
+    assert client.get("/openapi.json").json() == schema
+
+
+def test_the_schema_is_built_once_and_not_by_the_thread_that_serves() -> None:
+    """It takes a quarter of a second, in which nothing would be answered."""
+    builders = []
+
+    class App(FastAPI):
+        def openapi(self) -> dict[str, Any]:
+            builders.append(threading.get_ident())
+            return {"paths": {}}
+
+    async def get_twice() -> list[bytes]:
+        route = DocumentRoute(App())
+        got = await asyncio.gather(*(route.get(Request({"type": "http"})) for _ in range(2)))
+        return [bytes(response.body) for response in got]
+
+    assert asyncio.run(get_twice()) == [b'{"paths": {}}'] * 2
+    assert len(builders) == 1
+    assert builders[0] != threading.get_ident()
 
 
 def test_health_reports_the_state_of_the_engine(client: TestClient, engine: ScriptedEngine) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from llmk.api import RouteSpec
 from llmk.serve.http.auth import OPEN_PATHS
@@ -116,6 +121,25 @@ def install(app: FastAPI, *bodies: type[Body], with_keys: bool, plugins: Sequenc
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
+    app.router.routes.insert(0, Route(str(app.openapi_url), DocumentRoute(app).get, include_in_schema=False))
+
+
+class DocumentRoute:
+    """``/openapi.json``. A thread builds it when it is first requested, since that takes a quarter of a second in which
+    nothing else would be answered, and it is kept as it is sent."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._built: asyncio.Future[bytes] | None = None
+
+    async def get(self, request: Request) -> Response:
+        """The document."""
+        if self._built is None:
+            self._built = asyncio.ensure_future(asyncio.to_thread(self._build))
+        return Response(await asyncio.shield(self._built), media_type=_JSON)
+
+    def _build(self) -> bytes:
+        return json.dumps(self._app.openapi(), ensure_ascii=False).encode()
 
 
 def complete(
