@@ -165,8 +165,8 @@ def test_debug_shows_the_plugins_own_traceback(environment: Environment, tmp_pat
 
 def test_disabled_plugin_is_not_imported_and_no_warning(environment: Environment, tmp_path: Path) -> None:
     (tmp_path / "llmk.toml").write_text(
-        '[plugins]\ndisable = ["fixture-broken", "raises", "future", "fixture-rival"]\n'
-    )
+        '[plugins]\ndisable = ["fixture-broken", "raises", "future", "fixture-rival"]\n[model]\ndtype = "float32"\n'
+    )  # float32, as some processors warn of bfloat16
     listed = environment.llmk("plugins", "--json", cwd=tmp_path)
     states = {plugin["distribution"]: plugin["state"] for plugin in json.loads(listed.stdout)}
     assert {states[name] for name in ("fixture-broken", "fixture-raises", "fixture-future", "fixture-rival")} == {
