@@ -15,7 +15,7 @@ from llmk import __version__
 from llmk.cli import main as module
 from llmk.cli.main import COMMANDS, main
 
-HELP_SECONDS, PLUGINS_SECONDS = 0.3, 0.5
+BARE = "import pydantic, importlib.metadata; pydantic.BaseModel, list(importlib.metadata.entry_points())"
 RUN = "import sys; from llmk.cli.main import main; sys.exit(main())"
 
 
@@ -163,25 +163,24 @@ def test_reader_that_goes_away_is_no_error() -> None:
     assert (process.returncode, error) == (141, b"")
 
 
-def seconds(*arguments: str) -> float:
-    """Processor time of a command, the least of several runs: the wall time of an idle machine, also on a busy one."""
+def seconds(program: str, *arguments: str) -> float:
+    """Processor time of a program, the least of several runs: the wall time of an idle machine, also on a busy one."""
 
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, "-c", RUN, *arguments], check=True, capture_output=True, text=True)
-        assert "reference" in done.stdout or "usage: llmk" in done.stdout
+        subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     return min(once() for _ in range(3))
 
 
-def test_help_is_quick() -> None:
-    assert seconds("--help") < HELP_SECONDS
-
-
-def test_listing_plugins_is_quick() -> None:
-    assert seconds("plugins") < PLUGINS_SECONDS
+def test_help_and_plugins_are_quick() -> None:
+    """Compared with the libraries that listing plugins needs at least, since machines differ. Where this was written,
+    they take 0.05 and 0.45 s, and the libraries 0.12."""
+    bare = seconds(BARE)
+    assert seconds(RUN, "--help") < bare
+    assert seconds(RUN, "plugins") < 6 * bare
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
