@@ -99,6 +99,7 @@ assert torch.empty is not None
 NOTED = """
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from triton.runtime._async_compile import active_mode
 from llmk.config import load
@@ -106,7 +107,7 @@ from llmk.engine.execution import build, warmup
 from llmk.planning.boot import boot as start
 from llmk_cuda.compiling import _Unlaunched, _Zeros
 
-noted, runs = [], []
+noted, names, runs = [], [], []
 
 class Counted(_Unlaunched):
     def run(self, *arguments):
@@ -122,6 +123,7 @@ class Noting:
 
     def submit(self, key, compile, keep):
         noted.append(key)
+        names.extend(cell.cell_contents.__name__ for cell in compile.__closure__ if hasattr(cell.cell_contents, "arg_names"))
         keep(kernel := Counted())
         return kernel
 
@@ -137,16 +139,27 @@ class Here:
 sys.modules["here"] = SimpleNamespace(Here=Here)
 options = {{"dtype": "bfloat16", "max_model_len": 128, "load_format": "dummy"}}
 settings = {{"model.path": {folder!r}, **{{f"model.{{name}}": value for name, value in options.items()}}}}
-limits = {{"scheduler.max_num_batched_tokens": 96, "scheduler.max_num_seqs": 8}}
+limits = {{"scheduler.max_num_batched_tokens": 120, "scheduler.max_num_seqs": 80}}
 boot = start(load(settings | limits, environ={{}}), on="cuda/h200")
 boot = replace(boot, plan=replace(boot.plan, platform_implementation="here:Here"))
 loaded = build.load_model(boot)
 (groups,) = build.cache_groups(boot, [loaded.cache_specs])
 runner = build.build_runner(boot, loaded, warmup.BLOCKS, groups)
-warm_up = warmup.WarmUp(runner, groups, 96, 8, 128, build.recordable(boot, loaded.platform).first)
+recordings = build.recordable(boot, loaded.platform)
+warm_up = warmup.WarmUp(runner, groups, 120, 80, 128, recordings.first + recordings.later)
 warm_up.run(loaded.platform)
 few, at_first = len(runs), len(noted)
 assert at_first > 10, len(noted)
+random = Random(0)
+for _ in range(30):
+    number, parts, room = random.choice((1, 2, 3, 7, 30, 70, 80)), [], 120
+    for left in reversed(range(number)):
+        length = random.choice((1, random.randint(1, room - left)))
+        parts.append(warmup._Part(length, random.randint(0, 128 - length)))
+        room -= length
+    with loaded.platform.compiling.ahead(), loaded.build.representative_layers():
+        warm_up._submit([parts])
+    assert len(noted) == at_first, f"compiled while requests wait: {{parts}}: {{names[at_first:]}}"
 loaded.build.representative_layers = nullcontext
 warm_up.run(loaded.platform)
 assert len(noted) == at_first, f"left out: {{len(noted) - at_first}}"
@@ -156,7 +169,7 @@ assert len(runs) - few > 1.5 * few, (few, len(runs) - few)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_few_layers_launch_what_all_do(kind: str, tmp_path: Path) -> None:
+def test_few_layers_launch_what_all_do_and_no_step_compiles_more(kind: str, tmp_path: Path) -> None:
     model_type, overrides = KINDS[kind]
     folder = write_checkpoint(tmp_path / "model", model_type, **overrides | {"num_hidden_layers": 16})
     script = tmp_path / "script.py"

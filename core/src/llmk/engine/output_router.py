@@ -155,15 +155,15 @@ class OutputRouter:
                 outputs = await self._client.outputs.next()
                 num_steps += 1
                 self.stats = outputs.stats
+                if outputs.step is not None:  # first, so that metrics have the steps of every output that was read
+                    for listener in self.step_listeners:
+                        listener(outputs.step)
                 stopped = []
                 for output in outputs.outputs:
                     if self._take(output, outputs.time):
                         stopped.append(output.id)
                     await breather.step()
                 stopped += self._end_unread()
-                if outputs.step is not None:
-                    for listener in self.step_listeners:
-                        listener(outputs.step)
                 if stopped:
                     await self._client.abort(stopped)
         except EngineDead as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -104,13 +104,17 @@ class WarmUp:
         try:
             with platform.compiling.ahead(), self.runner.build.representative_layers():
                 self._eager()
+                self._submit(self._mixed())
                 self._record(self._representative())
         except Exception:  # steps in which kernels are left out may fail where whole ones don't
             logger.warning("not all kernels could be compiled ahead", exc_info=True)
 
     def _eager(self) -> None:
         """Steps as they are issued kernel by kernel, one after the other."""
-        for parts in self._steps():
+        self._submit(self._steps())
+
+    def _submit(self, steps: Iterable[list[_Part]]) -> None:
+        for parts in steps:
             new = [self._request(slot, part) for slot, part in enumerate(parts)]
             work = [
                 Work(slot=slot, before=part.before, num_tokens=part.num_tokens, sample=True)
@@ -150,6 +154,13 @@ class WarmUp:
                 yield [_Part(1, long), *[_Part(1, few)] * (count - 1)]
         prompt = min(self.max_tokens - most + 1, self.max_len)
         yield [_Part(1, long, _ALL), *[_Part(1, few, _ALL)] * (most - 2), _Part(prompt, 0, _ALL)][:most]
+
+    def _mixed(self) -> Iterator[list[_Part]]:
+        """Some requests that decode, and one with a prompt: kernels take turns by the number of requests too, and what
+        is recorded has room for many."""
+        before = min(1, self.max_len - 1)
+        for count in self._counts(min(self.max_requests, self.max_tokens - 1)):
+            yield [_Part(1, before)] * (count - 1) + [_Part(min(2, self.max_len))]
 
     def _counts(self, most: int) -> list[int]:
         """Powers of two, the numbers of tokens at which another kernel takes its turn, and the most."""
