@@ -35,7 +35,7 @@ full: PYTEST_ARGS += --full
 full: $(CHECKS) unit kernels ## Run everything: all slow tests too, and every kernel compiled for every GPU. About an hour.
 
 unit: $(VENV)/.installed-test ## Run the tests alone. PYTEST_ARGS is passed on (--full: all); JOBS=1 runs them one at a time.
-	$(THREADS) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(THREADS) $(BIN)/python tools/run_tests.py -n $(JOBS) $(PYTEST_ARGS)
 
 clients: $(VENV)/.installed-test ## Run the suites of all client libraries, each at its newest version. Needs a package index; npm for Node's.
 	$(THREADS) $(BIN)/python -m pytest -q --full -rs tests/clients

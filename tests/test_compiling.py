@@ -123,7 +123,8 @@ class Noting:
 
     def submit(self, key, compile, keep):
         noted.append(key)
-        names.extend(cell.cell_contents.__name__ for cell in compile.__closure__ if hasattr(cell.cell_contents, "arg_names"))
+        kernels = [cell.cell_contents for cell in compile.__closure__]
+        names.extend(kernel.__name__ for kernel in kernels if hasattr(kernel, "arg_names"))
         keep(kernel := Counted())
         return kernel
 

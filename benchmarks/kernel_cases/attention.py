@@ -23,7 +23,7 @@ from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import rope
 from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
-from llmk_triton.common.targets import DecodeConfig, Tile
+from llmk_triton.common.targets import SPECIALIZED_TILES, DecodeConfig, Tile, current_target
 
 BLOCK = 16
 ROTATED_BYTES = 256 << 20
@@ -162,6 +162,10 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     for requests, queries, length in PREFILL:
         name = f"attention prefill {shape.name} {requests}x{queries} of {length}"
         yield name, partial(_case, shape, requests, queries, length, device)
+        if current_target().arch == 90:
+            tile = SPECIALIZED_TILES[shape.head_dim]
+            specialized = partial(_case, shape, requests, queries, length, device, specialized=tile)
+            yield f"{name}, specialized warps", specialized
     yield f"attention mixed {shape.name} 512 + 32x1", partial(_case, shape, 33, [512] + [1] * 32, 1024, device)
     yield "attention replayed for another step", partial(_replayed, shape, device)
     yield "attention 100 times alike", partial(_repeated, shape, device)

@@ -43,10 +43,11 @@ WORKLOADS = {
     "w2": Workload(256, 0, 1024, 128),
     "w3": Workload(64, 0, 128, 512),
     "w4": Workload(128, 2048, 32, 64),
+    "w5": Workload(16, 0, 8000, 128),
     "c1": Workload(1, 0, 128, 64),
     "c8": Workload(8, 0, 128, 128),
     "cp": Workload(1, 0, 1024, 1),
     **{f"d{n}": Workload(n, 0, 128, 128, 1) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)},
-    **{f"p{n}": Workload(1, 0, n, 1, 3) for n in (128, 512, 2048)},
+    **{f"p{n}": Workload(1, 0, n, 1, 3) for n in (128, 512, 2048, 31_000)},
 }
 """By name; README.md says what each is meant for."""

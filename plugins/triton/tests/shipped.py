@@ -14,11 +14,11 @@ import torch
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.quantized_weight import ScaledWeight
-from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
+from llmk_triton.attention.backend import SpecializedAttention, TritonAttention, qk_norm_rope_attention
 from llmk_triton.batch import batch_state as batch
 from llmk_triton.batch import embedding
 from llmk_triton.common import activations, norms
-from llmk_triton.common.targets import current_target
+from llmk_triton.common.targets import SPECIALIZED_TILES, current_target
 from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import small_m
 from llmk_triton.moe import fused as moe
@@ -63,13 +63,46 @@ the larger in the usual dtype alone."""
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
     """QK-norm, rope, write and attention of a step with equal requests, in one op and in its parts."""
+    backend, step = _attention(TritonAttention, model, dtype, requests, queries, length, changes)
+    if backend is None:
+        return
+    query, size = backend.query, backend.query.head_dim
+    cache = _cache(backend)
+    sinks = torch.zeros(query.num_heads) if query.sinks else None
+    qkv = torch.zeros(step.num_tokens, query.num_heads + 2 * query.num_kv_heads, size, dtype=dtype)
+    q, k, v = qkv.split_with_sizes([query.num_heads, query.num_kv_heads, query.num_kv_heads], 1)
+    weight = torch.zeros(size, dtype=dtype)
+    meta = backend.prepare(step)
+    positions, angles = torch.zeros(step.num_tokens, dtype=torch.int64), torch.zeros(8, size)
+    qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
+    backend.write(k, v, cache, meta)
+    backend.run(q, cache, meta, sinks)
+
+
+def specialized(model: str, dtype: torch.dtype) -> None:
+    """Attention of a prompt by specialized warps, which Hopper has."""
+    if current_target().arch != 90:
+        return
+    backend, step = _attention(SpecializedAttention, model, dtype, 1, 512, 512, {})
+    assert backend is not None
+    query = torch.zeros(step.num_tokens, backend.query.num_heads, backend.query.head_dim, dtype=dtype)
+    backend.run(query, _cache(backend), backend.prepare(step), query)
+
+
+def _attention(
+    kind: type[TritonAttention],
+    model: str,
+    dtype: torch.dtype,
+    requests: int,
+    queries: int,
+    length: int,
+    changes: dict[str, Any],
+) -> tuple[TritonAttention | None, CacheStep]:
+    """A backend of a model, where the target has its cache's dtype, and a step."""
     name = str(dtype).removeprefix("torch.")
     facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **MODELS[model], **changes}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
-    if query.cache_dtype == "float8_e4m3fn" and current_target().arch in NO_FP8:
-        return
-    backend = TritonAttention(query, torch.device("cpu"))
-    tokens, size = requests * queries, query.head_dim
+    tokens = requests * queries
     step = CacheStep(
         query_start=torch.zeros(requests + 1, dtype=torch.int32),
         seq_lens=torch.zeros(requests, dtype=torch.int32),
@@ -81,17 +114,13 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
         max_seq_len=length,
         block_size=16,
     )
+    lacks = query.cache_dtype == "float8_e4m3fn" and current_target().arch in NO_FP8
+    return None if lacks else kind(query, torch.device("cpu")), step
+
+
+def _cache(backend: TritonAttention) -> torch.Tensor:
     layout = backend.cache_layout(2)
-    cache = torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype))
-    sinks = torch.zeros(query.num_heads) if query.sinks else None
-    qkv = torch.zeros(tokens, query.num_heads + 2 * query.num_kv_heads, size, dtype=dtype)
-    q, k, v = qkv.split_with_sizes([query.num_heads, query.num_kv_heads, query.num_kv_heads], 1)
-    weight = torch.zeros(size, dtype=dtype)
-    meta = backend.prepare(step)
-    positions, angles = torch.zeros(tokens, dtype=torch.int64), torch.zeros(8, size)
-    qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
-    backend.write(k, v, cache, meta)
-    backend.run(q, cache, meta, sinks)
+    return torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype))
 
 
 def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
@@ -196,6 +225,8 @@ def _cases() -> dict[str, Callable[[], None]]:
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
             cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
             cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
+            if MODELS[model]["head_dim"] in SPECIALIZED_TILES and name != "fp32":
+                cases[f"specialized {model} {name}"] = partial(specialized, model, dtype)
             if name == "bf16":
                 run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
                 cases[f"mixed {model}, fp8 cache {name}"] = run

@@ -38,10 +38,20 @@ def of(target: str, among: tuple[str, ...], only: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("target", ALL)
 def test_attention(target: str) -> None:
     found = {kernel["kernel"]: kernel for kernel in of(target, ALL, "^mixed qwen3-8b bf16$")}
-    names = ("rotate_and_write", "write", "schedule", "decode", "prefill")
+    names = ("rotate_and_write", "write", "schedule", "decode", "prefill_schedule", "prefill")
     assert set(found) == {f"{name}_kernel" for name in names}
     assert found["decode_kernel"]["matrix"] > 0
     assert found["prefill_kernel"]["matrix"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["qwen3-8b", "gemma2-9b"])
+def test_specialized_prefill(model: str) -> None:
+    found = {kernel["kernel"]: kernel for kernel in of("cuda:90", ("cuda:90",), f"^specialized {model} bf16$")}
+    assert set(found) == {
+        f"{name}_kernel" for name in ("prefill_schedule", "list_work", "prefill", "prefill_specialized")
+    }
+    assert found["prefill_specialized_kernel"]["matrix"] > 0
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from paged import Step, attention_query
 from llmk.api import CacheStep
 from llmk_triton.attention.decode_schedule import Rule, Schedule
 from llmk_triton.attention.prefill_schedule import schedule_prefill
+from llmk_triton.attention.work_list import list_work
 
 TILE = 8
 
@@ -130,3 +131,29 @@ def test_every_tile_of_prompts_has_programs_and_partial_results_fit(
     assert made.places.tolist() == [0, *accumulate(split)][:-1]
     assert sum(split) <= made.most
     assert slots > 1 or max(parts) == 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(0, 1000)), min_size=1, max_size=70),
+    st.sampled_from([1, 5, 40]),
+    st.sampled_from([8, 32]),
+)
+def test_work_of_whole_keys_is_listed_by_its_length(requests: list[tuple[int, int]], slots: int, queries: int) -> None:
+    """Requests of so many queries behind so many others; those of one query are the decode kernel's."""
+    index = Step(attention_query(), [(4, 1)]).index
+    first = [0, *accumulate(count for count, _ in requests)]
+    index.query_start = torch.tensor(first, dtype=torch.int32)
+    index.seq_lens = torch.tensor([sum(request) for request in requests], dtype=torch.int32)
+    index.slot_mapping = torch.zeros(first[-1], dtype=torch.int64)
+    made = schedule_prefill(index, 2, queries=8, slots=slots, window=0, skip_decode=True, split=slots > 1)
+    expected = []
+    for request, (length, context) in enumerate(requests):
+        if length > 1 and made.parts[request] == 1:
+            for query in range(0, length, queries):
+                tiles = -(-(context + min(length, query + queries)) // 64)
+                item = (first[request] + query, length - query, context + query, request)
+                expected.append((-tiles, request, query, item))
+    work = list_work(index, made, queries=queries, keys=64)
+    count = int(work.count)
+    assert [tuple(item) for item in work.items[:count].tolist()] == [item for *_, item in sorted(expected)]

@@ -33,20 +33,20 @@ def reasons(spec: KernelSpec, query: Any) -> list[str]:
 def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
     tma = spec.id.endswith("_tma")
+    specialized = spec.id == "triton.attention_specialized"
     assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
-    assert bool(spec.opt_in) == tma
+    assert bool(spec.opt_in) == (tma or specialized)
     if spec.kind == "op":
         assert spec.id == f"triton.{spec.op}" + ("_tma" if tma else "")
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"
 
 
 def test_the_layout_is_the_backends() -> None:
-    (spec,) = llmk_attention_backends()
-    assert spec.layout == LAYOUT
+    assert {spec.layout for spec in llmk_attention_backends()} == {LAYOUT}
 
 
 def test_attention_says_what_it_can_do() -> None:
-    (spec,) = llmk_attention_backends()
+    spec, _ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": GPU}
     for changes in (
         {},
@@ -67,6 +67,25 @@ def test_attention_says_what_it_can_do() -> None:
         ({"num_heads": 7}, "num_kv_heads"),
         ({"num_heads": 66}, "num_heads"),
         ({"dtype": "float64", "cache_dtype": "float32"}, "dtype"),
+    ):
+        assert reasons(spec, attention_query(**able | changes)) == [code]
+
+
+def test_specialized_attention_says_what_it_can_do() -> None:
+    _, spec = llmk_attention_backends()
+    able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "num_heads": 8, "num_kv_heads": 2}
+    able |= {"dtype": "bfloat16", "cache_dtype": "bfloat16", "head_dim": 128, "block_size": 16}
+    for changes in ({}, {"sliding_window": 4096, "softcap": 50.0, "sinks": True}, {"head_dim": 256, "block_size": 64}):
+        assert match(spec, attention_query(**able | changes))
+    for changes, code in (
+        ({"platform": replace(GPU, arch="sm_100")}, "arch"),
+        ({"head_dim": 96}, "head_dim"),
+        ({"dtype": "float32", "cache_dtype": "float32"}, "dtype"),
+        ({"cache_dtype": "float16"}, "cache_dtype"),
+        ({"block_size": 4}, "block_size"),
+        ({"num_heads": 10}, "num_heads"),
+        ({"sliding_window": 128}, "sliding_window"),
+        ({"deterministic": True}, "not_deterministic"),
     ):
         assert reasons(spec, attention_query(**able | changes)) == [code]
 

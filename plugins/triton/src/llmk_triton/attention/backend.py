@@ -16,10 +16,14 @@ from llmk_triton.attention.decode import decode_kernel
 from llmk_triton.attention.decode_schedule import Rule, Schedule
 from llmk_triton.attention.prefill import prefill_kernel
 from llmk_triton.attention.prefill_schedule import PrefillSchedule, schedule_prefill
+from llmk_triton.attention.work_list import WorkList, list_work
 from llmk_triton.attention.write import qk_norm_rope_write_kv, rows, write
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
+    SPECIALIZED_ROWS,
+    SPECIALIZED_TILES,
     DecodeConfig,
+    SpecializedTile,
     Tile,
     current_target,
     decode_configs,
@@ -44,6 +48,7 @@ class AttentionMeta:
 
     Attributes:
         prefills: work schedule of requests with several queries; ``None``: there are none.
+        work: of those, the work whose keys are not split, for warps that specialize; ``None``: they don't.
         decoding, schedule: launch configuration and work schedule of requests with one query; ``None``: the decode
             kernel is not launched.
         partial, stats: buffers for the partial results of split keys; see
@@ -54,6 +59,7 @@ class AttentionMeta:
     backend: TritonAttention
     step: CacheStep
     prefills: PrefillSchedule | None
+    work: WorkList | None = None
     prefill_partial: Tensor | None = None
     prefill_stats: Tensor | None = None
     decoding: DecodeConfig | None = None
@@ -95,6 +101,10 @@ class TritonAttention:
         few, many: launch configurations of the decode kernel, for batches that don't fill the device and for those that
             do.
     """
+
+    specialized: SpecializedTile | None = None
+    """Tile sizes of the prefill kernel with specialized warps, which leaves only split keys to the other. ``None``: the
+    other computes all."""
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
@@ -149,10 +159,14 @@ class TritonAttention:
             skip_decode=decodes,
             split=not query.deterministic,
         )
+        work = None
+        if self.specialized is not None:
+            queries = SPECIALIZED_ROWS // self._group
+            work = list_work(step, schedule, queries=queries, keys=self.specialized.keys)
         shape, device = (schedule.most, query.num_kv_heads, tile.rows), step.seq_lens.device
         partial = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        return AttentionMeta(self, step, schedule, partial, stats)
+        return AttentionMeta(self, step, schedule, work, partial, stats)
 
     def write(
         self,
@@ -236,10 +250,15 @@ class TritonAttention:
     def _prefill(
         self, tensors: _Tensors, meta: AttentionMeta, schedule: PrefillSchedule, scales: tuple[float, float]
     ) -> None:
-        _, query, cache, _ = tensors
+        out, query, cache, sinks = tensors
         tile, step = self.prefill_tile, meta.step
         requests, table = step.seq_lens.shape[0], step.block_table
         programs = query.shape[0] // (tile.rows // self._group) + requests + schedule.most
+        if meta.work is not None and self.specialized is not None:
+            from llmk_triton.attention.prefill_specialized import attend
+
+            attend(out, query, cache, sinks, meta.work, table, self.query, self.specialized, self._cores)
+            programs = schedule.most
         prefill_kernel[(programs, self.query.num_kv_heads)](
             *tensors,
             step.query_start,
@@ -259,6 +278,7 @@ class TritonAttention:
             **self._shape,
             WINDOW=self.query.sliding_window or 0,
             **pdl.options(),
+            SPLIT_ONLY=meta.work is not None,
             ROWS=tile.rows,
             TILE=tile.keys,
             **tile.options(),
@@ -275,6 +295,14 @@ class TritonAttention:
             team=1 if window else 1 << (tile.rows // self._group).bit_length() - 1,
             window=window,
         )
+
+
+class SpecializedAttention(TritonAttention):
+    """As :class:`TritonAttention`, with prompts by the kernel of :mod:`llmk_triton.attention.prefill_specialized`."""
+
+    def __init__(self, query: AttentionQuery, device: torch.device) -> None:
+        super().__init__(query, device)
+        self.specialized = SPECIALIZED_TILES[query.head_dim]
 
 
 def qk_norm_rope_attention(

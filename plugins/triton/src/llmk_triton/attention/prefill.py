@@ -52,11 +52,12 @@ def prefill_kernel(
     num_requests, stride_query, stride_block, stride_kind, stride_head, stride_token, stride_table, k_scale, v_scale,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
     GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, SPLIT_ONLY: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[at least as many programs as are scheduled, kv_heads]``. The rows of a program are
     ``ROWS // GROUP`` queries of one request times the ``GROUP`` query heads that share a K/V head. Where a tile's keys
-    are split, the last of its programs to finish merges the partial results.
+    are split, the last of its programs to finish merges the partial results. With ``SPLIT_ONLY``, programs have split
+    keys only, and the grid is ``[most, kv_heads]``.
 
     ``query`` and ``out`` are ``[tokens, HEADS, SIZE]``, ``out`` contiguous; ``starts``, ``parts``, ``places`` and
     ``arrived`` are a :class:`~llmk_triton.attention.prefill_schedule.PrefillSchedule`; ``partial`` (float32 ``[most,
@@ -65,16 +66,24 @@ def prefill_kernel(
     pdl.wait(PDL)
     pdl.release(PDL)
     queries: tl.constexpr = ROWS // GROUP
-    # Later queries of a request see more keys. They start first, so that no long program starts last.
-    program = tl.load(starts + num_requests) - 1 - tl.program_id(0)
-    if program < 0:
-        return
     kv_head, kv_heads = tl.program_id(1), tl.num_programs(1)
-    request = _find_request(starts, num_requests, program)
+    if SPLIT_ONLY:
+        program = tl.program_id(0)
+        request = _find_request(places, num_requests, program)
+        item = program - tl.load(places + request)
+        count = tl.load(parts + request)
+        if (count == 1) | (item >= tl.load(starts + request + 1) - tl.load(starts + request)):
+            return
+    else:
+        # Later queries of a request see more keys. They start first, so that no long program starts last.
+        program = tl.load(starts + num_requests) - 1 - tl.program_id(0)
+        if program < 0:
+            return
+        request = _find_request(starts, num_requests, program)
+        item = program - tl.load(starts + request)
+        count = tl.load(parts + request)
     first_row = tl.load(query_start + request)
     length = tl.load(query_start + request + 1) - first_row
-    count = tl.load(parts + request)
-    item = program - tl.load(starts + request)
     part = item % count
     first = item // count * queries
     seq_len = tl.load(seq_lens + request)

@@ -47,6 +47,29 @@ class Tile:
         return {"num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
+@dataclass(frozen=True, slots=True)
+class SpecializedTile:
+    """Tile of :mod:`llmk_triton.attention.prefill_specialized`: ``keys`` per tile, and how many tiles shared memory
+    holds: ``stages`` of keys and of values, ``query_stages`` of queries. ``loading`` and ``computing`` are registers
+    per thread of those warps; what the three groups have together is 504."""
+
+    keys: int
+    stages: int
+    query_stages: int
+    loading: int
+    computing: int
+
+
+SPECIALIZED_ROWS = 128
+"""Rows per work item: queries times the query heads that share a K/V head."""
+SPECIALIZED_TILES = {
+    64: SpecializedTile(128, 3, 2, 56, 224),
+    128: SpecializedTile(128, 2, 2, 56, 224),
+    256: SpecializedTile(64, 2, 1, 56, 224),
+}
+"""By ``head_dim``. Measured on an H100."""
+
+
 @cache
 def current_target() -> GPUTarget:
     """The device that kernels are compiled for; a default GPU under Triton's interpreter."""
