@@ -171,7 +171,7 @@ async def _on_http(request: Request, error: Exception) -> JsonResponse:
 
 
 def _no_route(request: Request) -> str:
-    """What was asked for, and the route that may have been meant: clients may leave out ``/v1``."""
+    """What was requested, and the route that may have been meant: clients may leave out ``/v1``."""
     path = request.url.path[:PARAM_LIMIT]
     known = request.app.state.paths
     near = [f"/v1{path}"] if f"/v1{path}" in known else get_close_matches(path, known, 1, 0.85)
