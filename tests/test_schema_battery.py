@@ -93,6 +93,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_demo_model_writes_instances(compiler: Compiler) -> None:
     """Outputs that end are instances; those that are cut off are the start of one, which their compiler checks."""
     accepted = []

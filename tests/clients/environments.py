@@ -19,6 +19,8 @@ CACHE = Path(os.environ.get("LLMK_CLIENTS", ROOT / ".cache/clients"))
 """Where environments are kept between runs."""
 FRESH = 24 * 3600.0
 """Seconds after which an environment is made anew from the newest versions."""
+LONGEST_INSTALL = 1800.0
+"""Seconds after which the installation of an environment is given up."""
 NODE_PACKAGES = (
     *("openai", "zod", "@anthropic-ai/sdk", "ollama"),
     *("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic"),
@@ -124,6 +126,9 @@ def _being_made(folder: Path, packages: tuple[str, ...]) -> Iterator[bool]:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_INSTALL)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{' '.join(command[:4])}… took more than {LONGEST_INSTALL:.0f} seconds") from None
     if done.returncode:
         raise Unavailable(f"{' '.join(command[:4])}… failed: {done.stderr.strip()[-500:]}")

@@ -22,7 +22,7 @@ async def _run(command: list[str], url: str) -> Any:
     environment = {**os.environ, "LLMK_URL": url, "LLMK_MODEL": "demo"}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=pipe)
-    out, errors = await asyncio.wait_for(process.communicate(), 120)
+    out, errors = await asyncio.wait_for(process.communicate(), 400)
     assert process.returncode == 0, errors.decode()[-4000:]
     return json.loads(out.decode().strip().splitlines()[-1])
 
@@ -33,7 +33,7 @@ def _written(prompt: Prompt) -> Turn:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("name", "file", "api"),
     [
@@ -61,7 +61,7 @@ def test_conversations_end_as_with_the_reference(name: str, file: str, api: str)
         host, port = served.address
         found.append(await _run(command, f"http://{host}:{port}"))
 
-    live.run(scenario, scripted_service(_written, "llmk_anthropic"), seconds=150)
+    live.run(scenario, scripted_service(_written, "llmk_anthropic"), seconds=450)
     for ours, theirs in zip(found[0], expected, strict=True):
         for event, wanted in zip(ours["events"], theirs["events"], strict=True):
             assert event == wanted

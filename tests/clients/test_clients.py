@@ -14,8 +14,8 @@ from served import Served
 
 KEY = "sesame"
 KEYED = {"LLMK__SERVER__API_KEYS": f'["{KEY}"]'}
-LIMIT = 240.0
-"""Seconds for a suite, which has some tens of requests."""
+LIMIT = 900.0
+"""Seconds for a suite, which has some tens of requests; on a loaded machine they take minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def _case(client: Client) -> object:
     return pytest.param(client, id=client.name, marks=[] if client.name == "openai" else [pytest.mark.slow])
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("client", [_case(client) for client in CLIENTS])
 def test_client(client: Client, served: Served, embedder: Served, installs_all: bool) -> None:
     if client.heavy and not installs_all:

@@ -17,7 +17,7 @@ from scripted_model import Prompt, Turn, scripted_service
 from llmk.serve.service import Service
 from llmk.serve.workers.prepared_request import Refused
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 ODD = 'print("Hällo \\"x\\"")\n'
 HIDDEN = "A task of the agent's own: say what is in the folder."
 CODEX = """\
@@ -86,10 +86,10 @@ class Work:
                 stdout=pipe,
                 stderr=asyncio.subprocess.STDOUT,
             )
-            out, _ = await asyncio.wait_for(process.communicate(), 120)
+            out, _ = await asyncio.wait_for(process.communicate(), 400)
             found.append(out.decode().strip())
 
-        live.run(scenario, self._service, seconds=150)
+        live.run(scenario, self._service, seconds=450)
         return found[0]
 
     def claude(self, command: str) -> Any:

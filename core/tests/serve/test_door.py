@@ -193,6 +193,25 @@ def test_all_errors_have_one_format(serve: Serve) -> None:
         assert response.headers["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/images/generations", "GET /openapi.json lists the routes"),
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/" + "x" * 9_000, "GET /openapi.json lists the routes"),
+    ],
+)
+def test_the_error_of_an_unknown_path_names_the_route_that_may_be_meant(
+    client: TestClient, path: str, hint: str
+) -> None:
+    error = client.post(path, json={}).json()["error"]
+    assert error["code"] == "not_found"
+    assert error["message"].startswith(f"there is no route POST {path[:100]}")
+    assert hint in error["message"]
+
+
 def test_models_reveal_no_paths_of_files(client: TestClient) -> None:
     known = {"id", "object", "created", "owned_by", "max_model_len", "capabilities"}
     assert set(client.get("/v1/models").json()["data"][0]) == known

@@ -350,6 +350,7 @@ def test_types_are_strict(client: TestClient, field: str, value: Any) -> None:
         ({"store": True}, "store"),
         ({"prediction": "text"}, "prediction"),
         ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "custom": {"name": "run"}}]}, "tools[0].custom"),
         ({"tools": [{"type": "function", "function": {"name": "bad name!"}}]}, "tools[0].function.name"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name"),
         ({"tools": [schema({"type": "nonsense"})]}, "tools[0].function.parameters"),

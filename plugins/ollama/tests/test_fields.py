@@ -16,6 +16,7 @@ REQUESTS: list[tuple[type[pydantic.BaseModel], type[Fields]]] = [
     (types.EmbedRequest, schema.EmbedRequest),
     (types.EmbeddingsRequest, schema.EmbeddingsRequest),
     (types.ShowRequest, schema.ShowRequest),
+    (types.PullRequest, schema.PullRequest),
     (ollama.Options, schema.Options),
     (ollama.Message, schema.Message),
     (ollama.Message.ToolCall, schema.ToolCall),

@@ -25,6 +25,7 @@ CASES = {
     "a list": (f"<tool_call>[{F}, {F}]</tool_call>!", "!", [CALL_F] * 2),
     "white space before": (f"\n\n<tool_call>{F}</tool_call>", "", [CALL_F]),
     "no closing tag": (f"<tool_call>{F}", "", [CALL_F]),
+    "object cut off": (f"<tool_call>{F[:-1]}", f"<tool_call>{F[:-1]}", []),
     "closing tag cut off": (f"<tool_call>{F}\n</tool_c", "", [CALL_F]),
     "next tag without closing one": (f"<tool_call>{F}<tool_call>{F}</tool_call>", "", [CALL_F] * 2),
     "closing brace missing": (f"<tool_call>{F[:-1]}</tool_call>", "", [CALL_F]),
@@ -124,8 +125,9 @@ def test_arguments_arrive_as_they_are_written() -> None:
     assert list(parser.push('Hi<tool_call>{"name": "f", "arguments": ')) == [TextDelta("Hi")]
     assert list(parser.push("{")) == [ToolCallStart(0, "f"), ToolCallArguments(0, "{")]
     assert list(parser.push('"x": "a')) == [ToolCallArguments(0, '"x": "a')]
-    assert list(parser.push('"}')) == [ToolCallArguments(0, '"}'), ToolCallEnd(0)]
-    assert list(parser.push("}</tool_call>")) == []
+    assert list(parser.push('"}')) == [ToolCallArguments(0, '"}')]
+    assert list(parser.push("}")) == [ToolCallEnd(0)]
+    assert list(parser.push("</tool_call>")) == []
     assert list(parser.finish()) == []
 
 

@@ -17,6 +17,8 @@ const cases = {
     assert.deepEqual([answer.done, answer.done_reason], [true, 'stop'])
     assert.ok(answer.eval_count > 0 && answer.prompt_eval_count > 0)
     assert.equal((await client.list()).models[0].model, `${MODEL}:latest`)
+    assert.equal((await client.pull({ model: MODEL })).status, 'success')
+    assert.deepEqual((await all(await client.pull({ model: MODEL, stream: true }))).map((step) => step.status), ['success'])
     assert.ok((await client.show({ model: MODEL })).capabilities.includes('tools'))
   },
 

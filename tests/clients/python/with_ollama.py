@@ -145,6 +145,8 @@ def check_the_model_is_described() -> None:
     assert {"completion", "tools", "thinking"} <= set(shown.capabilities or ())
     assert shown.details.family
     assert any(name.endswith(".context_length") for name in shown.modelinfo)
+    assert client.pull(MODEL).status == "success"
+    assert [step.status for step in client.pull(MODEL, stream=True)] == ["success"]
     (running,) = client.ps().models
     assert running.context_length
     with urllib.request.urlopen(f"{ROOT}/api/version", timeout=9) as answer:
@@ -160,6 +162,7 @@ def check_errors() -> None:
     for status, why, call in (
         (404, "is not served here", lambda: client.chat(model="llama3", messages=said(HELLO))),
         (404, "is not served here", lambda: client.show("llama3")),
+        (404, "is not served here", lambda: list(client.pull("llama3", stream=True))),
         (404, "is not served here", lambda: client.embed(model="llama3", input="x")),
         (400, "vision model", lambda: client.chat(model=MODEL, messages=[image])),
         (400, "temperature", lambda: list(client.generate(MODEL, "x", options={"temperature": -1}, stream=True))),

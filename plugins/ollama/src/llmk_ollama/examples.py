@@ -20,4 +20,5 @@ GENERATE: list[dict[str, Any]] = [
 EMBED: list[dict[str, Any]] = [_MODEL, {**_MODEL, "input": "a"}, {**_MODEL, "input": ["a", "b"], "dimensions": 2}]
 EMBEDDINGS: list[dict[str, Any]] = [_MODEL, {**_MODEL, "prompt": "a"}]
 SHOW: list[dict[str, Any]] = [_MODEL, {"name": "model:latest"}]
+PULL: list[dict[str, Any]] = [_MODEL, {"name": "model", "stream": False}]
 NO_BODY = [None]

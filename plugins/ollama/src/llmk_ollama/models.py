@@ -1,15 +1,15 @@
-"""Routes that describe what is served: ``/api/tags``, ``/api/show``, ``/api/ps``, ``/api/version`` and ``/``."""
+"""Routes about what is served: ``/api/tags``, ``/api/show``, ``/api/pull``, ``/api/ps``, ``/api/version`` and ``/``."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from llmk.api import AnswerHead, AnswerRenderer, RequestError, ServedModelInfo, TranslatedRequest
 from llmk.api.http.bodies import parse
-from llmk_ollama.schema import ShowRequest
+from llmk_ollama.schema import NamedRequest, PullRequest, ShowRequest
 from llmk_ollama.translation import Route, Wire, timestamp
 
 API_VERSION = "0.12.6"
@@ -79,15 +79,33 @@ class Root(_Described):
         return "Ollama is running"
 
 
-class Show(_Described):
-    """Details of the served model."""
+class _Named(_Described):
+    """A route whose requests name the served model."""
+
+    BODY: ClassVar[type[NamedRequest]]
 
     def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
         """A request that needs no engine. Raises :class:`~llmk.api.RequestError`."""
-        request = parse(ShowRequest, body)
+        request = parse(self.BODY, body)
         if (name := request.model or request.name) is None:
             raise RequestError("model: Field required", param="model")
         return TranslatedRequest("info", {"model": name})
+
+
+class Pull(_Named):
+    """Clients pull a model before they use it. The served one is here; there is no other."""
+
+    BODY = PullRequest
+
+    def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: ServedModelInfo) -> Any:
+        """What ends a stream of progress."""
+        return {"status": "success"}
+
+
+class Show(_Named):
+    """Details of the served model."""
+
+    BODY = ShowRequest
 
     def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: ServedModelInfo) -> Any:
         """The details. ``model_info`` has the names that GGUF files have."""

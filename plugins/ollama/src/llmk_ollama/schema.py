@@ -178,10 +178,20 @@ class EmbeddingsRequest(LoadedModel):
     prompt: str = ""
 
 
-class ShowRequest(Fields):
-    """The body of ``/api/show``. ``name`` is the older name of ``model``."""
-
-    taken: ClassVar = frozenset({"verbose", "system", "template", "options"})
+class NamedRequest(Fields):
+    """The body of a request that names a model, and needs no more. ``name`` is the older name of ``model``."""
 
     model: Model | None = None
     name: Model | None = None
+
+
+class ShowRequest(NamedRequest):
+    """The body of ``/api/show``."""
+
+    taken: ClassVar = frozenset({"verbose", "system", "template", "options"})
+
+
+class PullRequest(NamedRequest):
+    """The body of ``/api/pull``."""
+
+    taken: ClassVar = frozenset({"insecure", "stream", "username", "password"})

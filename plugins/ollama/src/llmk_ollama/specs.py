@@ -31,6 +31,7 @@ def llmk_routes() -> list[RouteSpec]:
         _route("POST", "/api/embeddings", "embed:Embeddings", "the embedding of a text, in the older format"),
         _route("GET", "/api/tags", "models:Tags", "the served model and its adapters"),
         _route("POST", "/api/show", "models:Show", "details of the served model"),
+        _route("POST", "/api/pull", "models:Pull", "whether a model is served, for clients that pull it first"),
         _route("GET", "/api/ps", "models:Processes", "the models in memory"),
         _route("GET", "/api/version", "models:Version", "the version of the API"),
         _route("GET", "/", "models:Root", "whether the server runs"),

@@ -172,7 +172,6 @@ class CallObject(CallReader):
     def _after_value(self, end: int, value: JsonValue | CallArguments) -> int:
         if value.complete:
             self._step = self._after_member
-            self._end_if_complete()
         elif value.stopped:
             self.bad = True
         return end
@@ -189,6 +188,7 @@ class CallObject(CallReader):
     def _close(self, at: int) -> int:
         if self._name is not None and self._arguments is None and not self._strict:
             self._pass_on("{}")
+        if self.started:
             self._end()
         self.done = self.started
         self.bad = not self.started
@@ -201,11 +201,17 @@ class CallObject(CallReader):
         if name and self._held:
             self._pass_on("".join(self._held))
             self._held.clear()
-            self._end_if_complete()
 
-    def _end_if_complete(self) -> None:
+    def finish(self) -> None:
+        """The text has ended inside the object: it is cut off, even if its arguments are complete."""
+        self.bad = not self.done
+        super()._fail()
+
+    def _fail(self) -> None:
+        """What is invalid behind a name and complete arguments, such as a missing bracket, is forgiven."""
         if self.started and self._arguments is not None and self._arguments.complete:
             self._end()
+        super()._fail()
 
     def _read_literal(self, then: Callable[[str], None]) -> None:
         """Makes the next step read a key or a name, starting with the next character, and pass it to ``then``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any, Self, cast
 
@@ -162,9 +163,20 @@ async def _on_http(request: Request, error: Exception) -> JsonResponse:
     if isinstance(http.__cause__, UnicodeDecodeError | RecursionError | ValueError):
         message, code = f"the body is not valid JSON: {http.__cause__}", "invalid_json"
     headers = {name.lower(): value for name, value in (http.headers or {}).items()}
-    if http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+    if http.status_code == HTTPStatus.NOT_FOUND and http.detail == phrase:
+        message = _no_route(request)
+    elif http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["allow"] = ", ".join(_methods(request))
     return JsonResponse(error_object(message, http.status_code, code=code), http.status_code, headers)
+
+
+def _no_route(request: Request) -> str:
+    """What was requested, and the route that may have been meant: clients may leave out ``/v1``."""
+    path = request.url.path[:PARAM_LIMIT]
+    known = request.app.state.paths
+    near = [f"/v1{path}"] if f"/v1{path}" in known else get_close_matches(path, known, 1, 0.85)
+    hint = f"did you mean {near[0]}?" if near else "GET /openapi.json lists the routes of this server"
+    return f"there is no route {request.method} {path}; {hint}"
 
 
 def _methods(request: Request) -> Iterator[str]:

@@ -21,6 +21,8 @@ ROLE_FIELDS = {
 }
 _ECHOED = frozenset({"cache_control", "id", "prompt_cache_breakpoint", "provider_specific_fields"})
 """Fields that client libraries add to messages they received, and send back."""
+NO_CUSTOM_TOOLS = "custom tools, whose input is a text, can't be called; offer a function with a text parameter"
+_CUSTOM = Refused(NO_CUSTOM_TOOLS)
 
 
 class TextPart(RequestModel):
@@ -63,6 +65,7 @@ class FunctionCall(RequestModel):
 class ToolCall(RequestModel):
     """An entry of an assistant message's ``tool_calls``."""
 
+    refused: ClassVar = {"custom": _CUSTOM}
     taken: ClassVar = frozenset({"cache_control", "extra_content", "provider_specific_fields"})
 
     id: str = ""
@@ -136,6 +139,7 @@ class Function(RequestModel):
 class Tool(RequestModel):
     """An entry of ``tools``."""
 
+    refused: ClassVar = {"custom": _CUSTOM}
     taken: ClassVar = frozenset({"cache_control"})
 
     type: Literal["function"]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from llmk.serve.protocol.base import Entries, Refused, RequestModel, invalid, unsupported
+from llmk.serve.protocol.chat import NO_CUSTOM_TOOLS
 from llmk.serve.responses.mcp_client import McpTarget
 
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$")]
@@ -34,7 +35,7 @@ REFUSED_TOOLS: Mapping[str, str] = {
         ),
         _HOSTED,
     ),
-    "custom": "custom tools, whose input is a text, can't be called; offer a function with a text parameter",
+    "custom": NO_CUSTOM_TOOLS,
     "mcp": "which tools of MCP servers may be called is chosen by 'allowed_tools' of their entry in 'tools'",
     "namespace": "functions have no namespaces; offer each function as a tool",
 }
