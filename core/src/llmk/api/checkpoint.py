@@ -241,13 +241,13 @@ def _check_regular(status: os.stat_result) -> None:
 
 
 class DecodeRows(Protocol):
-    """Makes a tensor's values of the bytes that a file has for them, for tensors that are not stored as they are used.
+    """Makes a tensor's values of the bytes that a file has for them, for tensors that are not stored as they are
+    used."""
 
-    Attributes:
-        multiple: rows are decoded in whole multiples of this many, counted from the tensor's first row.
-    """
-
-    multiple: int
+    @property
+    def multiple(self) -> int:
+        """Rows are decoded in whole multiples of this many, counted from the tensor's first row."""
+        ...
 
     def __call__(self, stored: Tensor) -> Tensor:
         """The values of some rows, ``[rows, *columns]`` in the dtype of the :class:`StoredTensor`, of their bytes,
