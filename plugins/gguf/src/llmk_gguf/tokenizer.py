@@ -6,7 +6,7 @@ byte-level BPE (``gpt2``), or of SentencePiece's BPE (``llama``), whose merges f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmk.api.errors import shown
@@ -24,6 +24,8 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 _SPACE = "\u2581"
 _NAMED = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 """What transformers calls a special token, and what GGUF does."""
+_NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
+"""Of Phi-3's special tokens, those that don't take the white space after them."""
 _ENDS = frozenset(
     ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>")
 )
@@ -33,8 +35,9 @@ their chat template ends turns."""
 
 def named_tokens(metadata: Metadata) -> dict[str, str]:
     """The special tokens that the file names, as ``tokenizer_config.json`` does. Raises CheckpointError."""
-    tokens = metadata.texts(_TOKENS) or []
-    found = {}
+    tokens, found = metadata.texts(_TOKENS), dict[str, str]()
+    if tokens is None:
+        return found
     for name, key in _NAMED.items():
         index = metadata.whole(f"{_GGML}.{key}_token_id")
         if index is not None:
@@ -156,17 +159,17 @@ def _model(
 
 def _add_tokens(backend: tokenizers.Tokenizer, metadata: Metadata, tokens: Sequence[str]) -> None:
     """Tokens that are found in a text before it is split: control tokens, and those that users of the vocabulary
-    added."""
+    added. Phi-3's take the white space after them."""
     from tokenizers import AddedToken
 
     kinds = metadata.wholes(f"{_GGML}.token_type") or []
     strips = metadata.text("general.architecture") == "phi3" and metadata.text(_MODEL) == "llama"
     added = [
         AddedToken(
-            token, special=kind == _CONTROL, normalized=False, rstrip=strips and token.startswith("<|e") is False
+            token, special=kind != _USER_DEFINED, normalized=False, rstrip=strips and token not in _NOT_STRIPPING
         )
         for token, kind in zip(tokens, kinds, strict=False)
-        if token and kind in (_CONTROL, _USER_DEFINED)
+        if token and kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     ]
     backend.add_special_tokens([token for token in added if token.special])
     backend.add_tokens([token for token in added if not token.special])
@@ -177,9 +180,8 @@ def _surround(backend: tokenizers.Tokenizer, metadata: Metadata, tokens: Sequenc
     from tokenizers import processors
 
     usual = metadata.text(_MODEL) == "llama" or getattr(SPLITS.get(metadata.text(_PRE) or ""), "bos", False)
-    ends: Iterator[tuple[str, bool]] = iter((("bos", usual), ("eos", False)))
     special, parts = [], {"bos": "", "eos": ""}
-    for name, default in ends:
+    for name, default in (("bos", usual), ("eos", False)):
         wanted = metadata.flag(f"{_GGML}.add_{name}_token")
         index = metadata.whole(f"{_GGML}.{name}_token_id")
         if (default if wanted is None else wanted) and index is not None:

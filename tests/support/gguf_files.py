@@ -1,4 +1,4 @@
-"""Writes checkpoints of the Hugging Face layout as GGUF, as llama.cpp's converters do, for the families of the tests."""
+"""Writes checkpoints of the Hugging Face layout as GGUF, as the converters of llama.cpp do."""
 
 from __future__ import annotations
 
@@ -30,15 +30,23 @@ NAMES = {
 """What GGUF calls transformers' model types, where the names differ."""
 
 
-def write_gguf(folder: Path, file: Path, kind: str | Choose = "F32", *, pre: str = "gpt-2", **metadata: Any) -> Path:
+def write_gguf(
+    folder: Path,
+    file: Path,
+    kind: str | Choose = "F32",
+    *,
+    pre: str = "gpt-2",
+    extra: Mapping[str, Values] | None = None,
+    **metadata: Any,
+) -> Path:
     """Writes the checkpoint in ``folder`` with matrices of ``kind``; norms and biases are F32. ``metadata`` are further
-    entries, by keys with ``__`` for dots; ``None`` leaves an entry out."""
+    entries, by keys with ``__`` for dots; ``None`` leaves an entry out. ``extra`` are further tensors."""
     config = json.loads((folder / "config.json").read_text())
     name = NAMES.get(config["model_type"], config["model_type"])
     architecture = MIXTRAL if config["model_type"] == "mixtral" else ARCHITECTURES[name]
     entries = {**_options(config, name, architecture), **_tokenizer(folder, pre)}
     entries |= {key.replace("__", "."): value for key, value in metadata.items()}
-    tensors = _tensors(folder, config, architecture)
+    tensors = {**_tensors(folder, config, architecture), **(extra or {})}
     writer = gguf.GGUFWriter(file, name)
     for key, value in entries.items():
         if value is not None:
@@ -85,8 +93,9 @@ def _options(config: Mapping[str, Any], name: str, architecture: Architecture) -
     if (factor := full.get("partial_rotary_factor", 1.0)) != 1.0:
         found["rope.dimension_count"] = int(head_dim * factor)
     for key, option in (*architecture.keys.items(), *architecture.may.items()):
-        if config.get(option) is not None:
-            value = config[option]
+        if (
+            value := config.get(option, config.get("num_local_experts") if key == "expert_count" else None)
+        ) is not None:
             found[key] = float(value) if key.endswith(("scale", "softcapping")) else value
     return {f"{name}.{key}": value for key, value in found.items()}
 
@@ -105,9 +114,8 @@ def _tokenizer(folder: Path, pre: str) -> dict[str, Any]:
     if (folder / "chat_template.jinja").is_file():
         found["tokenizer.chat_template"] = (folder / "chat_template.jinja").read_text()
     if model.get("byte_fallback"):
-        kinds = [
-            6 if re.fullmatch("<0x..>", text) else 2 if text == "<unk>" else kind for text, kind in zip(tokens, kinds)
-        ]
+        special = {"<unk>": 2, **{f"<0x{byte:02X}>": 6 for byte in range(256)}}
+        kinds = [special.get(text, kind) for text, kind in zip(tokens, kinds, strict=True)]
         found |= {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [-float(i) for i in range(len(tokens))]}
     else:
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
