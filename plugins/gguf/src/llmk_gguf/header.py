@@ -73,7 +73,7 @@ def read_header(file: CheckpointFile) -> Header:
         if reader.take(4) != MAGIC:
             raise reader.damaged("it does not start with GGUF")
         version = reader.number("I")
-        if version & 0xFFFF == 0:
+        if version and version & 0xFFFF == 0:
             raise CheckpointError(
                 f"{file} is a big-endian GGUF file", hint="convert it: gguf-convert-endian FILE little"
             )
