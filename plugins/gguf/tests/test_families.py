@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gguf_files import write_gguf
+from threaded_ranks import ThreadedRanks
 from torch import Tensor
 
+from llmk import LLM, SamplingParams
 from llmk.api import CheckpointError
+from llmk.engine import launch
 from llmk_gguf.architectures import ARCHITECTURES
 from llmk_testing.checkpoints import write_checkpoint
 from llmk_testing.model import ModelHarness
@@ -54,8 +58,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 300, 20, 31, 47]
 
 
-def logits(path: Path, dtype: str = "float32") -> Tensor:
-    (found,) = ModelHarness.of(path, {"model.dtype": dtype}).step([("a", PROMPT)])
+def logits(path: Path, dtype: str = "float32", **settings: Any) -> Tensor:
+    (found,) = ModelHarness.of(path, {"model.dtype": dtype, **settings}).step([("a", PROMPT)])
     return found
 
 
@@ -80,6 +84,68 @@ def test_a_file_has_the_checkpoints_logits(tmp_path: Path, family: str) -> None:
     file = write_gguf(folder, tmp_path / "model.gguf", **metadata)
     expected, found = logits(folder), logits(file)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "head_dim": 64}
+PACKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "qwen3": ("qwen3", {}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3moe": ("qwen3_moe", {**EXPERTS, "moe_intermediate_size": 256, "norm_topk_prob": True}),
+    "phi3": ("phi3", {"sliding_window": None}),
+    "gemma3": ("gemma3_text", {"query_pre_attn_scalar": 64, "sliding_window": 4}),
+}
+
+
+def q4_k_m(tensor: str) -> str:
+    """As llama.cpp chooses types for some of the layers."""
+    return "Q6_K" if "attn_v" in tensor or "ffn_down" in tensor or tensor == "token_embd.weight" else "Q4_K"
+
+
+KINDS: dict[str, str | Callable[[str], str]] = {
+    **{kind: kind for kind in ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")},
+    "Q4_K_M": q4_k_m,
+    "with types that are not kept": lambda tensor: "Q5_0" if "blk.1.ffn_gate." in tensor else "Q4_0",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("qwen3", kind) for kind in KINDS] + [(family, "Q4_K_M") for family in PACKED if family != "qwen3"],
+)
+def test_packed_weights_are_the_plain_ones(tmp_path: Path, family: str, kind: str) -> None:
+    model_type, options = PACKED[family]
+    folder = write_checkpoint(tmp_path / "plain", model_type, **{**SIZES, **options})
+    file = write_gguf(folder, tmp_path / "model.gguf", KINDS[kind])
+    plain, packed = logits(file), logits(file, **{"plugin.gguf.weights": "packed"})
+    original = logits(folder)
+    assert (packed - plain).norm() / plain.norm() < 1e-4
+    assert 1e-4 < (plain - original).norm() / original.norm() < 0.6
+    made = ModelHarness.of(file, {"model.dtype": "float32", "plugin.gguf.weights": "packed"})
+    formats = {method.weight_format for method in made.boot.plan.quantization}
+    assert formats <= {"int8_group", "int4_group"}
+    assert formats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["plain", "packed"])
+def test_two_ranks_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str) -> None:
+    folder = write_checkpoint(tmp_path / "plain", "llama", **SIZES)
+    file = str(write_gguf(folder, tmp_path / "model.gguf", q4_k_m))
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
+    options: dict[str, Any] = {"dtype": "float32", "max_model_len": 64, "plugin": {"gguf": {"weights": weights}}}
+
+    def answers(**parallel: int) -> tuple[tuple[int, ...], list[float]]:
+        with LLM(file, parallel=parallel, **options) as llm:
+            (result,) = llm.generate([PROMPT], params, use_tqdm=False)
+            return tuple(result.outputs[0].token_ids), [entry.logprob for entry in result.outputs[0].logprobs]
+
+    tokens, numbers = answers()
+    monkeypatch.setattr(launch, "start_executor", ThreadedRanks.start)
+    found, close = answers(tensor=2)
+    assert found == tokens
+    assert close == pytest.approx(numbers, abs=1e-3)
 
 
 def test_every_architecture_is_tested() -> None:

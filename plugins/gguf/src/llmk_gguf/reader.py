@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ from llmk.api.checkpoint import LONGEST_TEMPLATE
 from llmk_gguf.config import architecture_of, read_config
 from llmk_gguf.header import Header, StoredBlocks, read_header
 from llmk_gguf.metadata import Metadata
-from llmk_gguf.tensors import named_tensors, plain_tensor
+from llmk_gguf.packed import Format, formats_of, packed_tensors
+from llmk_gguf.specs import METHOD
+from llmk_gguf.tensors import Named, named_tensors, plain_tensor
 from llmk_gguf.tokenizer import chat_templates, end_tokens, named_tokens, tokenizer_json
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -21,10 +23,13 @@ _MOST_PARTS = 1000
 
 def read_gguf(files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Checkpoint:
     """Implements :class:`llmk.api.ReadCheckpoint`."""
-    reader = GgufReader(_parts(files))
+    reader = GgufReader(_parts(files), options.get("weights") == "packed")
     metadata, tensors = reader.read()
     architecture = architecture_of(metadata)
     config = read_config(metadata, architecture, tensors)
+    if formats := reader.formats(named_tensors(list(tensors.values()), architecture, config["head_dim"])):
+        modules = {module: format.name for module, format in formats.items()}
+        config["quantization_config"] = {"quant_method": METHOD, "modules": modules}
     templates = chat_templates(metadata)
     _check_templates(metadata, templates)
     tokenizer_config: dict[str, Any] = dict(named_tokens(metadata))
@@ -48,9 +53,11 @@ def read_gguf(files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Ch
 
 @dataclass(frozen=True, slots=True)
 class GgufReader:
-    """Implements :class:`llmk.api.CheckpointReader`: the parts of one model, of which the first has the metadata."""
+    """Implements :class:`llmk.api.CheckpointReader`: the parts of one model, of which the first has the metadata;
+    ``packed``, whether quantized weights stay so in memory."""
 
     files: tuple[CheckpointFile, ...]
+    packed: bool = False
 
     def read(self) -> tuple[Metadata, dict[str, StoredBlocks]]:
         """The metadata, and all tensors by their names in the files. Raises CheckpointError."""
@@ -70,8 +77,18 @@ class GgufReader:
         metadata, tensors = self.read()
         architecture = architecture_of(metadata)
         head_dim = read_config(metadata, architecture, tensors)["head_dim"]
-        named = named_tensors(list(tensors.values()), architecture, head_dim)
-        return [plain_tensor(one, architecture.norm_offset) for one in named]
+        named = list(named_tensors(list(tensors.values()), architecture, head_dim))
+        formats, found = self.formats(named), list[StoredTensor]()
+        for one in named:
+            if one.name.endswith(".weight") and one.module in formats:
+                found += packed_tensors(one, formats[one.module])
+            else:
+                found.append(plain_tensor(one, architecture.norm_offset))
+        return found
+
+    def formats(self, named: Iterable[Named]) -> dict[str, Format]:
+        """The formats of modules whose weights stay packed, by their names."""
+        return formats_of(list(named)) if self.packed else {}
 
     def tokenizer(self) -> str:
         """As the protocol says."""
