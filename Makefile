@@ -9,7 +9,7 @@ METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 EDITABLE := $(PACKAGES:%=-e ./%)
 # What the demo needs: the wheels of llmk[cpu], or of llmk[all] on a machine with an NVIDIA GPU.
 NVIDIA := $(shell command -v nvidia-smi)
-DEMO := core[storage] models backends-cpu plugins/parsers plugins/policies plugins/quantization $(if $(NVIDIA),backends-cuda plugins/triton)
+DEMO := core[storage] models backends-cpu plugins/gguf plugins/parsers plugins/policies plugins/quantization $(if $(NVIDIA),backends-cuda plugins/triton)
 # Modules are compiled where they are first imported, or all of them at once by several processes, rather than by pip.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt
 PYTEST_ARGS ?=

@@ -62,6 +62,12 @@ def write_gguf(
     return file
 
 
+def write_demo(folder: Path, file: Path, kind: str) -> Path:
+    """The demo model, whose pre-tokenizer has no name in GGUF, so that the file holds the whole tokenizer."""
+    whole = (folder / "tokenizer.json").read_text()
+    return write_gguf(folder, file, kind, tokenizer__huggingface__json=whole)
+
+
 def quantized(values: Values, kind: str) -> Values:
     """``values`` as blocks of a type."""
     if kind in WRITERS:
