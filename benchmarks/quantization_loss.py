@@ -1,6 +1,7 @@
 """What quantization costs the demo model, on documents that it was not trained on.
 
     python benchmarks/quantization_loss.py --documents 200
+    python benchmarks/quantization_loss.py --documents 200 --gguf    # as a GGUF file of each type, plain and packed
 
 Every scheme sees the same documents, whole, through the kernels that the platform's plan chooses for it. Of the tokens
 of replies: the mean cross-entropy, the mean divergence from the plain model's distribution (nats), and how often the
@@ -13,6 +14,7 @@ import argparse
 import sys
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -33,6 +35,21 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "plain, fp8 cache": {"cache.dtype": "float8_e4m3fn"},
     "fp8, a scale per output, fp8 cache": {"model.quantization": "fp8", "cache.dtype": "float8_e4m3fn"},
 }
+
+
+GGUF = ("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q4_0")
+"""Those of K have the simple writers of ``tests/support/k_quants.py``, so llama.cpp's lose less."""
+
+
+def gguf_schemes(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """A file of each type, in ``folder``, and how it is served."""
+    sys.path.insert(0, str(ROOT / "tests/support"))
+    from gguf_files import write_demo
+
+    files = {kind: write_demo(DEMO, folder / f"{kind}.gguf", kind) for kind in GGUF}
+    plain = {f"GGUF, {kind}": (file, dict[str, Any]()) for kind, file in files.items()}
+    packed = {f"{name}, packed": (file, {"plugin.gguf.weights": "packed"}) for name, (file, _) in plain.items()}
+    return plain | {name: scheme for name, scheme in packed.items() if "Q" in name}
 
 
 def documents(count: int, longest: int = 1024) -> list[tuple[list[int], int]]:
@@ -64,7 +81,17 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8, help="documents in one step")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--platform", default="", help="platform to use; empty: the best one that is usable here")
+    parser.add_argument("--gguf", action="store_true", help="GGUF files instead of what quantizes while loading")
     args = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        schemes = {name: (DEMO, settings) for name, settings in SCHEMES.items()}
+        if args.gguf:
+            schemes = {"plain": schemes["plain"], **gguf_schemes(Path(folder))}
+        compare(schemes, args)
+
+
+def compare(schemes: dict[str, tuple[Path, dict[str, Any]]], args: argparse.Namespace) -> None:
+    """Prints a row for each scheme; the first is what the others are compared with."""
     docs = documents(args.documents)
     targets = torch.tensor([token for ids, start in docs for token in ids[start:]])
     num_blocks = sum(-(-len(ids) // BLOCK) for ids, _ in docs)
@@ -72,9 +99,9 @@ def main() -> None:
     print("| weights and cache | kernels of qkv and attention | loss | divergence | same likeliest token |")
     print("| --- | --- | --- | --- | --- |")
     plain: Tensor | None = None
-    for scheme, settings in SCHEMES.items():
+    for scheme, (path, settings) in schemes.items():
         common = {"model.dtype": args.dtype, "platform.use": args.platform, "cache.block_size": BLOCK}
-        model = ModelHarness.of(DEMO, {**common, **settings}, num_blocks=num_blocks)
+        model = ModelHarness.of(path, {**common, **settings}, num_blocks=num_blocks)
         found = replies(model, docs, args.at_once)
         plain = found if plain is None else plain
         loss = -found.gather(1, targets[:, None]).mean()

@@ -14,7 +14,14 @@ WORKSPACE = {
     name: ROOT / name
     for name in (
         *("core", "models", "backends-cpu", "backends-cuda", "backends-tpu"),
-        *("plugins/anthropic", "plugins/embeddings", "plugins/grammar", "plugins/int8", "plugins/ollama"),
+        *(
+            "plugins/anthropic",
+            "plugins/embeddings",
+            "plugins/gguf",
+            "plugins/grammar",
+            "plugins/int8",
+            "plugins/ollama",
+        ),
         *("plugins/parsers", "plugins/policies", "plugins/quantization", "plugins/speculators", "plugins/statsd"),
         *("plugins/testing", "plugins/triton"),
     )

@@ -45,6 +45,7 @@ KEPT = {
     "gated_delta_rule_by_token": "the definition that tests compare the chunked form with",
     "state_space_scan_by_token": "the definition that tests compare the chunked form with",
     "read_weights": "public: the reader of weights for models on JAX",
+    "quantize_int8_group": "public: the reference of a format, for plugins that read it",
     "quantize_int4_group": "public: the reference of a format, for plugins that read it",
 }
 """Names that vulture can't see a use of, with the reason why they are used."""

@@ -46,6 +46,11 @@ CONTRACTS = {
         *("llmk.api.kernels:Op", "llmk.api.kernels:CompositeOp"),
         *("llmk.api.query:OpQuery", "llmk.api.facts:OpFacts", "llmk.api.query:Query"),
     ),
+    "llmk_checkpoint_formats": (
+        *("llmk.api.checkpoint_format:ReadCheckpoint", "llmk.api.checkpoint:Checkpoint"),
+        *("llmk.api.checkpoint:CheckpointReader", "llmk.api.checkpoint:StoredTensor"),
+        *("llmk.api.checkpoint:DecodeRows", "llmk.api.checkpoint:CheckpointFile"),
+    ),
     "llmk_quantization_methods": ("llmk.nn.quantization:Quantization", "llmk.api.checkpoint:Checkpoint"),
     "llmk_models": (
         *("llmk.nn.model:Model", "llmk.nn.model:SelfLoading"),

@@ -27,6 +27,7 @@ STATEMENTS = [
     "import llmk_anthropic.specs",
     "import llmk_embeddings.specs",
     "import llmk_ollama.specs",
+    "import llmk_gguf.specs, llmk_gguf.reader",
     "import llmk_grammar.specs",
     "import llmk_policies.specs",
     "import llmk_quantization.specs",

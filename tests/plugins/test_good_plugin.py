@@ -144,6 +144,23 @@ def test_quantization_method_names_the_weight_format(environment: Environment, t
     assert "good.int4" in done.stderr
 
 
+@pytest.mark.hook("llmk_checkpoint_formats")
+def test_files_of_a_format_are_checkpoints(environment: Environment, tmp_path: Path) -> None:
+    """Named by the file, or by the folder; with the plugin's own options."""
+    (tmp_path / "model.one").write_bytes(b"GOOD" + json.dumps(CONFIG).encode() + b"\0tensors")
+    (tmp_path / "notes.txt").write_text("GO elsewhere")
+    for named in (tmp_path / "model.one", tmp_path):
+        plan = explain(environment, named, LLMK__PLUGIN__GOOD__COLOR="green")
+        assert (plan["model"], plan["architecture"]) == ("good.model", "GoodForCausalLM")
+    done = environment.llmk("explain", str(tmp_path / "notes.txt"), "--on", "good/g1", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "notes.txt is a file in no format of checkpoints that is installed (good)" in done.stderr
+    (tmp_path / "model.one").write_bytes(b"GOOD[")
+    done = environment.llmk("explain", str(tmp_path / "model.one"), "--on", "good/g1", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "good.format of fixture-good 1.0 can't read" in done.stderr
+
+
 @pytest.mark.hook("llmk_models")
 def test_model_describes_the_checkpoint(environment: Environment, checkpoint: Path) -> None:
     plan = explain(environment, checkpoint)

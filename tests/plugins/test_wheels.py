@@ -21,6 +21,7 @@ PACKAGES = {
     "backends-tpu": "llmk_tpu",
     "plugins-anthropic": "llmk_anthropic",
     "plugins-embeddings": "llmk_embeddings",
+    "plugins-gguf": "llmk_gguf",
     "plugins-grammar": "llmk_grammar",
     "plugins-int8": "llmk_int8",
     "plugins-ollama": "llmk_ollama",

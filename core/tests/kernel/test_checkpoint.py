@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from llmk.api import CheckpointError, CheckpointFile, ModelNotFound
+from llmk.config import load
+from llmk.kernel import first_party
+from llmk.kernel.registry import Registry
 from llmk.nn.tensor_file import weight_files
 from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.choices.checkpoints import choose_checkpoint
 
 CONFIG = {"architectures": ["ToyForCausalLM", "Other"], "quantization_config": {"quant_method": "shrink"}}
 
@@ -93,15 +97,23 @@ def test_missing_folder(tmp_path: Path, folder: Path) -> None:
     assert str(folder) in caught.value.hint
 
 
-def test_gguf_is_called_that(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ModelNotFound, match=r"Q4_K_M\.gguf is a GGUF file") as caught:
-        read_checkpoint(tmp_path / "model-Q4_K_M.gguf")
-    assert "safetensors" in caught.value.hint
-    with pytest.raises(CheckpointError, match="holds a model as GGUF"):
+def test_files_of_a_format_that_is_not_installed_name_its_wheel(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_party.metadata, "distributions", lambda **of: iter(()))
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    settings = load({"model.path": str(tmp_path / "model.gguf")}, environ={})
+    with pytest.raises(ModelNotFound, match=r"model\.gguf is a file in no format .* installed \(none\)") as missing:
+        choose_checkpoint(Registry([], settings.config.plugins), settings.config)
+    with pytest.raises(CheckpointError, match=r"no installed format of checkpoints reads model\.gguf") as caught:
         read_checkpoint(tmp_path)
-    (folder / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match=r"no safetensors file; it has model\.gguf"):
+    assert "pip install llmk-gguf" in missing.value.hint
+    assert "pip install llmk-gguf" in caught.value.hint
+
+
+def test_pickled_weights_are_named(folder: Path) -> None:
+    (folder / "model.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"no safetensors file; it has model\.bin"):
         weight_files(read_checkpoint(folder))
 
 

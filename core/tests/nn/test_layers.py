@@ -6,8 +6,8 @@ import pytest
 import torch
 from plans import Build, build, choice, piece
 
+from llmk.api import StoredTensor
 from llmk.nn import Embedding, Linear, LMHead, SandwichNorm
-from llmk.nn.tensor_file import StoredTensor
 
 SIZES = (6, 2, 2)
 PARTS = ("q_proj", "k_proj", "v_proj")

@@ -12,12 +12,11 @@ from plans import build, builder, choice, piece
 from torch import Tensor
 
 from llmk import tree
-from llmk.api import CheckpointError, MoEFacts
+from llmk.api import CheckpointError, MoEFacts, StoredTensor
 from llmk.api.facts import Cut
 from llmk.nn import Embedding, Experts, Layer, Linear, LMHead, StepContext
 from llmk.nn.blocks.mlp import GatedMLP
 from llmk.nn.parallel import Parallel
-from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.moe import fused_moe
 from llmk.reference.quantized_weight import prepare_fp8_block, prepare_int4_group
 

@@ -47,7 +47,7 @@ def test_an_unaligned_weight(threads: int) -> None:
     check_rows(lambda x: linear_invariant(x, prepared, None), rows)
 
 
-@pytest.mark.parametrize("name", ["int8_channel", "int4_group", "fp8_block"])
+@pytest.mark.parametrize("name", ["int8_channel", "int8_group", "int4_group", "fp8_block"])
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_linear_dequantized(name: str, dtype: torch.dtype, threads: int) -> None:
     parameters = getattr(quantize, f"quantize_{name}")(torch.randn(130, 128))

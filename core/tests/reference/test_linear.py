@@ -44,6 +44,7 @@ def scaled_by_entry(parameters: dict[str, Tensor], rows: int, columns: int) -> T
 
 FORMATS: dict[str, tuple[Any, Any, float]] = {
     "int8_channel": (quantize.quantize_int8_channel, lambda p: scaled_by_entry(p, 1, 10**9), 0.01),
+    "int8_group": (lambda w: quantize.quantize_int8_group(w, 16), lambda p: scaled_by_entry(p, 1, 16), 0.008),
     "int4_group": (lambda w: quantize.quantize_int4_group(w, 16), lambda p: int4_by_entry(p, 16), 0.13),
     "int4_zero_point": (
         lambda w: quantize.quantize_int4_group(w, 16, symmetric=False),
@@ -56,8 +57,11 @@ FORMATS: dict[str, tuple[Any, Any, float]] = {
 }
 
 
-def prepare(name: str, parameters: dict[str, Tensor]) -> quantized_weight.ScaledWeight | quantized_weight.PackedWeight:
-    prepared: quantized_weight.ScaledWeight | quantized_weight.PackedWeight
+Prepared = quantized_weight.ScaledWeight | quantized_weight.GroupedWeight | quantized_weight.PackedWeight
+
+
+def prepare(name: str, parameters: dict[str, Tensor]) -> Prepared:
+    prepared: Prepared
     prepared = getattr(quantized_weight, "prepare_" + {"int4_zero_point": "int4_group"}.get(name, name))(parameters)
     return prepared
 
@@ -144,3 +148,11 @@ def test_rows_are_batch_invariant() -> None:
     together = linear(x, weight, None)
     for row in range(33):
         assert error(linear(x[row : row + 1], weight, None)[0], together[row]) < 1e-6
+
+
+def test_zero_points_of_int8_groups_need_not_be_whole() -> None:
+    values, scale = torch.tensor([[3, -4, 100, 7]], dtype=torch.int8), torch.tensor([[0.5, 2.0]])
+    zero = torch.tensor([[1.5, -0.25]])
+    parameters = {"weight": values, "weight_scale": scale, "weight_zero_point": zero}
+    found = quantized_weight.prepare_int8_group(parameters).dequantize(torch.float32)
+    assert found.tolist() == [[0.75, -2.75, 200.5, 14.5]]

@@ -121,7 +121,7 @@ def test_parts_are_ops_or_the_sites_own_kernels() -> None:
 
 
 @pytest.mark.parametrize(
-    "weight_format", ["plain", "int8_channel", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block"]
+    "weight_format", ["plain", "int8_channel", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block"]
 )
 def test_one_deterministic_linear_kernel_serves_each_format(weight_format: str) -> None:
     query = LinearQuery(

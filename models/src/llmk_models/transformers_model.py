@@ -15,12 +15,12 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AttentionI
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.logging import disable_progress_bar
 
-from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError
+from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError, StoredTensor
 from llmk.api.checkpoint import check_folder
 from llmk.api.errors import describe as describe_error
 from llmk.nn import Build, Layer, StepContext
 from llmk.nn.attention import cache_spec
-from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
+from llmk.nn.tensor_file import read_headers, weight_files
 from llmk_models.transformers_facts import describe
 from llmk_models.transformers_watch import WATCH, Observed
 

@@ -111,6 +111,11 @@ _ENCODERS = frozenset((
 def refuse_unservable(checkpoint: Checkpoint) -> None:
     """Raises UnknownArchitecture, with the mechanism, for models that can't be served with a K/V cache."""
     name = checkpoint.architecture or "a checkpoint without architectures"
+    if checkpoint.reader is not None:
+        raise UnknownArchitecture(
+            f"{name} in {checkpoint.path} can't be served through transformers' modules, which read folders alone",
+            hint="serve the model's checkpoint in the Hugging Face layout",
+        )
     if reason := next(_reasons(checkpoint.config, name), ""):
         raise UnknownArchitecture(
             f"{name} can't be served through transformers' modules: {reason}",

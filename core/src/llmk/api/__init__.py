@@ -18,7 +18,8 @@ from llmk.api.cache import (
     SlidingWindowCache,
     StateTensor,
 )
-from llmk.api.checkpoint import Checkpoint, CheckpointFile
+from llmk.api.checkpoint import Checkpoint, CheckpointFile, CheckpointReader, DecodeRows, StoredTensor
+from llmk.api.checkpoint_format import CheckpointFormatSpec, ReadCheckpoint
 from llmk.api.decoding.grammar import (
     CompiledGrammar,
     Grammar,
@@ -149,6 +150,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointFile",
+    "CheckpointFormatSpec",
+    "CheckpointReader",
     "Choice",
     "Collectives",
     "Command",
@@ -158,6 +161,7 @@ __all__ = [
     "CompositeOp",
     "ConfigError",
     "ContextLengthExceeded",
+    "DecodeRows",
     "Default",
     "DescribeModel",
     "Device",
@@ -226,6 +230,7 @@ __all__ = [
     "QuantizationSpec",
     "Query",
     "QueueTimeout",
+    "ReadCheckpoint",
     "Reason",
     "ReasoningDelta",
     "ReasoningParser",
@@ -251,6 +256,7 @@ __all__ = [
     "StatLoggerSpec",
     "StateTensor",
     "StatsSnapshot",
+    "StoredTensor",
     "TextDelta",
     "Ticket",
     "Tier",

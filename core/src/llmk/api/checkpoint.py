@@ -10,10 +10,16 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from llmk.api.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
 
 LONGEST_JSON = 64 << 20
 """Limit of a JSON file, in bytes. The largest index files of published checkpoints have about 10 MiB."""
@@ -234,13 +240,73 @@ def _check_regular(status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, f"it is {what}, not a regular file")
 
 
+class DecodeRows(Protocol):
+    """Makes a tensor's values of the bytes that a file has for them, for tensors that are not stored as they are
+    used."""
+
+    @property
+    def multiple(self) -> int:
+        """Rows are decoded in whole multiples of this many, counted from the tensor's first row."""
+        ...
+
+    def __call__(self, stored: Tensor) -> Tensor:
+        """The values of some rows, ``[rows, *columns]`` in the dtype of the :class:`StoredTensor`, of their bytes,
+        uint8 ``[rows, bytes per row]``. Called by several threads at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); its data is bytes ``start`` to ``stop - 1``.
+
+    With ``decode``, ``dtype`` and ``shape`` are those of the decoded values; the bytes are as many for every row.
+    """
+
+    name: str
+    file: CheckpointFile
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    decode: DecodeRows | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in the file."""
+        return self.stop - self.start
+
+    @property
+    def num_elements(self) -> int:
+        """The number of elements of its shape."""
+        return prod(self.shape)
+
+
+class CheckpointReader(Protocol):
+    """Reads what is large in a checkpoint of another format than a Hugging Face folder. It is pickled for the processes
+    that need it, so it should hold the names of files and no content.
+
+    Both methods raise :class:`~llmk.api.CheckpointError`.
+    """
+
+    def tensors(self) -> Sequence[StoredTensor]:
+        """All tensors, named as in the checkpoints of the model's family. No tensor's data is read."""
+        ...
+
+    def tokenizer(self) -> str:
+        """The tokenizer in the form of ``tokenizer.json``, the serialization of the ``tokenizers`` library."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint folder in the Hugging Face layout.
+    """A checkpoint folder in the Hugging Face layout, or what another format says in its terms.
 
     ``config``, ``generation_config`` and ``tokenizer_config`` are the parsed JSON files (empty if a file is missing).
     ``weight_files`` are the safetensors files in natural order, ``weight_bytes`` is the sum of their sizes on disk.
     Other files are opened with :meth:`file`.
+
+    A checkpoint of another format has a ``reader`` for its tensors and tokenizer, and no ``weight_files``; its ``path``
+    may be a file.
     """
 
     path: Path
@@ -250,6 +316,7 @@ class Checkpoint:
     chat_template: str | None = None
     weight_files: tuple[CheckpointFile, ...] = ()
     weight_bytes: int = 0
+    reader: CheckpointReader | None = None
 
     @property
     def architecture(self) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
+from llmk.api.checkpoint_format import CheckpointFormatSpec
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.op_contract import OpContract
@@ -99,6 +100,12 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
 @hookspec
 def llmk_ops() -> Iterable[KernelSpec | OpContract]:
     """Kernels of ops, plain and composite (``kind="op"``), and the contracts of ops that the wheel defines."""
+    return ()
+
+
+@hookspec
+def llmk_checkpoint_formats() -> Iterable[CheckpointFormatSpec]:
+    """Formats of checkpoints other than Hugging Face folders."""
     return ()
 
 
@@ -213,6 +220,7 @@ def llmk_plan_resolved(plan: Plan) -> None:
 Spec = (
     KernelSpec
     | PlatformSpec
+    | CheckpointFormatSpec
     | QuantizationSpec
     | ModelSpec
     | ParserSpec

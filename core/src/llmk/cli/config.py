@@ -12,8 +12,8 @@ from llmk.config import Config, Origin, Settings, flags
 from llmk.config.schema_tree import join, leaves
 from llmk.kernel.registry import Registry
 from llmk.planning.boot import apply_defaults
-from llmk.planning.checkpoint import read_checkpoint
-from llmk.planning.choices.models import choose_model, describe_model, find_checkpoint
+from llmk.planning.choices.checkpoints import choose_checkpoint
+from llmk.planning.choices.models import choose_model, describe_model
 from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.pooling import decoder_of, read_pooling
 from llmk.planning.report import render_rows
@@ -60,7 +60,7 @@ def _with_plugins(settings: Settings) -> Settings:
 def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
     """The facts of the configured model, on which plugins' defaults depend; ``None`` if it can't be served."""
     try:
-        checkpoint = read_checkpoint(find_checkpoint(registry, settings.config.model.path))
+        checkpoint = choose_checkpoint(registry, settings.config)
         pooling = read_pooling(checkpoint, settings.config.model.pooling)
         checkpoint, pools_only = decoder_of(checkpoint), pooling is not None and not pooling.generates
         model = choose_model(registry, settings.config, checkpoint, with_tree=pools_only)

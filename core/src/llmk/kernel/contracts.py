@@ -26,6 +26,8 @@ CONTRACTS: Mapping[str, str] = {
     "prepare": "llmk.api:Prepare",
     "op": "llmk.api:Op",
     "composite": "llmk.api:CompositeOp",
+    "checkpoint_format": "llmk.api:ReadCheckpoint",
+    "checkpoint_reader": "llmk.api:CheckpointReader",
     "quantization": "llmk.nn:Quantization",
     "model": "llmk.nn:Model",
     "describe": "llmk.api:DescribeModel",

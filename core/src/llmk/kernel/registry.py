@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from llmk.api import (
+    CheckpointFormatSpec,
     CommandSpec,
     GrammarSpec,
     IOProcessorSpec,
@@ -43,6 +44,7 @@ HOOKS: dict[str, dict[str, type]] = {
     "llmk_linear_kernels": {"linear": KernelSpec},
     "llmk_moe_kernels": {"moe": KernelSpec},
     "llmk_ops": {"op": KernelSpec, "op_contract": OpContract},
+    "llmk_checkpoint_formats": {"checkpoint_format": CheckpointFormatSpec},
     "llmk_quantization_methods": {"quantization": QuantizationSpec},
     "llmk_models": {"model": ModelSpec},
     "llmk_reasoning_parsers": {"reasoning_parser": ParserSpec},

@@ -14,8 +14,8 @@ from llmk.nn.layer import Layer, Parameter
 from llmk.nn.norm import HeadsNorm
 
 if TYPE_CHECKING:
+    from llmk.api import StoredTensor
     from llmk.nn.build import Build
-    from llmk.nn.tensor_file import StoredTensor
 
 
 class Attention(Layer):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from llmk.api import StoredTensor
 from llmk.nn.build import Switch
 from llmk.nn.layer import Layer, Parameter
 from llmk.nn.shadow import Shadowed
-from llmk.nn.tensor_file import StoredTensor, same_content
+from llmk.nn.tensor_file import same_content
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build

@@ -17,8 +17,8 @@ from torch import Tensor
 from llmk.api import CheckpointError
 
 if TYPE_CHECKING:
+    from llmk.api import StoredTensor
     from llmk.nn.build import Build
-    from llmk.nn.tensor_file import StoredTensor
 
 
 STORED_DTYPES: Mapping[str, torch.dtype] = {

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk.nn.layer import Layer, Parameter, stored_dtype
 from llmk.nn.quantization import Quantization
-from llmk.nn.tensor_file import StoredTensor
 
 if TYPE_CHECKING:
     from llmk.api.facts import Cut

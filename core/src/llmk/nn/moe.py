@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk.api.query import moe_options
 from llmk.nn.layer import Layer, Parameter, stored_dtype
 from llmk.nn.linear import check_shape, main_tensor, sharding_error, stored_share, weight_tensors
-from llmk.nn.tensor_file import StoredTensor
 
 if TYPE_CHECKING:
     from llmk.api import MoEFacts

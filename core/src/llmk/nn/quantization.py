@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from llmk.api import Checkpoint
-from llmk.nn.tensor_file import StoredTensor
+from llmk.api import Checkpoint, StoredTensor
 
 
 class Quantization:

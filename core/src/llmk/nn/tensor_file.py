@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeGuard
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk.api.checkpoint import CheckpointFile, files_in, parse_json
+from llmk.api.checkpoint import CheckpointFile, StoredTensor, files_in, parse_json
 from llmk.api.errors import shown
 
 _LONGEST_HEADER = 100_000_000
@@ -51,34 +50,16 @@ DTYPE_BITS: Mapping[str, int] = {
 """Bits of an element, by the format's names of dtypes."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); its data is bytes ``start`` to ``stop -
-    1``."""
-
-    name: str
-    file: CheckpointFile
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes in the file."""
-        return self.stop - self.start
-
-    @property
-    def num_elements(self) -> int:
-        """The number of elements of its shape."""
-        return prod(self.shape)
+def stored_tensors(checkpoint: Checkpoint) -> Sequence[StoredTensor]:
+    """All tensors of a checkpoint, whatever its format. Raises CheckpointError as :func:`read_headers` does."""
+    return checkpoint.reader.tensors() if checkpoint.reader else read_headers(weight_files(checkpoint))
 
 
 def weight_files(checkpoint: Checkpoint) -> tuple[CheckpointFile, ...]:
     """The files that hold the checkpoint's tensors. Raises CheckpointError if there are none, or one is missing."""
     files = checkpoint.weight_files
     if not files:
-        others = [file.name for kind in ("bin", "gguf", "pth") for file in files_in(checkpoint.path, f"*.{kind}")]
+        others = [file.name for kind in ("bin", "pth") for file in files_in(checkpoint.path, f"*.{kind}")]
         raise CheckpointError(
             f"{checkpoint.path} has no safetensors file" + (f"; it has {_listed(others)}" if others else ""),
             hint="convert the weights to safetensors" if others else "download them, or use --model.load-format dummy",
@@ -111,7 +92,7 @@ def read_headers(files: Sequence[CheckpointFile]) -> list[StoredTensor]:
 
 def same_content(one: StoredTensor, other: StoredTensor) -> bool:
     """Whether two tensors are equal, byte by byte. Raises CheckpointError."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    if any(getattr(one, key) != getattr(other, key) for key in ("dtype", "shape", "num_bytes", "decode")):
         return False
     with one.file.open() as first, other.file.open() as second:
         first.seek(one.start)

@@ -29,12 +29,11 @@ from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watching
 from llmk.planning.adapters import Adapter, read_adapters
 from llmk.planning.advice import ABLE, with_advice
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.choices.checkpoints import choose_checkpoint
 from llmk.planning.choices.models import (
     TREE_MODEL,
     choose_model,
     describe_model,
-    find_checkpoint,
     model_program,
     model_tree,
 )
@@ -95,7 +94,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     registry = Registry.discover(config.plugins)
     registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
     platform, platform_facts = choose_platform(registry, config, host, on=on)
-    checkpoint = read_checkpoint(find_checkpoint(registry, config.model.path))
+    checkpoint = choose_checkpoint(registry, config)
     pooling, architecture = read_pooling(checkpoint, config.model.pooling), checkpoint.architecture
     checkpoint = decoder_of(checkpoint)
     pools_only = pooling is not None and not pooling.generates

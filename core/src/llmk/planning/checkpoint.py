@@ -8,8 +8,10 @@ from typing import Any
 
 from llmk.api import Checkpoint, CheckpointError, ModelNotFound
 from llmk.api.checkpoint import LONGEST_TEMPLATE, CheckpointFile, files_in
+from llmk.kernel.first_party import missing_wheel
 from llmk.planning.checkpoint_fields import check_config, check_generation_config, check_tokenizer_config
 
+CONFIG_FILE = "config.json"
 _INDEX = "model.safetensors.index.json"
 
 
@@ -23,7 +25,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     if not folder.is_dir():
         raise _not_found(str(path), folder)
     folder = folder.resolve()
-    config_file = CheckpointFile(folder, "config.json")
+    config_file = CheckpointFile(folder, CONFIG_FILE)
     if not config_file.is_there:
         raise _no_config(folder)
     config = check_config(config_file, config_file.read_json())
@@ -43,24 +45,21 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def _not_found(path: str, folder: Path) -> ModelNotFound:
     if folder.is_file():
-        if folder.suffix == ".gguf":
-            return ModelNotFound(f"{path} is a GGUF file, which llmk does not read", hint=_INSTEAD_OF_GGUF)
         return ModelNotFound(f"{path} is a file, not a checkpoint folder", hint=f"name its folder: {folder.parent}")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path):
         hint = f"if it is a hub id, download it first: hf download {path} --local-dir ./{path.partition('/')[2]}"
         return ModelNotFound(f"there is no checkpoint folder {path}", hint=hint)
-    return ModelNotFound(f"there is no checkpoint folder {path}", hint="check the path; it must be a folder")
-
-
-_INSTEAD_OF_GGUF = (
-    "download the model's checkpoint in the Hugging Face layout: a folder with config.json, the tokenizer and"
-    " *.safetensors files"
-)
+    return ModelNotFound(f"there is no checkpoint folder {path}", hint="check the path")
 
 
 def _no_config(folder: Path) -> CheckpointError:
-    if files_in(folder, "*.gguf") and not files_in(folder, "*.safetensors"):
-        return CheckpointError(f"{folder} holds a model as GGUF, which llmk does not read", hint=_INSTEAD_OF_GGUF)
+    others = [file for file in files_in(folder, "*.*") if missing_wheel(file.path.suffix[1:])]
+    if others and not files_in(folder, "*.safetensors"):
+        wheel = missing_wheel(others[0].path.suffix[1:])
+        return CheckpointError(
+            f"{folder} has no config.json, and no installed format of checkpoints reads {others[0].name}",
+            hint=f"pip install {wheel}, which reads such files",
+        )
     return CheckpointError(
         f"{folder} has no config.json, so it is not a checkpoint in the Hugging Face layout",
         hint="name the folder that holds config.json, the tokenizer and the *.safetensors files",

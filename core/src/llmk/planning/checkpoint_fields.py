@@ -5,28 +5,26 @@ the other fields that they read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from llmk.api import CheckpointError
-from llmk.api.checkpoint import CheckpointFile
 from llmk.api.errors import shown
 
 _MOST_TOKENS = 1 << 31
 _TOKENS = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+Fields = TypeVar("Fields", bound=Mapping[str, Any])
 _HINT = "compare it with the file that the model's authors publish"
 
 
-def check_config(file: CheckpointFile, config: dict[str, Any]) -> dict[str, Any]:
-    """Checks ``config.json`` and returns it. Raises CheckpointError with the invalid field."""
+def check_config(file: object, config: Fields) -> Fields:
+    """Checks ``config.json``, which is in ``file``, and returns it. Raises CheckpointError with the invalid field."""
     _check(file, config, {"architectures": _is_texts, "model_type": _is_text, "vocab_size": _is_size})
     _check(file, config, {"quantization_config": _is_object, "dtype": _is_text, "torch_dtype": _is_text})
     _check_eos(file, config, config)
     return config
 
 
-def check_generation_config(
-    file: CheckpointFile, generation_config: dict[str, Any], config: Mapping[str, Any]
-) -> dict[str, Any]:
+def check_generation_config(file: object, generation_config: Fields, config: Mapping[str, Any]) -> Fields:
     """Checks ``generation_config.json`` and returns it. Raises CheckpointError with the invalid field."""
     numbers = dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), _is_number)
     _check(file, generation_config, {**numbers, "top_k": _is_integer, "do_sample": _is_switch})
@@ -34,7 +32,7 @@ def check_generation_config(
     return generation_config
 
 
-def check_tokenizer_config(file: CheckpointFile, config: dict[str, Any]) -> dict[str, Any]:
+def check_tokenizer_config(file: object, config: Fields) -> Fields:
     """Checks ``tokenizer_config.json`` and returns it. Raises CheckpointError with the invalid field."""
     _check(file, config, {"chat_template": _is_templates, "added_tokens_decoder": _is_added_tokens})
     _check(file, config, dict.fromkeys(_TOKENS, _is_token))
@@ -45,13 +43,13 @@ Kind = Callable[[Any], str]
 """Checks a value: returns the expected kind of value in words if it is invalid, else ``""``."""
 
 
-def _check(file: CheckpointFile, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+def _check(file: object, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
     for key, kind in kinds.items():
         if fields.get(key) is not None and (wanted := kind(fields[key])):
             raise CheckpointError(f"{file} has {key} = {shown(fields[key])}, which is not {wanted}", hint=_HINT)
 
 
-def _check_eos(file: CheckpointFile, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def _check_eos(file: object, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     found = fields.get("eos_token_id")
     most = config.get("vocab_size") or _MOST_TOKENS
     ids = found if isinstance(found, list) else [] if found is None else [found]

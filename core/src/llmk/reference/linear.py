@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from llmk.reference.quantized_weight import PackedWeight, ScaledWeight
+from llmk.reference.quantized_weight import GroupedWeight, PackedWeight, ScaledWeight
 from llmk.reference.tiles import TiledWeight, in_tiles, tiled
 
 
@@ -51,7 +51,7 @@ def prepare_invariant(parameters: Mapping[str, Tensor]) -> TiledWeight:
     return tiled(parameters["weight"])
 
 
-def linear_dequantized(x: Tensor, weight: ScaledWeight | PackedWeight, bias: Tensor | None) -> Tensor:
+def linear_dequantized(x: Tensor, weight: ScaledWeight | GroupedWeight | PackedWeight, bias: Tensor | None) -> Tensor:
     """:func:`linear_invariant` with the weight first dequantized to ``x``'s dtype; compared with this, tiling costs
     little."""
     return linear_invariant(x, tiled(weight.dequantize(x.dtype)), bias)

@@ -13,12 +13,14 @@ from torch import Tensor
 from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS, GatedOptions
 from llmk.reference.linear import linear_dequantized, linear_invariant
 from llmk.reference.quantized_weight import (
+    GroupedWeight,
     PackedWeight,
     ScaledWeight,
     prepare_fp8_block,
     prepare_fp8_channel,
     prepare_int4_group,
     prepare_int8_channel,
+    prepare_int8_group,
 )
 from llmk.reference.tiles import TiledWeight, tiled
 
@@ -34,7 +36,7 @@ _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-Weight = TypeVar("Weight", TiledWeight, ScaledWeight, PackedWeight)
+Weight = TypeVar("Weight", TiledWeight, ScaledWeight, GroupedWeight, PackedWeight)
 Activation = Callable[..., Tensor]
 
 
@@ -159,6 +161,12 @@ def prepare_moe_int8_channel(parameters: Mapping[str, Tensor]) -> Experts[Scaled
     """Parameters as :func:`fused_moe` takes them, in int8, and ``gate_up_scale`` ``[E, 2 * I, 1]`` and ``down_scale``
     ``[E, H, 1]``."""
     return _prepared(prepare_int8_channel, parameters)
+
+
+def prepare_moe_int8_group(parameters: Mapping[str, Tensor]) -> Experts[GroupedWeight]:
+    """Parameters as :func:`fused_moe` takes them, in int8, and ``gate_up_scale`` ``[E, 2 * I, groups]`` and
+    ``down_scale`` ``[E, H, groups]``, and optionally zero points like scales."""
+    return _prepared(prepare_int8_group, parameters)
 
 
 def prepare_moe_int4_group(parameters: Mapping[str, Tensor]) -> Experts[PackedWeight]:

@@ -19,6 +19,14 @@ def quantize_int8_channel(weight: Tensor) -> dict[str, Tensor]:
     return {"weight": (wide / scale).round().to(torch.int8), "weight_scale": scale}
 
 
+def quantize_int8_group(weight: Tensor, group_size: int = 32) -> dict[str, Tensor]:
+    """Symmetric 8-bit integers, -127 to 127, with one scale per ``group_size`` inputs of ``weight`` (``[out, in]``)."""
+    groups = weight.float().view(weight.shape[0], -1, group_size)
+    scale = _scale(groups.abs().amax(dim=-1), 127)
+    values = (groups / scale[..., None]).round().to(torch.int8).flatten(1)
+    return {"weight": values, "weight_scale": scale}
+
+
 def quantize_int4_group(weight: Tensor, group_size: int = 128, *, symmetric: bool = True) -> dict[str, Tensor]:
     """4-bit integers, 0 to 15, with one scale per ``group_size`` inputs of ``weight`` (``[out, in]``), packed two to a
     byte.

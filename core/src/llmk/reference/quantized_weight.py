@@ -37,7 +37,8 @@ class PackedWeight:
     """4-bit numbers, two to a byte, with a scale and a zero point per group of inputs.
 
     ``packed`` is uint8 ``[out, in / 2]``, the even input in the low nibble; ``scale`` float32 ``[out, groups]``;
-    ``zero`` float32 ``[out, groups]``, the value that represents zero (8 if the format is symmetric).
+    ``zero`` float32 ``[out, groups]``, the value that represents zero, which need not be whole (8 if the format is
+    symmetric).
     """
 
     packed: Tensor
@@ -49,6 +50,26 @@ class PackedWeight:
         nibbles = torch.stack((self.packed & 15, self.packed >> 4), dim=-1)
         groups = nibbles.view(*self.scale.shape, -1).float()
         return ((groups - self.zero[..., None]) * self.scale[..., None]).view(nibbles.shape[0], -1).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeight:
+    """8-bit numbers with a scale and a zero point per group of consecutive inputs, groups of any equal size.
+
+    ``values`` is int8 ``[out, in]``; ``scale`` float32 ``[out, groups]``; ``zero`` float32 ``[out, groups]``, the value
+    that represents zero, which need not be whole, or ``None``: 0.
+    """
+
+    values: Tensor
+    scale: Tensor
+    zero: Tensor | None
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """``[out, in]`` in ``dtype``, rounded once."""
+        groups = self.values.view(*self.scale.shape, -1).float()
+        if self.zero is not None:
+            groups = groups - self.zero[..., None]
+        return (groups * self.scale[..., None]).view(self.values.shape).to(dtype)
 
 
 def prepare_int8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
@@ -64,6 +85,14 @@ def prepare_int4_group(parameters: Mapping[str, Tensor]) -> PackedWeight:
     return PackedWeight(
         parameters["weight_packed"], scale, torch.full_like(scale, 8.0) if zero is None else zero.float()
     )
+
+
+def prepare_int8_group(parameters: Mapping[str, Tensor]) -> GroupedWeight:
+    """``weight`` int8 ``[out, in]``, ``weight_scale`` ``[out, groups]``, optionally ``weight_zero_point``
+    ``[out, groups]``."""
+    zero = parameters.get("weight_zero_point")
+    scale = parameters["weight_scale"].float()
+    return GroupedWeight(parameters["weight"], scale, None if zero is None else zero.float())
 
 
 def prepare_fp8_tensor(parameters: Mapping[str, Tensor]) -> ScaledWeight:

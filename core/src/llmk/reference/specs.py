@@ -111,6 +111,7 @@ _TWO_VARIANTS = {
 
 _QUANTIZED = (
     ("int8_channel", "int8 with a scale per output channel."),
+    ("int8_group", "int8 with a scale, and optionally a zero point, per group of inputs."),
     ("int4_group", "int4 with a scale, and optionally a zero point, per group of inputs."),
     ("fp8_tensor", "fp8 e4m3 with one scale."),
     ("fp8_channel", "fp8 e4m3 with a scale per output channel."),
@@ -118,7 +119,7 @@ _QUANTIZED = (
 )
 
 
-_QUANTIZED_EXPERTS = ("int8_channel", "int4_group", "fp8_channel", "fp8_block")
+_QUANTIZED_EXPERTS = ("int8_channel", "int8_group", "int4_group", "fp8_channel", "fp8_block")
 
 _INVARIANT_SCORE = -1
 """Score of the batch-invariant kernels: they are slower, so they only win if a deterministic kernel is required."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk.nn.quantization import Quantization
-from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.quantize import quantize_int8_channel
 
 _WIDE = ("F32", "BF16", "F16")

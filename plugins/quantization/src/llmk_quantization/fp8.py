@@ -8,9 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk.nn.quantization import Quantization
-from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
 from llmk.reference.quantized_weight import FP8_BLOCK
 from llmk_quantization.modules import unmatched

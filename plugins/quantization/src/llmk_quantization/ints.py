@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from llmk.api import Checkpoint
+from llmk.api import Checkpoint, StoredTensor
 from llmk.nn.quantization import Quantization
-from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel
 from llmk_quantization.fp8 import CACHE_SCALES, bad, of_other_dtype
 from llmk_quantization.modules import group_finder, unmatched

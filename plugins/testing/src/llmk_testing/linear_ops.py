@@ -78,7 +78,7 @@ def _sites(bench: Bench, examples: OpExamples) -> Iterator[tuple[str, Site]]:
 
 
 def _stores(weight_format: str, inputs: int) -> bool:
-    return weight_format != "int4_group" or inputs % 128 == 0
+    return weight_format not in ("int4_group", "int8_group") or inputs % 128 == 0
 
 
 def _query(op: str, over: Site, **fields: Any) -> OpQuery:

@@ -97,7 +97,7 @@ def linear_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., LinearQ
         )
         for stored in formats
         for inputs, outputs, bias in _LINEAR_SIZES
-        if stored != "int4_group" or inputs % 128 == 0
+        if stored not in ("int4_group", "int8_group") or inputs % 128 == 0
     }
 
 

@@ -15,7 +15,7 @@ from llmk.reference import quantize, quantized_weight
 from llmk_testing.case import Skip
 from llmk_testing.tolerance import ROUNDED_INPUTS, Bound
 
-_OF_REFERENCE = ("int8_channel", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
+_OF_REFERENCE = ("int8_channel", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
 _UNKNOWN = Bound(0.15, 2.0)
 """Bound for formats that only their method can dequantize: kernels are compared with the weight before quantization."""
 

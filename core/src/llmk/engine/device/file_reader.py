@@ -21,7 +21,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
-from llmk.api import CheckpointError, CheckpointFile
+from llmk.api import CheckpointError, CheckpointFile, DecodeRows
 from llmk.engine.device.transfer import event, has_pinned_memory
 
 CHUNK_BYTES = 8 << 20
@@ -38,18 +38,24 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What belongs ``into`` a contiguous tensor: as many elements, of ``dtype``, from byte ``start`` of ``file`` on, in
-    rows whose beginnings lie ``stride`` bytes apart."""
+    rows whose beginnings lie ``stride`` bytes apart.
+
+    With ``decode``, ``rows`` whole rows are read and decoded, and of the result the part ``kept`` belongs there.
+    """
 
     file: CheckpointFile
     start: int
     stride: int
     dtype: torch.dtype
     into: Tensor
+    decode: DecodeRows | None = None
+    rows: int = 0
+    kept: tuple[slice, ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Bytes to be read."""
-        return self.into.numel() * self.dtype.itemsize
+        return self.rows * self.stride if self.decode else self.into.numel() * self.dtype.itemsize
 
 
 class FileReader:
@@ -88,6 +94,11 @@ class FileReader:
 
     def _read(self, chunk: Chunk) -> None:
         into, device = chunk.into, chunk.into.device
+        if chunk.decode is not None:
+            stored = torch.empty((chunk.rows, chunk.stride), dtype=torch.uint8)
+            _fill(chunk, stored, self._streams)
+            into.copy_(chunk.decode(stored)[chunk.kept])
+            return
         if device.type == "cpu" and chunk.dtype == into.dtype:
             _fill(chunk, into, self._streams)
             return

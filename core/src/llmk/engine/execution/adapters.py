@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.layer import stored_dtype
-from llmk.nn.tensor_file import StoredTensor, read_headers
+from llmk.nn.tensor_file import read_headers
 from llmk.planning.adapters import CONFIG, Adapter, Target, errors_of
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from tqdm import tqdm
 
-from llmk.api import Checkpoint, CheckpointError
+from llmk.api import Checkpoint, CheckpointError, DecodeRows, StoredTensor
 from llmk.engine.device.file_reader import CHUNK_BYTES, Chunk, FileReader
-from llmk.nn.layer import STORED_DTYPES
+from llmk.nn.layer import STORED_DTYPES, Place
 from llmk.nn.model import SelfLoading
-from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
+from llmk.nn.tensor_file import stored_tensors
 
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer, Parameter
@@ -82,7 +82,7 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
 
 
 def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> int:
-    stored = _rooted(read_headers(weight_files(checkpoint)), model)
+    stored = _rooted(stored_tensors(checkpoint), model)
     by_prefix: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
         by_prefix.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
@@ -140,11 +140,27 @@ def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
     stride = tensor.num_bytes // max(1, rows)
     step = max(1, CHUNK_BYTES // max(1, stride))
     for place in target.parameter.places(target.shards):
+        if tensor.decode is not None:
+            yield from _decoded(tensor, tensor.decode, place, stride)
+            continue
         cut = place.columns[0].start * stride // columns[0] if place.columns else 0
         for row in range(place.start, place.stop, step):
             start = tensor.start + row * stride + cut
             into = place.into[row - place.start : row - place.start + step]
             yield Chunk(tensor.file, start, stride, STORED_DTYPES[tensor.dtype], into)
+
+
+def _decoded(tensor: StoredTensor, decode: DecodeRows, place: Place, stride: int) -> Iterator[Chunk]:
+    """The same for a place in a tensor that is decoded: whole multiples of rows are read, and the wanted ones kept."""
+    multiple = decode.multiple
+    step = max(1, CHUNK_BYTES // max(1, stride * multiple)) * multiple
+    dtype = STORED_DTYPES[tensor.dtype]
+    for first in range(place.start // multiple * multiple, place.stop, step):
+        start, stop = max(first, place.start), min(first + step, place.stop)
+        last = -(-stop // multiple) * multiple
+        into = place.into[start - place.start : stop - place.start]
+        kept = (slice(start - first, stop - first), *place.columns)
+        yield Chunk(tensor.file, tensor.start + first * stride, stride, dtype, into, decode, last - first, kept)
 
 
 def _check(

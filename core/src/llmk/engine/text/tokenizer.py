@@ -83,8 +83,12 @@ class Tokenizer:
         :class:`~llmk.api.CheckpointError` where there is no tokenizer or a file of it can't be read.
         """
         path = Path(folder).expanduser() if folder else checkpoint.path
-        config = _read_config(path, "special_tokens_map.json") | _read_config(path, "tokenizer_config.json")
-        backend = _load_backend(path, config)
+        if checkpoint.reader and not folder:
+            config = dict(checkpoint.tokenizer_config)
+            backend = _parsed(checkpoint.reader.tokenizer().encode(), path)
+        else:
+            config = _read_config(path, "special_tokens_map.json") | _read_config(path, "tokenizer_config.json")
+            backend = _load_backend(path, config)
         named = {key: text for key, value in config.items() if key.endswith("_token") and (text := _content(value))}
         if chat_template:
             templates = {"default": read_named(chat_template, LONGEST_TEMPLATE)}
@@ -226,14 +230,17 @@ def tokenizer_options(model: ModelSection) -> dict[str, Any]:
 def _load_backend(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     file = CheckpointFile(path, "tokenizer.json")
     if file.is_there:
-        data = file.read(_LONGEST_TOKENIZER)
-        try:
-            return tokenizers.Tokenizer.from_buffer(data)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # the library's panics are no Exception
-            raise CheckpointError(f"{file} can't be read: {error}", hint="download the file again") from error
+        return _parsed(file.read(_LONGEST_TOKENIZER), file)
     return _convert_with_transformers(path, config)
+
+
+def _parsed(data: bytes, file: object) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_buffer(data)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the library's panics are no Exception
+        raise CheckpointError(f"{file} can't be read: {error}", hint="download the file again") from error
 
 
 def _convert_with_transformers(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:

@@ -18,6 +18,7 @@ SUITES = {
     "moe": "moe",
     "op": "op",
     "op_contract": "op_contract",
+    "checkpoint_format": "checkpoint_format",
     "quantization": "quantization",
     "model": "model",
     "reasoning_parser": "reasoning_parser",

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk.nn import Quantization
-from llmk.nn.tensor_file import StoredTensor
 
 
 def rounded(weight: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,4 @@
+"""GGUF files, served as they are.
+
+``llmk_gguf.specs`` is the plugin module.
+"""
