@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from collections.abc import Sequence
 from math import prod
@@ -14,7 +13,7 @@ from llmk.api import NotEnoughMemory
 from llmk.planning.memory import gib
 
 _LARGE = 1 << 21
-"""Bytes of a huge page: a smaller tensor is not worth pages of its own."""
+"""Bytes of the smallest tensor that is worth pages of its own."""
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -35,6 +34,4 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
             f"the operating system does not give this process another {gib(size)}: {error}",
             hint="lower cache.memory_gib or cache.num_blocks, or raise the limit (ulimit -v, vm.overcommit_memory)",
         ) from error
-    with contextlib.suppress(AttributeError, OSError):  # a system or a kernel without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)  # a fault per 2 MiB instead of per 4 KiB, and fewer misses when it is read
     return torch.frombuffer(pages, dtype=dtype).view(tuple(shape))

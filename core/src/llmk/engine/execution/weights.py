@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk.engine.device.file_reader import CHUNK_BYTES, Chunk, FileReader
+from llmk.engine.device.file_reader import CHUNK_BYTES, Chunk, FileReader, Mapped, map_file
 from llmk.nn.layer import STORED_DTYPES
 from llmk.nn.model import SelfLoading
 from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
@@ -40,6 +40,9 @@ class _Target:
     layer: Layer
     parameter: Parameter
     shards: tuple[int, ...]
+
+
+_Wanted = tuple[StoredTensor, _Target]
 
 
 def load_weights(
@@ -100,7 +103,7 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collect
     total = sum(tensor.num_bytes for tensor, _ in wanted)
     bar = tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress))
     with bar, FileReader() as reader:
-        for tensor, target in reader.read((each, _chunks(*each)) for each in wanted):
+        for tensor, target in reader.read(_to_read(wanted)):
             target.parameter.mark_loaded(target.shards)
             if all(parameter.complete for parameter in target.layer.parameters):
                 target.layer.finish()
@@ -132,6 +135,24 @@ def _wanted(
             if not known.issuperset(target.shards):
                 known.update(target.shards)
                 yield tensor, target
+
+
+def _to_read(wanted: Sequence[_Wanted]) -> Iterator[tuple[_Wanted, Iterable[Chunk]]]:
+    """What is to be read of each tensor. A parameter that a file holds just as it is to be lies in the file from then
+    on (:func:`map_file`)."""
+    parts: dict[Parameter, list[_Wanted]] = {}
+    for each in wanted:
+        parts.setdefault(each[1].parameter, []).append(each)
+    mapped: dict[Parameter, Mapped | None] = {}
+    for each in wanted:
+        parameter = each[1].parameter
+        if parameter not in mapped:
+            whole = map_file((chunk for part in parts[parameter] for chunk in _chunks(*part)), parameter.storage)
+            mapped[parameter] = whole and whole[1]
+            if whole:
+                parameter.adopt(whole[0])
+        pages = mapped[parameter]
+        yield each, (replace(chunk, mapped=pages) for chunk in _chunks(*each)) if pages else _chunks(*each)
 
 
 def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
