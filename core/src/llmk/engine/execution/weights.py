@@ -10,7 +10,9 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from mmap import mmap
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 import torch
 from tqdm import tqdm
@@ -45,6 +47,13 @@ class _Target:
 _Wanted = tuple[StoredTensor, _Target]
 
 
+class Loaded(NamedTuple):
+    """Bytes that were read of files, and bytes of weights that lie in files for good, which systems count as free."""
+
+    read: int = 0
+    in_files: int = 0
+
+
 def load_weights(
     model: Model,
     checkpoint: Checkpoint,
@@ -54,8 +63,8 @@ def load_weights(
     load_format: str = "safetensors",
     seed: int = 0,
     methods: Collection[Quantization] = (),
-) -> int:
-    """Fills all of the model's parameters and prepares them for their kernels. Returns how many bytes were read here.
+) -> Loaded:
+    """Fills all of the model's parameters and prepares them for their kernels.
 
     Args:
         dtype: the engine's dtype, in which floating-point tensors are kept no matter what the checkpoint stores.
@@ -73,7 +82,7 @@ def load_weights(
         _fill(model.weights, seed, progress)
     else:
         return _load(model, checkpoint, progress, methods)
-    return 0
+    return Loaded()
 
 
 def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
@@ -84,7 +93,7 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
         layer.finish()
 
 
-def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> int:
+def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> Loaded:
     stored = _rooted(read_headers(weight_files(checkpoint)), model)
     by_prefix: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
@@ -102,13 +111,14 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collect
     wanted = list(_wanted(stored, targets))
     total = sum(tensor.num_bytes for tensor, _ in wanted)
     bar = tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress))
+    mapped: list[ref[mmap]] = []
     with bar, FileReader() as reader:
-        for tensor, target in reader.read(_to_read(wanted)):
+        for tensor, target in reader.read(_to_read(wanted, mapped)):
             target.parameter.mark_loaded(target.shards)
             if all(parameter.complete for parameter in target.layer.parameters):
                 target.layer.finish()
             bar.update(tensor.num_bytes)
-    return total
+    return Loaded(total, sum(len(pages) for each in mapped if (pages := each()) is not None))
 
 
 def _rooted(stored: Sequence[StoredTensor], model: Model) -> Sequence[StoredTensor]:
@@ -137,9 +147,9 @@ def _wanted(
                 yield tensor, target
 
 
-def _to_read(wanted: Sequence[_Wanted]) -> Iterator[tuple[_Wanted, Iterable[Chunk]]]:
+def _to_read(wanted: Sequence[_Wanted], found: list[ref[mmap]]) -> Iterator[tuple[_Wanted, Iterable[Chunk]]]:
     """What is to be read of each tensor. A parameter that a file holds just as it is to be lies in the file from then
-    on (:func:`map_file`)."""
+    on (:func:`map_file`), in pages that are added to ``found``."""
     parts: dict[Parameter, list[_Wanted]] = {}
     for each in wanted:
         parts.setdefault(each[1].parameter, []).append(each)
@@ -148,9 +158,11 @@ def _to_read(wanted: Sequence[_Wanted]) -> Iterator[tuple[_Wanted, Iterable[Chun
         parameter = each[1].parameter
         if parameter not in mapped:
             whole = map_file((chunk for part in parts[parameter] for chunk in _chunks(*part)), parameter.storage)
-            mapped[parameter] = whole and whole[1]
+            mapped[parameter] = None
             if whole:
-                parameter.adopt(whole[0])
+                values, mapped[parameter] = whole
+                parameter.adopt(values)
+                found.append(ref(whole[1].pages))
         pages = mapped[parameter]
         yield each, (replace(chunk, mapped=pages) for chunk in _chunks(*each)) if pages else _chunks(*each)
 
