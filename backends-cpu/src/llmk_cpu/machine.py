@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from llmk.api import Host
+from llmk_cpu.processors import isa_extensions, name_in
 
 _CPUS = "/sys/devices/system/cpu"
 _CGROUPS = "/sys/fs/cgroup"
@@ -36,14 +37,16 @@ class Cores:
 
 def flags(host: Host) -> frozenset[str]:
     """The instruction set extensions that the kernel reports, in its own spelling; empty where it reports none."""
-    match = re.search(r"^(?:flags|Features)\s*:(.*)$", host.read("/proc/cpuinfo"), re.MULTILINE)
-    return frozenset(match[1].split()) if match else frozenset()
+    text = host.read("/proc/cpuinfo")
+    match = re.search(r"^(?:flags|[Ff]eatures)\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(match[1].split()) if match else isa_extensions(text)
 
 
 def model_name(host: Host) -> str:
     """The processor's name, or ``""``."""
-    match = re.search(r"^model name\s*:\s*(.*)$", host.read("/proc/cpuinfo"), re.MULTILINE)
-    return match[1].strip() if match else ""
+    text = host.read("/proc/cpuinfo")
+    match = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else name_in(text)
 
 
 def cores(host: Host) -> Cores:
