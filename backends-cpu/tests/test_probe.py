@@ -172,6 +172,15 @@ def test_a_quota_limits_threads_in_both_hierarchies(tmp_path: Path, files: dict[
     assert (found.physical, found.quota, found.advised_threads) == (8, 1.5, 1)
 
 
+@pytest.mark.parametrize(
+    ("count", "quota", "threads"), [(1, "", 1), (2, "", 2), (7, "", 7), (8, "", 7), (64, "", 63), (64, "200000", 2)]
+)
+def test_one_of_many_cores_is_left_to_the_front_end(tmp_path: Path, count: int, quota: str, threads: int) -> None:
+    files = {"/proc/self/status": f"Cpus_allowed_list:\t0-{count - 1}\n", "/proc/self/cgroup": "0::/\n"}
+    found = cores(x86(tmp_path, AVX2, files | ({"/sys/fs/cgroup/cpu.max": f"{quota} 100000\n"} if quota else {})))
+    assert (found.advised_threads, found.reserved) == (threads, int(count >= 8 and not quota))
+
+
 def test_nodes_that_the_process_may_use_are_counted(tmp_path: Path) -> None:
     nodes = {f"/sys/devices/system/node/node{i}/cpulist": f"{4 * i}-{4 * i + 3}\n" for i in range(3)}
     found = cores(x86(tmp_path, AVX2, {"/proc/self/status": "Cpus_allowed_list:\t2-5\n", **nodes}))

@@ -13,6 +13,8 @@ from llmk_cpu.processors import isa_extensions, name_in
 _CPUS = "/sys/devices/system/cpu"
 _CGROUPS = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60
+_MANY = 8
+"""Cores of which one can be spared: an eighth of the compute is more than the front end takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,18 @@ class Cores:
 
     @property
     def advised_threads(self) -> int:
-        """One thread per physical core, limited by the quota."""
-        limit = int(self.quota) if self.quota else self.physical
-        return max(1, min(self.physical, limit))
+        """One thread per physical core, limited by the quota; where there are many, one core is left to the front
+        end, which would else wait for its turn, and all threads of a step with it."""
+        return max(1, self._whole - self.reserved)
+
+    @property
+    def reserved(self) -> int:
+        """Cores that :attr:`advised_threads` leaves to other processes of the server."""
+        return int(self._whole >= _MANY)
+
+    @property
+    def _whole(self) -> int:
+        return min(self.physical, int(self.quota)) if self.quota else self.physical
 
 
 def flags(host: Host) -> frozenset[str]:

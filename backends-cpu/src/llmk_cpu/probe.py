@@ -105,6 +105,7 @@ _OTHERS: tuple[tuple[str, frozenset[str], str], ...] = (
 )
 
 KNOWN = (
+    facts_of("x86_64", frozenset(), device_name="x86-64 without AVX2"),
     facts_of("x86_64", _AVX2, device_name="x86-64 with AVX2"),
     facts_of("x86_64", _AVX512 | {"avx512_bf16"}, device_name="x86-64 with AVX-512 and BF16 (Zen 4, Cooper Lake)"),
     facts_of(

@@ -24,6 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 from llmk.api import CheckpointError, CheckpointFile
+from llmk.config.cpus import usable
 from llmk.engine.device.transfer import event, has_pinned_memory
 
 CHUNK_BYTES = 8 << 20
@@ -38,7 +39,7 @@ _WORTH_MAPPING = 1 << 20
 _POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14, which Python's ``mmap`` does not name."""
 
-NUM_THREADS = min(8, os.cpu_count() or 1)
+NUM_THREADS = min(8, usable())
 
 T = TypeVar("T")
 
