@@ -56,4 +56,9 @@ def test_without_avx2_the_faster_kernels_say_why_they_are_not_used() -> None:
     (linear,) = (each for each in choices if (each["kind"], each["site"]) == ("linear", "gate_up"))
     assert linear["pieces"][0]["why"]
     reasons = {each["id"]: each["reasons"] for each in linear["rejected"]}["cpu.linear_prepacked"]
-    assert reasons[0] | {"hint": ""} == {"code": "arch", "wanted": "x86_64 >= 3", "found": "x86_64 (x86_64 2)", "hint": ""}
+    assert reasons[0] | {"hint": ""} == {
+        "code": "arch",
+        "wanted": "x86_64 >= 3",
+        "found": "x86_64 (x86_64 2)",
+        "hint": "",
+    }
