@@ -5,7 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from machines import AMX, AVX2, AVX512, NEOVERSE_V1, machine, x86
+from machines import (
+    AMX,
+    AVX2,
+    AVX512,
+    GRAVITON4,
+    NEOVERSE_V1,
+    POWER10,
+    POWER10_HWCAP,
+    RISCV,
+    Z16,
+    auxv,
+    machine,
+    x86,
+)
 
 from llmk.api import Host
 from llmk_cpu.machine import cores, memory_free, memory_limit, parse_list
@@ -44,6 +57,74 @@ def test_arm(tmp_path: Path, uname: str) -> None:
     assert "i8mm" in facts.features
 
 
+@pytest.mark.parametrize(
+    ("uname", "cpuinfo", "label", "version", "dtypes", "features"),
+    [
+        ("aarch64", GRAVITON4, "neoverse-v2", (9,), ("bfloat16", "float32", "float16"), {"sve2", "bf16", "i8mm"}),
+        ("s390x", Z16, "z16", (16,), ("float32",), {"vx", "vxe", "vxe2", "nnpa"}),
+        ("riscv64", RISCV, "riscv64-v", (1,), ("float32", "float16"), {"v", "zfh", "zvfh"}),
+    ],
+)
+def test_processors_that_cpuinfo_describes(
+    tmp_path: Path,
+    uname: str,
+    cpuinfo: str,
+    label: str,
+    version: tuple[int, ...],
+    dtypes: tuple[str, ...],
+    features: set[str],
+) -> None:
+    facts = probe(machine(tmp_path, {"/proc/cpuinfo": cpuinfo}, uname)).facts
+    assert facts is not None
+    assert (facts.arch, facts.arch_family, facts.arch_version, facts.dtypes) == (label, uname, version, dtypes)
+    assert facts.features >= features
+    known = next(each for each in KNOWN if each.arch == label)
+    assert (known.arch_version, known.dtypes) == (version, dtypes)
+    assert known.features <= facts.features
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "hwcaps", "dtypes"),
+    [
+        ("POWER9", "power9", {16: 0xDC0065C2, 26: 0xAEF00000 & ~(1 << 18)}, ("float32",)),
+        ("POWER10", "power10", POWER10_HWCAP, ("bfloat16", "float32", "float16")),
+        ("POWER11", "power11", POWER10_HWCAP, ("bfloat16", "float32", "float16")),
+        ("POWER10", "power10", {16: 0xDC0065C2}, ("float32",)),
+    ],
+)
+def test_power_by_the_auxiliary_vector(
+    tmp_path: Path, name: str, label: str, hwcaps: dict[int, int], dtypes: tuple[str, ...]
+) -> None:
+    """A hypervisor may hold features back: what the kernel offers counts, not the name."""
+    cpuinfo = POWER10.replace("POWER10", name)
+    files: dict[str, str | bytes] = {"/proc/cpuinfo": cpuinfo, "/proc/self/auxv": auxv(hwcaps)}
+    facts = probe(machine(tmp_path, files, "ppc64le")).facts
+    assert facts is not None
+    assert (facts.arch, facts.dtypes, facts.device_name) == (label, dtypes, name)
+    assert "vsx" in facts.features
+    assert ("mma" in facts.features) is ("bfloat16" in dtypes)
+
+
+def test_a_container_without_cpuinfo(tmp_path: Path) -> None:
+    files = {"/proc/self/auxv": auxv({16: 1 << 1 | 1 << 10 | 1 << 22, 26: 1 << 1 | 1 << 14})}
+    facts = probe(machine(tmp_path / "arm", files, "aarch64")).facts
+    assert facts is not None
+    assert (facts.arch, facts.features) == ("aarch64-bf16", frozenset({"asimd", "asimdhp", "sve", "sve2", "bf16"}))
+    z = {"/proc/self/auxv": auxv({16: 1 << 11 | 1 << 13}, "big")}
+    facts = probe(machine(tmp_path / "z", z, "s390x")).facts
+    assert facts is not None
+    assert (facts.arch, facts.features) == ("s390x", frozenset({"vx", "vxe"}))
+
+
+def test_unlike_cores_and_unknown_ones_have_no_name(tmp_path: Path) -> None:
+    for number, text in enumerate(
+        (GRAVITON4 + GRAVITON4.replace("0xd4f", "0xd0c"), GRAVITON4.replace("0xd4f", "0xfff"))
+    ):
+        facts = probe(machine(tmp_path / str(number), {"/proc/cpuinfo": text}, "aarch64")).facts
+        assert facts is not None
+        assert (facts.arch, facts.device_name) == ("aarch64-bf16", "")
+
+
 def test_a_machine_without_information_is_usable(tmp_path: Path) -> None:
     answer = probe(Host(root=tmp_path, environ={}, machine="riscv64", system="Linux"))
     assert answer.verdict
@@ -58,6 +139,7 @@ def test_known_machines_have_different_facts() -> None:
     labels = [facts.label for facts in spec.known]
     assert len(set(labels)) == len(labels)
     assert {"cpu/x86_64-avx2", "cpu/x86_64-avx512", "cpu/x86_64-amx", "cpu/aarch64"} <= set(labels)
+    assert {"cpu/neoverse-v2", "cpu/power9", "cpu/power10", "cpu/power11", "cpu/z16", "cpu/riscv64"} <= set(labels)
 
 
 def test_cores_count_once_with_several_threads(tmp_path: Path) -> None:
@@ -88,6 +170,15 @@ def test_cores_count_once_with_several_threads(tmp_path: Path) -> None:
 def test_a_quota_limits_threads_in_both_hierarchies(tmp_path: Path, files: dict[str, str]) -> None:
     found = cores(x86(tmp_path, AVX2, {"/proc/self/status": "Cpus_allowed_list:\t0-7\n", **files}))
     assert (found.physical, found.quota, found.advised_threads) == (8, 1.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "quota", "threads"), [(1, "", 1), (2, "", 2), (7, "", 7), (8, "", 7), (64, "", 63), (64, "200000", 2)]
+)
+def test_one_of_many_cores_is_left_to_the_front_end(tmp_path: Path, count: int, quota: str, threads: int) -> None:
+    files = {"/proc/self/status": f"Cpus_allowed_list:\t0-{count - 1}\n", "/proc/self/cgroup": "0::/\n"}
+    found = cores(x86(tmp_path, AVX2, files | ({"/sys/fs/cgroup/cpu.max": f"{quota} 100000\n"} if quota else {})))
+    assert (found.advised_threads, found.reserved) == (threads, int(count >= 8 and not quota))
 
 
 def test_nodes_that_the_process_may_use_are_counted(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ LLMK = [sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.e
 MODEST = {"OMP_NUM_THREADS": "1", "LLMK__PLATFORM__THREADS": "1", "LLMK__CACHE__MEMORY_GIB": "0.25"}
 MODEST |= {"LLMK__ENGINE__STANDBY": "false"}
 """Tests run alongside one another: threads that wait for each other's cores would make all of them slow, the 2 GiB that
-the demo model's cache could need take each engine a second to clear, and a standby some seconds to import."""
+the demo model's cache could need may not be there for each, and a standby takes some seconds to import."""
 
 
 class Served:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from llmk.api import Host
+from llmk_cpu.processors import isa_extensions, name_in
 
 _CPUS = "/sys/devices/system/cpu"
 _CGROUPS = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60
+_MANY = 8
+"""Cores of which one can be spared: an eighth of the compute is more than the front end takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +32,32 @@ class Cores:
 
     @property
     def advised_threads(self) -> int:
-        """One thread per physical core, limited by the quota."""
-        limit = int(self.quota) if self.quota else self.physical
-        return max(1, min(self.physical, limit))
+        """One thread per physical core, limited by the quota; where there are many, one core is left to the front
+        end, which would else wait for its turn, and all threads of a step with it."""
+        return max(1, self._whole - self.reserved)
+
+    @property
+    def reserved(self) -> int:
+        """Cores that :attr:`advised_threads` leaves to other processes of the server."""
+        return int(self._whole >= _MANY)
+
+    @property
+    def _whole(self) -> int:
+        return min(self.physical, int(self.quota)) if self.quota else self.physical
 
 
 def flags(host: Host) -> frozenset[str]:
     """The instruction set extensions that the kernel reports, in its own spelling; empty where it reports none."""
-    match = re.search(r"^(?:flags|Features)\s*:(.*)$", host.read("/proc/cpuinfo"), re.MULTILINE)
-    return frozenset(match[1].split()) if match else frozenset()
+    text = host.read("/proc/cpuinfo")
+    match = re.search(r"^(?:flags|[Ff]eatures)\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(match[1].split()) if match else isa_extensions(text)
 
 
 def model_name(host: Host) -> str:
     """The processor's name, or ``""``."""
-    match = re.search(r"^model name\s*:\s*(.*)$", host.read("/proc/cpuinfo"), re.MULTILINE)
-    return match[1].strip() if match else ""
+    text = host.read("/proc/cpuinfo")
+    match = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else name_in(text)
 
 
 def cores(host: Host) -> Cores:

@@ -32,15 +32,18 @@ class CPUDevice:
 
 
 class CPUMemory:
-    """The process's memory: the machine's, or what its container may use."""
+    """The process's memory: the machine's, or what its container may use, by the files of ``host``."""
+
+    def __init__(self, host: Host | None = None) -> None:
+        self._host = host or Host()
 
     def total(self) -> int:
         """Total bytes."""
-        return memory_limit(Host()) or psutil.virtual_memory().total
+        return memory_limit(self._host) or psutil.virtual_memory().total
 
     def available(self) -> int:
         """Bytes that could be allocated now without swapping."""
-        return memory_free(Host()) or psutil.virtual_memory().available
+        return memory_free(self._host) or psutil.virtual_memory().available
 
     def measure(self, run: Callable[[], None]) -> int | None:
         """Calls ``run`` and returns ``None``: torch does not count CPU allocations."""

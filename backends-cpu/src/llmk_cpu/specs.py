@@ -110,14 +110,19 @@ def llmk_linear_kernels() -> list[KernelSpec]:
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
-    """Half of the free memory for the cache; short steps if several tenants are served; and, if the plan is for this
-    machine, one thread per core.
+    """Half of the free memory for the cache; short steps if several tenants are served; no standby process; and, if the
+    plan is for this machine, one thread per core.
     """
     if platform.name != "cpu":
         return []
     shared = "the machine's memory serves other programs too, and what is free now may not be later"
     linear = "on a CPU, a step's time grows with every token, so one tenant's prompt would slow down another's answer"
-    defaults = [Default("cache.memory_share", 0.5, shared), Default("scheduler.max_slowdown", 1.5, linear)]
+    standby = "a process that only waits to replace the engine would take 180 MB of the memory that the model is in"
+    defaults = [
+        Default("cache.memory_share", 0.5, shared),
+        Default("scheduler.max_slowdown", 1.5, linear),
+        Default("engine.standby", False, standby),
+    ]
     host = Host()
     if platform == probe(host).facts:
         defaults.append(_advise_threads(host, model))
@@ -132,6 +137,8 @@ def _advise_threads(host: Host, model: ModelFacts | None) -> Default:
     why = f"{here.physical} physical of {here.logical} usable logical cores"
     if here.quota:
         why += f", a quota of {here.quota:g}"
+    if here.reserved:
+        why += f", less {here.reserved} for the front end"
     if here.nodes > 1:
         why += f"; they span {here.nodes} NUMA nodes, so one engine per node, each bound with numactl, would be faster"
     return Default("platform.threads", here.advised_threads, why)

@@ -355,7 +355,7 @@ def test_many_small_tensors(write: Callable[..., Checkpoint], monkeypatch: pytes
     assert model.finished == model.build.layers
     for i, tensor in enumerate(model.tensors):
         assert torch.equal(tensor, torch.cat([tensors[f"n{i:03d}.a"], tensors[f"n{i:03d}.b"]]))
-    assert max(number // 3 - finished for number, finished in enumerate(started)) < 10
+    assert max(number // 4 - finished for number, finished in enumerate(started)) < 10
 
 
 def test_a_file_that_is_cut_meanwhile_is_named(
@@ -372,6 +372,48 @@ def test_a_file_that_is_cut_meanwhile_is_named(
     monkeypatch.setattr(weights, "weight_files", lambda checkpoint: checkpoint.weight_files)
     with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: ")):
         load(checkpoint)
+
+
+def mapped_file(tensor: Tensor) -> str:
+    """The file whose pages hold a tensor, or ``""``."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, _, _, _, *path = line.split(maxsplit=5)
+        start, stop = (int(part, 16) for part in span.split("-"))
+        if start <= tensor.data_ptr() < stop:
+            return path[0] if path and path[0].startswith("/") else ""
+    return ""
+
+
+def test_what_a_file_holds_as_it_is_used_stays_there(
+    write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table, a packed weight, and one whose parts follow on each other; not one whose parts lie apart."""
+    monkeypatch.setattr(file_reader, "_WORTH_MAPPING", 1)
+    tensors = make_tensors()
+    whole = torch.cat([tensors.pop(f"layers.0.{part}.weight") for part in ("q", "k", "v")])
+    checkpoint = write(tensors | {"layers.0.qkv.weight": whole})
+    file, model = checkpoint.weight_files[0].path, PackedModel()
+    before = file.read_bytes()
+    loaded = load_weights(model, checkpoint, torch.float32, progress=False)  # type: ignore[arg-type]
+    embed, packed_weight, _, apart, *_, norm = model.tensors
+    assert torch.equal(embed, tensors["embed.weight"])
+    assert torch.equal(packed_weight, whole)
+    assert torch.equal(apart, torch.cat([tensors[f"layers.1.{part}.weight"] for part in ("q", "k", "v")]))
+    assert [mapped_file(each) for each in (embed, packed_weight, norm)] == [str(file)] * 3
+    assert mapped_file(apart) == "", "the file has k before q"
+    assert loaded.in_files >= embed.nbytes + whole.nbytes + norm.nbytes
+    embed.zero_()
+    assert file.read_bytes() == before
+    assert load_weights(PackedModel(torch.bfloat16), checkpoint, torch.bfloat16, progress=False).in_files == 0  # type: ignore[arg-type]
+
+
+def test_a_layer_that_makes_a_copy_keeps_no_file(
+    write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_reader, "_WORTH_MAPPING", 1)
+    monkeypatch.setattr(RecordingLayer, "finish", lambda self: [parameter.take() for parameter in self.parameters])
+    loaded = load_weights(PackedModel(), write(make_tensors()), torch.float32, progress=False)  # type: ignore[arg-type]
+    assert loaded == (sum(tensor.nbytes for tensor in make_tensors().values()), 0)
 
 
 def test_layers_that_know_the_same_name_all_get_the_tensor(write: Callable[..., Checkpoint]) -> None:

@@ -145,7 +145,8 @@ class KernelSpec(CheckedSpec):
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of a function that implements :class:`~llmk.api.Prepare`, called once
-    after loading. It must not change the tensors, which other kernels may share."""
+    after loading. It must not change the tensors, which other kernels may share. On the host they may lie in the
+    checkpoint's file, so they, like weights without a ``prepare``, are aligned to their elements only."""
     layout: str = "plain"
     """For attention, the name of the cache layout; for linear and MoE, of the layout of ``prepare``'s result. All
     pieces of a site have the same layout."""

@@ -170,6 +170,15 @@ class Parameter:
                 values = torch.empty(shape, device=self._device).normal_(0.0, self._dummy_std, generator=generator)
             self.load((i,), values)
 
+    @property
+    def storage(self) -> Tensor:
+        """What places lie in: all rows that this rank keeps, and those that are only allocated."""
+        return self._storage()
+
+    def adopt(self, values: Tensor) -> None:
+        """Takes a tensor that is like :attr:`storage`, and holds what would be loaded, in its place."""
+        self._value = values
+
     def take(self) -> Tensor:
         """Returns the complete tensor, and drops the parameter's own reference to it."""
         value, self._value = self._storage(), None

@@ -14,7 +14,7 @@ from starlette.responses import Response
 import llmk
 from llmk.serve.batches import routes as batch_routes
 from llmk.serve.batches.runner import Batches
-from llmk.serve.http import errors, openapi
+from llmk.serve.http import error_handlers, openapi
 from llmk.serve.http.allowed_hosts import AllowedHosts
 from llmk.serve.http.auth import ApiKeys
 from llmk.serve.http.disconnects import ClientGone, on_client_gone
@@ -72,7 +72,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.state.batches = Batches(service)
-    errors.install(app)
+    error_handlers.install(app)
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
     taken = set()

@@ -15,6 +15,7 @@ from llmk.api import CacheStep, DeviceSpeculator, DraftTails
 from llmk.engine.device.host_rows import HostRows
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
+from llmk.engine.device.zeros import zeros
 from llmk.engine.wire.step import NewRequest, StepPlan, Work
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Batch:
         self._speculator = speculator
         self._vocab_size = vocab_size
         self.block_sizes = tuple(block_sizes)
-        self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
+        self.tokens = zeros((num_slots, max_len + 1), torch.int32, device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self.adapters = torch.full_like(self.computed, -1) if adapters else None
         self._host_adapters = [0] * num_slots

@@ -6,6 +6,8 @@ goes to another device is read into two pinned buffers per thread in turn: while
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import threading
 from collections import deque
@@ -22,6 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 from llmk.api import CheckpointError, CheckpointFile, DecodeRows
+from llmk.config.cpus import usable
 from llmk.engine.device.transfer import event, has_pinned_memory
 
 CHUNK_BYTES = 8 << 20
@@ -30,9 +33,23 @@ CHUNK_BYTES = 8 << 20
 _AHEAD_BYTES = 256 << 20
 """What is to be on its way behind the part that is waited for."""
 
-NUM_THREADS = min(8, os.cpu_count() or 1)
+_WORTH_MAPPING = 1 << 20
+"""Bytes of the smallest tensor that is mapped: each mapping has a cost of its own, and there may be 65,530."""
+
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ of Linux 5.14, which Python's ``mmap`` does not name."""
+
+NUM_THREADS = min(8, usable())
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Pages of a file from byte ``start`` on, as memory."""
+
+    pages: mmap.mmap
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +57,8 @@ class Chunk:
     """What belongs ``into`` a contiguous tensor: as many elements, of ``dtype``, from byte ``start`` of ``file`` on, in
     rows whose beginnings lie ``stride`` bytes apart.
 
-    With ``decode``, ``rows`` whole rows are read and decoded, and of the result the part ``kept`` belongs there.
+    With ``mapped`` they are in memory that is the file's, so nothing is copied: reading makes it present. With
+    ``decode``, ``rows`` whole rows are read and decoded, and of the result the part ``kept`` belongs there.
     """
 
     file: CheckpointFile
@@ -51,6 +69,7 @@ class Chunk:
     decode: DecodeRows | None = None
     rows: int = 0
     kept: tuple[slice, ...] = ()
+    mapped: Mapped | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -94,6 +113,9 @@ class FileReader:
 
     def _read(self, chunk: Chunk) -> None:
         into, device = chunk.into, chunk.into.device
+        if chunk.mapped is not None:
+            _make_present(chunk, chunk.mapped)
+            return
         if chunk.decode is not None:
             stored = torch.empty((chunk.rows, chunk.stride), dtype=torch.uint8)
             _fill(chunk, stored, self._streams)
@@ -144,6 +166,56 @@ class _Streams:
             stream.close()
 
 
+def map_file(chunks: Iterable[Chunk], storage: Tensor) -> tuple[Tensor, Mapped] | None:
+    """Maps the part of a file that ``chunks`` would fill the whole of ``storage`` with, where that part is large and
+    just as it would be in memory. Returns a tensor for the place of ``storage``, and what it lies in.
+
+    Other processes that map the file share its pages, and the system may drop them and read them again where memory is
+    short. Writing to the tensor changes neither them nor the file. It is aligned to its elements only.
+    """
+    size = storage.numel() * storage.itemsize
+    if storage.device.type != "cpu" or size < _WORTH_MAPPING:
+        return None
+    parts = sorted(chunks, key=lambda chunk: chunk.into.data_ptr())
+    first = parts[0]
+    if first.start % storage.itemsize or sum(each.num_bytes for each in parts) != size:
+        return None
+    if len(places := {_address_in_file(each, storage) for each in parts}) > 1 or None in places:
+        return None
+    start = first.start - first.start % mmap.ALLOCATIONGRANULARITY
+    try:
+        with first.file.open() as stream:
+            length = first.start - start + size
+            pages = mmap.mmap(stream.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
+    except (OSError, ValueError):  # a file system that maps no files, or a file that is shorter than it was
+        return None
+    values = torch.frombuffer(pages, dtype=storage.dtype, count=storage.numel(), offset=first.start - start)
+    return values.view(storage.shape), Mapped(pages, start)
+
+
+def _address_in_file(chunk: Chunk, storage: Tensor) -> tuple[CheckpointFile, int] | None:
+    """The file, and the byte of it, that the beginning of ``storage`` would lie at if the file were in memory as the
+    chunk is; ``None`` where that can't be, as it is cast or decoded, or its rows are parts of the file's."""
+    if (
+        chunk.decode is not None
+        or chunk.dtype != storage.dtype
+        or chunk.stride * chunk.into.shape[0] != chunk.num_bytes
+    ):
+        return None
+    return chunk.file, chunk.start - (chunk.into.data_ptr() - storage.data_ptr())
+
+
+def _make_present(chunk: Chunk, mapped: Mapped) -> None:
+    """Has the system read a chunk's pages of a mapping, where it can be asked to; else their first use does."""
+    end = chunk.start - mapped.start + chunk.num_bytes
+    begin = (chunk.start - mapped.start) // mmap.PAGESIZE * mmap.PAGESIZE
+    try:
+        mapped.pages.madvise(_POPULATE_READ, begin, end - begin)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which is what a kernel before Linux 5.14 answers
+            raise _unreadable(chunk, error) from error
+
+
 def _fill(chunk: Chunk, into: Tensor, streams: _Streams) -> None:
     """Reads a chunk into the memory of ``into``, a contiguous tensor on the host."""
     rows: npt.NDArray[np.uint8] = into.view(-1).view(torch.uint8).view(into.shape[0], -1).numpy()
@@ -155,7 +227,7 @@ def _fill(chunk: Chunk, into: Tensor, streams: _Streams) -> None:
             found = np.memmap(streams.of(chunk.file), np.uint8, "r", chunk.start, (length,))
             np.copyto(rows, as_strided(found, rows.shape, (chunk.stride, 1)))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{chunk.file} can't be read: {error}", hint="download or copy the file again") from error
+        raise _unreadable(chunk, error) from error
 
 
 def _read(stream: BinaryIO, at: int, left: memoryview) -> None:
@@ -170,3 +242,7 @@ def _arrived(part: T, size: int, chunks: Iterable[Future[None]]) -> T:
     for chunk in chunks:
         chunk.result()
     return part
+
+
+def _unreadable(chunk: Chunk, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{chunk.file} can't be read: {error}", hint="download or copy the file again")

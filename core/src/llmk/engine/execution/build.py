@@ -56,6 +56,8 @@ class LoadedModel:
     model: Model
     build: Build
     platform: Platform
+    in_files: int = 0
+    """Bytes of weights that lie in files (:class:`~llmk.engine.execution.weights.Loaded`)."""
 
     @property
     def cache_specs(self) -> list[CacheSpec]:
@@ -97,12 +99,12 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     how: dict[str, Any] = {"load_format": config.model.load_format, "seed": config.engine.seed}
     how["methods"] = build.methods.values() if rank == 0 else ()
     start = time.perf_counter()
-    read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, **how)
+    read, in_files = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, **how)
     load_adapters(adapters, build)
     platform.device.synchronize()
     seconds = time.perf_counter() - start
     logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")
-    return LoadedModel(model, build, platform)
+    return LoadedModel(model, build, platform, in_files)
 
 
 def build_runner(
@@ -162,7 +164,7 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
             needed = warm_up.run(loaded.platform)
     if needed is None:
         needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
-    needed += tail_bytes(loaded.cache_specs, *tail_sizes(boot))
+    needed += tail_bytes(loaded.cache_specs, *tail_sizes(boot)) + loaded.in_files
     loaded.build.parallel.barrier()
     return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import CacheLayout, CacheSpec, PluginError, RecurrentCache
+from llmk.engine.device.zeros import zeros
 from llmk.engine.execution.runner import CachedLayer
 from llmk.planning.cache_groups import CacheGroup, page_bytes, state_offsets, width_of
 
@@ -116,7 +117,7 @@ class CacheTensors:
         return self.build.attention(self.sites[layer])
 
     def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self.build.device)
+        return zeros(shape, dtype, self.build.device)
 
     def _in_order(self, by_group: Sequence[Any]) -> list[Any]:
         """Sorts what is there for each layer, group by group, by the layers' places."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from mmap import mmap
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 import torch
 from tqdm import tqdm
 
 from llmk.api import Checkpoint, CheckpointError, DecodeRows, StoredTensor
-from llmk.engine.device.file_reader import CHUNK_BYTES, Chunk, FileReader
+from llmk.engine.device.file_reader import CHUNK_BYTES, Chunk, FileReader, Mapped, map_file
 from llmk.nn.layer import STORED_DTYPES, Place
 from llmk.nn.model import SelfLoading
 from llmk.nn.tensor_file import stored_tensors
@@ -42,6 +44,16 @@ class _Target:
     shards: tuple[int, ...]
 
 
+_Wanted = tuple[StoredTensor, _Target]
+
+
+class Loaded(NamedTuple):
+    """Bytes that were read of files, and bytes of weights that lie in files for good, which systems count as free."""
+
+    read: int = 0
+    in_files: int = 0
+
+
 def load_weights(
     model: Model,
     checkpoint: Checkpoint,
@@ -51,8 +63,8 @@ def load_weights(
     load_format: str = "safetensors",
     seed: int = 0,
     methods: Collection[Quantization] = (),
-) -> int:
-    """Fills all of the model's parameters and prepares them for their kernels. Returns how many bytes were read here.
+) -> Loaded:
+    """Fills all of the model's parameters and prepares them for their kernels.
 
     Args:
         dtype: the engine's dtype, in which floating-point tensors are kept no matter what the checkpoint stores.
@@ -70,7 +82,7 @@ def load_weights(
         _fill(model.weights, seed, progress)
     else:
         return _load(model, checkpoint, progress, methods)
-    return 0
+    return Loaded()
 
 
 def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
@@ -81,7 +93,7 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
         layer.finish()
 
 
-def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> int:
+def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> Loaded:
     stored = _rooted(stored_tensors(checkpoint), model)
     by_prefix: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
@@ -99,13 +111,14 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collect
     wanted = list(_wanted(stored, targets))
     total = sum(tensor.num_bytes for tensor, _ in wanted)
     bar = tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress))
+    mapped: list[ref[mmap]] = []
     with bar, FileReader() as reader:
-        for tensor, target in reader.read((each, _chunks(*each)) for each in wanted):
+        for tensor, target in reader.read(_to_read(wanted, mapped)):
             target.parameter.mark_loaded(target.shards)
             if all(parameter.complete for parameter in target.layer.parameters):
                 target.layer.finish()
             bar.update(tensor.num_bytes)
-    return total
+    return Loaded(total, sum(len(pages) for each in mapped if (pages := each()) is not None))
 
 
 def _rooted(stored: Sequence[StoredTensor], model: Model) -> Sequence[StoredTensor]:
@@ -132,6 +145,26 @@ def _wanted(
             if not known.issuperset(target.shards):
                 known.update(target.shards)
                 yield tensor, target
+
+
+def _to_read(wanted: Sequence[_Wanted], found: list[ref[mmap]]) -> Iterator[tuple[_Wanted, Iterable[Chunk]]]:
+    """What is to be read of each tensor. A parameter that a file holds just as it is to be lies in the file from then
+    on (:func:`map_file`), in pages that are added to ``found``."""
+    parts: dict[Parameter, list[_Wanted]] = {}
+    for each in wanted:
+        parts.setdefault(each[1].parameter, []).append(each)
+    mapped: dict[Parameter, Mapped | None] = {}
+    for each in wanted:
+        parameter = each[1].parameter
+        if parameter not in mapped:
+            whole = map_file((chunk for part in parts[parameter] for chunk in _chunks(*part)), parameter.storage)
+            mapped[parameter] = None
+            if whole:
+                values, mapped[parameter] = whole
+                parameter.adopt(values)
+                found.append(ref(whole[1].pages))
+        pages = mapped[parameter]
+        yield each, (replace(chunk, mapped=pages) for chunk in _chunks(*each)) if pages else _chunks(*each)
 
 
 def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:

@@ -1,20 +1,11 @@
-"""OpenAI's error objects for all errors."""
+"""OpenAI's error objects for all errors. Worker processes need them too, so this imports no FastAPI."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from http import HTTPStatus
-from typing import Any, Self, cast
-
-from fastapi import FastAPI
-from fastapi import HTTPException as RouteError
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.routing import Match
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Self
 
 from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
 from llmk.serve.http.json_response import JsonResponse
@@ -41,17 +32,6 @@ CLIENT_GONE = 499
 MESSAGE_LIMIT = 2000
 PARAM_LIMIT = 200
 """Limits of an error's texts, in characters: they may quote the request, which can have megabytes."""
-
-
-class Refused(RouteError):
-    """A request that is refused because of its transfer, such as its size or speed. May be raised by reading the
-    body."""
-
-    def __init__(
-        self, status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(status, message, dict(headers or {}))
-        self.code = code
 
 
 class UnknownModel(RequestError):
@@ -136,55 +116,6 @@ def log(error: BaseException, status: int) -> None:
     if status >= 500:
         expected = isinstance(error, LlmkError) and error.__cause__ is None
         logger.error("request failed: %s", error, exc_info=None if expected else error)
-
-
-def install(app: FastAPI) -> None:
-    """Makes ``app`` send an error object for every error."""
-    app.add_exception_handler(LlmkError, _on_error)
-    app.add_exception_handler(RequestValidationError, _on_parameters)
-    app.add_exception_handler(HTTPException, _on_http)
-
-
-async def _on_error(request: Request, error: Exception) -> JsonResponse:
-    return reply(error)
-
-
-async def _on_parameters(request: Request, error: Exception) -> JsonResponse:
-    """Of the query: other parameters are texts."""
-    found = [{**one, "loc": one["loc"][1:]} for one in cast(RequestValidationError, error).errors()]
-    return reply(invalid(found, dict(request.query_params)))
-
-
-async def _on_http(request: Request, error: Exception) -> JsonResponse:
-    http = cast(HTTPException, error)
-    phrase = HTTPStatus(http.status_code).phrase if http.status_code != CLIENT_GONE else ""
-    message = http.detail if http.detail and http.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
-    code = getattr(http, "code", None)
-    if isinstance(http.__cause__, UnicodeDecodeError | RecursionError | ValueError):
-        message, code = f"the body is not valid JSON: {http.__cause__}", "invalid_json"
-    headers = {name.lower(): value for name, value in (http.headers or {}).items()}
-    if http.status_code == HTTPStatus.NOT_FOUND and http.detail == phrase:
-        message = _no_route(request)
-    elif http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["allow"] = ", ".join(_methods(request))
-    return JsonResponse(error_object(message, http.status_code, code=code), http.status_code, headers)
-
-
-def _no_route(request: Request) -> str:
-    """What was requested, and the route that may have been meant: clients may leave out ``/v1``."""
-    path = request.url.path[:PARAM_LIMIT]
-    known = request.app.state.paths
-    near = [f"/v1{path}"] if f"/v1{path}" in known else get_close_matches(path, known, 1, 0.85)
-    hint = f"did you mean {near[0]}?" if near else "GET /openapi.json lists the routes of this server"
-    return f"there is no route {request.method} {path}; {hint}"
-
-
-def _methods(request: Request) -> Iterator[str]:
-    """The methods of all routes of a path."""
-    for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
-        scope = {**request.scope, "method": method}
-        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
-            yield method
 
 
 def explain(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str, str]:

@@ -12,7 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmk.config.schema import ServerSection
 from llmk.serve.http.auth import tenant_of
-from llmk.serve.http.errors import CLIENT_GONE, Refused, error_object
+from llmk.serve.http.error_handlers import Refused
+from llmk.serve.http.errors import CLIENT_GONE, error_object
 from llmk.serve.http.heap import HeapTrimmer
 from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.http.turns import Turns

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from llmk.serve.http.errors import InvalidForm, Refused
+from llmk.serve.http.error_handlers import Refused
+from llmk.serve.http.errors import InvalidForm
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

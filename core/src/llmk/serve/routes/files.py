@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from llmk.api import LlmkError, Overloaded
-from llmk.serve.http import errors
+from llmk.serve.http import error_handlers, errors
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.http.openapi import form
@@ -123,7 +123,7 @@ async def _received(request: Request, service: Service, tenant: str) -> tuple[St
 
     def check(size: int) -> None:
         if size > (most := storage.section.file_bytes):
-            raise errors.Refused(413, f"the file is larger than {most} bytes (storage.file_bytes)")
+            raise error_handlers.Refused(413, f"the file is larger than {most} bytes (storage.file_bytes)")
         if size > room:
             what = f"you can store {room} bytes more; the limit is {storage.section.bytes_per_client}"
             raise StorageFull(f"{what} (storage.bytes_per_client)", hint="delete files that you no longer need")

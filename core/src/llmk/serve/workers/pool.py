@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from llmk.config.cpus import usable
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.workers import io_worker, parser_worker, prepare_worker, served_model
 from llmk.serve.workers.io_pool import WorkerIO
@@ -40,7 +40,7 @@ class Workers:
         bounds = Bounds(
             config.prepare_waiting, config.prepare_waiting_bytes, config.prepare_seconds, config.worker_memory
         )
-        count = config.prepare_workers or (2 if (os.cpu_count() or 1) > 2 else 1)
+        count = config.prepare_workers or (2 if usable() > 2 else 1)
         for name, nice in (("small", NICE_SMALL), ("large", NICE_LARGE)):
             self._lanes.append(PrepareLane(name, partial(self.forks.fork, prepare_worker.ENTRY, nice), count, bounds))
         self._readers = WorkerReaders(partial(self.forks.fork, parser_worker.ENTRY), config.plugin_seconds)
