@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
+from llmk.api.executors import ExecutorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.op_contract import OpContract
 from llmk.api.plan import Plan
@@ -75,6 +76,12 @@ hookspec = pluggy.HookspecMarker("llmk")
 @hookspec
 def llmk_platforms() -> Iterable[PlatformSpec]:
     """Platforms: kinds of devices that models can run on."""
+    return ()
+
+
+@hookspec
+def llmk_executors() -> Iterable[ExecutorSpec]:
+    """Executors, which hold a model and carry out steps in place of the engine's own."""
     return ()
 
 
@@ -213,6 +220,7 @@ def llmk_plan_resolved(plan: Plan) -> None:
 Spec = (
     KernelSpec
     | PlatformSpec
+    | ExecutorSpec
     | QuantizationSpec
     | ModelSpec
     | ParserSpec
