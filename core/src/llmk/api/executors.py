@@ -47,10 +47,11 @@ class ExecutorSpec(CheckedSpec):
     supports: Callable[[ExecutorQuery], Verdict] = lambda query: OK
     knows: frozenset[str] = frozenset()
     """What it can do beyond sampling tokens at a temperature, an open set. Of a configuration: ``"adapters"``,
-    ``"deterministic"``, ``"pooling"``, ``"quantization"``, ``"shadows"``, ``"speculation"``. Of requests:
+    ``"deterministic"``, ``"dummy_weights"``, ``"kernels"`` (named in ``[select]``), ``"pooling"``, ``"quantization"``,
+    ``"shadows"``, ``"speculation"``. Of requests:
     ``"embeddings"``, and the names of sampling parameters that act on logits (``"top_k"``, ``"logprobs"``). What it
     doesn't name is refused by name: a configuration at the start, a request before it is queued."""
-    describe: Callable[[Query], str] = lambda query: ""
+    how: Callable[[Query], str] = lambda query: ""
     """In words, how it computes a site of the model, for the plan."""
     overrides: str = ""
     summary: str = ""

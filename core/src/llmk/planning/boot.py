@@ -32,7 +32,7 @@ from llmk.kernel.watchdog import watching
 from llmk.planning.adapters import Adapter, read_adapters
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.checkpoint import read_checkpoint
-from llmk.planning.choices.executors import choose_executor, executor_of, features_used
+from llmk.planning.choices.executors import choose_executor, executor_of, features_used, knows
 from llmk.planning.choices.models import (
     TREE_MODEL,
     choose_model,
@@ -125,8 +125,10 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     facts = with_formats(facts, formats) if formats else facts
     chosen = formats.choices if formats else ()
     ask = partial(_executor_query, settings.config, model, checkpoint, facts, platform_facts)
-    uses = features_used(settings.config, pooling=pooling is not None, quantization=bool(chosen))
+    uses = features_used(settings.config, pools_only=pools_only, quantization=bool(chosen))
     executor = choose_executor(registry, settings.config, platform_facts, ask, uses)
+    if executor is not None and not knows(registry, executor, "pooling"):
+        pooling = None
     plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find, executor)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters, pooling)

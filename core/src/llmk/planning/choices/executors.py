@@ -81,22 +81,28 @@ def check_loaded(executor: Choice, excluded: Mapping[str, Reason]) -> None:
 def site_choices(registry: Registry, executor: Choice, queries: Sequence[Query]) -> list[Choice]:
     """The model's sites, of which the executor computes all."""
     found = next(each for each in registry.of(ExecutorSpec) if each.spec.id == executor.id)
-    whys = (found.spec.describe(query) or found.spec.summary for query in queries)
+    whys = (found.spec.how(query) or found.spec.summary for query in queries)
     return [
         Choice(query.kind, query.site, "", query, (_piece(found, "", why),))
         for query, why in zip(queries, whys, strict=True)
     ]
 
 
-def features_used(config: Config, *, pooling: bool, quantization: bool) -> frozenset[str]:
-    """The features of a configuration that an executor must know."""
+def knows(registry: Registry, executor: Choice, feature: str) -> bool:
+    """Whether the chosen executor knows a feature."""
+    return any(found.spec.id == executor.id and feature in found.spec.knows for found in registry.of(ExecutorSpec))
+
+
+def features_used(config: Config, *, pools_only: bool, quantization: bool) -> frozenset[str]:
+    """The features that an executor must know. ``pools_only``: the model generates no text."""
     select = config.select
     kinds = [getattr(select, kind) for kind in ("attention", "linear", "moe", "op")]
     used = {
         "adapters": bool(config.adapters),
         "deterministic": config.engine.deterministic,
         "kernels": any(rules.use or rules.prefer for rules in kinds),
-        "pooling": pooling,
+        "dummy_weights": config.model.load_format == "dummy",
+        "pooling": pools_only or config.model.pooling in ("last", "mean"),
         "quantization": quantization,
         "shadows": any(rules.shadow for rules in kinds),
         "speculation": bool(config.speculation.use),
