@@ -3,6 +3,7 @@ its position only, so it is the same in any batch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jax import Array, lax
 
 _WEIGHT_BITS = 24
 """The most likely token has the weight ``2**24``; rounded weights are summed exactly."""
+_HALF_WEIGHT = _WEIGHT_BITS // 2
 _HALF = 20
 _WORD = (1 << 64) - 1
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -59,40 +61,73 @@ def sample(logits: Array, controls: Controls) -> Array:
 
 
 def _draw(logits: Array, controls: Controls) -> Array:
+    """A token for each row by inverting its cumulative distribution at its random number, in integers. Nothing is
+    sorted or summed up token by token: bounds are found by bisection, with a sum over the row for each bit, which takes
+    a device with wide vectors less time."""
+    rows, vocab = logits.shape
     divisor = jnp.where(controls.temperature == 0, 1.0, controls.temperature)[:, None]
     scaled = (logits - logits.max(axis=-1, keepdims=True)) / divisor
+    weights = _weights(scaled)
     cuts = (controls.top_k > 0) | (controls.top_p < 1)
-    floor = lax.cond(
-        jnp.any(cuts), lambda: _floor(scaled, controls), lambda: jnp.full(scaled.shape[:1], -jnp.inf, jnp.float32)
-    )
-    floor = jnp.maximum(floor, jnp.log(controls.min_p))
-    kept = jnp.where(scaled < floor[:, None], -jnp.inf, scaled)
+    off = jnp.full(rows, -jnp.inf, jnp.float32)
+    floor = lax.cond(jnp.any(cuts), lambda: _floor(scaled, weights, controls), lambda: off)
+    floor = jnp.maximum(floor, jnp.log(controls.min_p))[:, None]
+    weights = jnp.where(scaled < floor, 0, weights)
+    total = _mass(weights)
     with jax.enable_x64(True):
-        cumulative = jnp.cumsum(_weights(kept), axis=-1)
-        total = cumulative[:, -1]
-        high, low = controls.high.astype(jnp.int64), controls.low.astype(jnp.int64)
+        high, low = (half.astype(jnp.int64) for half in (controls.high, controls.low))
         target = (high * total + ((low * total) >> _HALF)) >> _HALF
-        chosen = jnp.sum(cumulative <= target[:, None], axis=-1).astype(jnp.int32)
+    ids = jnp.arange(vocab, dtype=jnp.int32)
     # Logits with NaN have no distribution; the id must still be valid, because the next step embeds it.
-    return jnp.minimum(chosen, logits.shape[1] - 1)
+    return _least(rows, vocab - 1, lambda id: _mass(jnp.where(ids <= id[:, None], weights, 0)) > target)
 
 
-def _floor(scaled: Array, controls: Controls) -> Array:
+def _floor(scaled: Array, weights: Array, controls: Controls) -> Array:
     """The least logit that top-k and top-p keep, float32 ``[rows]``; the greatest of ``scaled`` is 0 in each row."""
-    vocab = scaled.shape[1]
-    values = -jnp.sort(-scaled, axis=-1)
-    kept = jnp.where(controls.top_k > 0, jnp.minimum(controls.top_k, vocab), vocab)
+    rows, vocab = scaled.shape
+    keys = lax.bitcast_convert_type(jnp.abs(scaled), jnp.int32)  # in the order of the logits, the most likely 0
+    most = jnp.where(controls.top_k > 0, jnp.minimum(controls.top_k, vocab), vocab)
+    by_count = _least(rows, _GREATEST_KEY, lambda key: (keys <= key[:, None]).sum(axis=-1) >= most)
+    before = keys < by_count[:, None]
+    rest = most - before.sum(axis=-1)
+    mass, own = _mass(jnp.where(before, weights, 0)), _weights(-_number(by_count))
     with jax.enable_x64(True):
-        weights = _weights(values)
-        cumulative = jnp.cumsum(weights, axis=-1)
-        mass = jnp.take_along_axis(cumulative, kept[:, None] - 1, axis=-1)[:, 0]
+        mass = mass + rest.astype(jnp.int64) * own.astype(jnp.int64)
         goal = jnp.ceil(controls.top_p * mass.astype(jnp.float32)).astype(jnp.int64)
-        nucleus = jnp.sum(cumulative - weights < goal[:, None], axis=-1).astype(jnp.int32)
-    kept = jnp.where(controls.top_p < 1, jnp.minimum(kept, jnp.maximum(nucleus, 1)), kept)
-    last = jnp.take_along_axis(values, kept[:, None] - 1, axis=-1)[:, 0]
-    return jnp.where(kept < vocab, last, -jnp.inf)
+    by_mass = _least(rows, _GREATEST_KEY, lambda key: _mass(jnp.where(keys <= key[:, None], weights, 0)) >= goal)
+    return -_number(jnp.where(controls.top_p < 1, jnp.minimum(by_count, by_mass), by_count))
+
+
+_GREATEST_KEY = 0x7F800000
+"""The bits of infinity."""
+
+
+def _number(key: Array) -> Array:
+    return lax.bitcast_convert_type(key, jnp.float32)
+
+
+def _least(rows: int, most: int, holds: Callable[[Array], Array]) -> Array:
+    """For each row, the least integer up to ``most`` for which ``holds`` is true, as it is for all greater ones; if for
+    none, ``most``. int32 ``[rows]``."""
+
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        found = holds(middle)
+        return jnp.where(found, low, jnp.minimum(middle + 1, high)), jnp.where(found, middle, high)
+
+    start = jnp.zeros(rows, jnp.int32), jnp.full(rows, most, jnp.int32)
+    return lax.fori_loop(0, most.bit_length(), halve, start)[1]
+
+
+def _mass(weights: Array) -> Array:
+    """The sum of each row's weights, int64 ``[rows]``, of two sums that fit 32 bits for up to ``2**18`` tokens."""
+    high = (weights >> _HALF_WEIGHT).sum(axis=-1)
+    low = (weights & ((1 << _HALF_WEIGHT) - 1)).sum(axis=-1)
+    with jax.enable_x64(True):
+        return (high.astype(jnp.int64) << _HALF_WEIGHT) + low.astype(jnp.int64)
 
 
 def _weights(scaled: Array) -> Array:
-    """``2**24 * exp(logit)``, rounded, int64."""
-    return jnp.round(jnp.exp(scaled) * (1 << _WEIGHT_BITS)).astype(jnp.int64)
+    """``2**24 * exp(logit)``, rounded, int32."""
+    return jnp.round(jnp.exp(scaled) * (1 << _WEIGHT_BITS)).astype(jnp.int32)
