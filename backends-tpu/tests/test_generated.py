@@ -23,8 +23,8 @@ LIMITS = {
     "scheduler.max_num_batched_tokens": 64,
 }
 """Prompts of 90 tokens are computed in chunks."""
-BLOCKS = 24
-"""Of 16 tokens: three of the prompts with their outputs don't fit."""
+BLOCKS = 16
+"""Of 16 tokens: not enough for four requests with their outputs."""
 TPU = {"platform.use": "tpu", "plugin.tpu.emulate": True}
 CPU = {"platform.use": "cpu"}
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -71,12 +71,13 @@ def tpu(checkpoint: str) -> Iterator[LLM]:
 def test_tokens_are_those_of_the_cpu(model_type: str, tmp_path: Path) -> None:
     """With batches, prefix caching, prompts in chunks and preemption."""
     own = MODELS[model_type]
+    blocks = BLOCKS if model_type != "gemma2" else 27  # two groups of layers
     folder = "" if model_type == "demo" else str(write_checkpoint(tmp_path, model_type, **own))
     with engine(folder, CPU) as llm:
         expected = tokens(llm)
-    with engine(folder, TPU | {"cache.num_blocks": BLOCKS}) as llm:
+    with engine(folder, TPU | {"cache.num_blocks": blocks}) as llm:
         assert tokens(llm) == expected
-        assert tokens(llm) == expected
+        assert tokens(llm) == expected, "with what is in the cache"
         assert llm.stats.preemptions
         assert llm.stats.prefix_hit_tokens
 
@@ -115,7 +116,6 @@ def test_prompts_that_it_can_not_pool(tpu: LLM) -> None:
         ("llama", {"select.linear.use": "cpu.linear_torch"}, "does not know kernels"),
         ("llama", {"model.load_format": "dummy"}, "does not know dummy_weights"),
         ("llama", {"engine.deterministic": True}, "does not know deterministic"),
-        ("llama", {"parallel.pipeline": 2}, "wanted parallel.pipeline = 1, found 2"),
         ("deepseek_v3", {}, "the JAX runtime can't build LatentAttention"),
         ("mamba2", {}, "the JAX runtime can't build Mamba2"),
     ],

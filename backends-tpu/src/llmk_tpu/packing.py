@@ -21,8 +21,9 @@ def sizes(shape: Shape) -> dict[str, int]:
     """The arrays of a step, in their order, and how long each is.
 
     By token: ``token_ids`` (-1: the last token that was sampled for its slot), ``positions``, ``rows`` (its request),
-    ``place`` (:class:`llmk_tpu.paged.Tiles`). By request: ``slots``; ``sampled_at``, the token whose logits are sampled;
-    ``sampled_slots``, where the sampled token is kept (out of range: nowhere); and :class:`llmk_tpu.sampling.Controls`.
+    ``place`` (:class:`llmk_tpu.paged.Tiles`). By request: ``slots``; ``sampled_at``, the token whose logits are
+    sampled; ``sampled_slots``, where the sampled token is kept (out of range: nowhere); and
+    :class:`llmk_tpu.sampling.Controls`.
     By tile: ``row``, ``start``, ``count``.
     """
     by_token = dict.fromkeys(("token_ids", "positions", "rows", "place"), shape.tokens)
@@ -33,7 +34,9 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 def pack(shape: Shape, arrays: Mapping[str, npt.NDArray[Any]]) -> Ints:
     """All arrays in one, int32; floats by their bits."""
-    parts = (arrays[name].astype(np.float32).view(np.int32) if name in _FLOATS else arrays[name] for name in sizes(shape))
+    parts = (
+        arrays[name].astype(np.float32).view(np.int32) if name in _FLOATS else arrays[name] for name in sizes(shape)
+    )
     return np.concatenate([part.astype(np.int32, copy=False) for part in parts])
 
 

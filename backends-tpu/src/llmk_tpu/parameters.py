@@ -68,7 +68,9 @@ def parameters(spec: tree.Spec, weights: Mapping[str, Any], dtype: str, arrays: 
         return {"gate_up": arrays.stack(gate_up), "down": arrays.stack([down for _, _, down in each])}
     own = {tensor.name.removeprefix(f"{spec.at}."): array(tensor.name) for tensor in spec.tensors()}
     parts = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    return own | {name: parameters(part, weights, dtype, arrays) for name, part in parts.items() if isinstance(part, tree.Spec)}
+    return own | {
+        name: parameters(part, weights, dtype, arrays) for name, part in parts.items() if isinstance(part, tree.Spec)
+    }
 
 
 def _stacked(layers: Sequence[Any], arrays: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Sampling inside of a step, as ``llmk.reference.sampling`` defines it: a row's token depends on its logits, its seed and
-its position only, so it is the same in any batch."""
+"""Sampling inside of a step, as ``llmk.reference.sampling`` defines it: a row's token depends on its logits, its seed
+and its position only, so it is the same in any batch."""
 
 from __future__ import annotations
 

@@ -111,6 +111,4 @@ def attentions(model: CausalLM) -> list[Attend]:
 
 def _attentions_of(model: CausalLM) -> list[int]:
     """How many attentions each layer has."""
-    return [
-        sum(isinstance(getattr(part, "block", None), SelfAttention) for part in layer) for layer in model.layers
-    ]
+    return [sum(isinstance(getattr(part, "block", None), SelfAttention) for part in layer) for layer in model.layers]
