@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from llmk.api import Host
-from llmk_tpu import probe as module
 from llmk_tpu.probe import KNOWN, probe
 
 INSTALLED = ("jax", "libtpu")
@@ -47,6 +46,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_machines(host: Any, pci: str, nodes: tuple[str, ...], arch: str) -> None:
     found = probe(host(pci, 2, nodes))
     assert found.verdict
+    assert found.facts
     assert (found.facts.arch, found.facts.num_devices, found.facts.device_type) == (arch, 2, "")
     assert any(known.arch == arch and known.memory_bytes == found.facts.memory_bytes for known in KNOWN)
 
@@ -54,6 +54,7 @@ def test_machines(host: Any, pci: str, nodes: tuple[str, ...], arch: str) -> Non
 def test_container_that_shows_no_bus(host: Any) -> None:
     environ = {"TPU_ACCELERATOR_TYPE": "v5litepod-4"}
     found = probe(host(nodes=("/dev/vfio/0", "/dev/vfio/1", "/dev/vfio/2", "/dev/vfio/3"), environ=environ))
+    assert found.facts
     assert (found.facts.arch, found.facts.num_devices) == ("v5e", 4)
     assert not probe(host(environ={"TPU_ACCELERATOR_TYPE": "v99-4"})).verdict
 
@@ -86,7 +87,7 @@ def test_what_is_missing(host: Any, machine: dict[str, Any], code: str, hint: st
 
 def test_nodes_that_may_not_be_opened(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = host("0x0063", 1, ("/dev/vfio/0",))
-    monkeypatch.setattr(module.os, "access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     assert [reason.code for reason in probe(machine).verdict.reasons] == ["no_permission"]
 
 
@@ -94,5 +95,6 @@ def test_nodes_that_may_not_be_opened(host: Any, monkeypatch: pytest.MonkeyPatch
 def test_emulated(host: Any, value: object) -> None:
     found = probe(host(modules=("jax",), options={"emulate": value}))
     assert found.verdict
+    assert found.facts
     assert found.facts.label == "tpu/emulated"
     assert not probe(host(modules=("jax",), options={"emulate": "false"})).verdict

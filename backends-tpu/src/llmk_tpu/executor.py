@@ -62,9 +62,9 @@ class JaxExecutor:
         query, options = context.query, context.options
         self._emulated = bool(options.get("emulate"))
         if self._emulated:
-            jax.config.update("jax_platforms", "cpu")
+            jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
         if folder := options.get("compilation_cache"):
-            jax.config.update("jax_compilation_cache_dir", folder)
+            jax.config.update("jax_compilation_cache_dir", folder)  # type: ignore[no-untyped-call]
         self.asynchronous = f"{query.platform.label} runs programs while the host goes on"
         self._context, self._model = context, query.tree
         self._memory = TPUMemory()
@@ -82,7 +82,7 @@ class JaxExecutor:
         groups = [_Group(self._context.block_size, tuple(range(len(self.cache_specs))))]
         state = jax.eval_shape(partial(self._state, 1, groups))
         needed = self._compile(self._shapes[-1], _places(groups, len(self.cache_specs)), state).memory_analysis()
-        return max(0, self._memory.available() - needed.temp_size_in_bytes)
+        return max(0, self._memory.available() - int(needed.temp_size_in_bytes))
 
     def allocate(self, num_blocks: int, groups: Sequence[LayerGroup]) -> None:
         """Allocates the cache. With ``warm_up``, compiles all shapes, else each when it is first needed."""
@@ -120,7 +120,7 @@ class JaxExecutor:
         return self._programs[shape]
 
     def _compile(self, shape: Shape, places: Sequence[tuple[int, int]], state: Any) -> Any:
-        packed = jax.ShapeDtypeStruct((sum(sizes(shape).values()),), jnp.int32)
+        packed = np.zeros(sum(sizes(shape).values()), np.int32)
         program = jax.jit(partial(run_step, self._model, places, shape), donate_argnums=1)
         return program.lower(self._own, state, packed).compile()
 

@@ -53,7 +53,7 @@ def hidden_states(model: CausalLM, own: Parameters, token_ids: Array, layers: La
     first = 0
     for run, parameters in zip(runs_of(model), own["runs"], strict=True):
         x = layers(run, parameters, first, x)
-        first += run.count
+        first += run.length
     return norm(model.norm, own["norm"], x)
 
 
@@ -71,7 +71,7 @@ def run_layer(layer: tuple[Any, ...], own: list[Parameters], x: Array, tokens: T
     return x
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WholeSequence:
     """The tokens of one sequence, all of them: each attends to itself and to those before it."""
 

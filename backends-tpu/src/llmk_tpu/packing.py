@@ -24,11 +24,11 @@ def sizes(shape: Shape) -> dict[str, int]:
     ``place`` (:class:`llmk_tpu.paged.Tiles`). By request: ``slots``; ``sampled_at``, the token whose logits are
     sampled; ``sampled_slots``, where the sampled token is kept (out of range: nowhere); and
     :class:`llmk_tpu.sampling.Controls`.
-    By tile: ``row``, ``start``, ``count``.
+    By tile: ``row``, ``start``, ``size``.
     """
     by_token = dict.fromkeys(("token_ids", "positions", "rows", "place"), shape.tokens)
     by_request = ("slots", "sampled_at", "sampled_slots", *_FLOATS, "top_k", "high", "low")
-    by_tile = dict.fromkeys(("row", "start", "count"), shape.tiles)
+    by_tile = dict.fromkeys(("row", "start", "size"), shape.tiles)
     return by_token | dict.fromkeys(by_request, shape.requests) | by_tile
 
 

@@ -21,12 +21,12 @@ _CHUNK = 256
 
 class Tiles(NamedTuple):
     """How the tokens of a step are cut, int32: the ``row`` of each tile's request, its first token (``start``), and how
-    many it has (``count``), each ``[tiles]``; and for each token ``[tokens]`` its place among all tiles' tokens
+    many it has (``size``), each ``[tiles]``; and for each token ``[tokens]`` its place among all tiles' tokens
     (``place``)."""
 
     row: Array
     start: Array
-    count: Array
+    size: Array
     place: Array
 
 
@@ -62,8 +62,8 @@ def attend(spec: Attend, q: Array, pages: Pages, place: Array, positions: Array,
     at = jnp.minimum(tiles.start[:, None] + jnp.arange(tile), q.shape[0] - 1)
     query = q[at].reshape(*at.shape, spec.kv_heads, -1, spec.head_dim)
     position = positions[at]
-    last = jnp.take_along_axis(position, jnp.maximum(tiles.count[:, None] - 1, 0), axis=1)[:, 0]
-    length = jnp.where(tiles.count > 0, last + 1, 0)
+    last = jnp.take_along_axis(position, jnp.maximum(tiles.size[:, None] - 1, 0), axis=1)[:, 0]
+    length = jnp.where(tiles.size > 0, last + 1, 0)
     oldest = jnp.zeros_like(length) if spec.window is None else jnp.maximum(position[:, 0] - spec.window + 1, 0)
     first = oldest // chunk
     rounds = jnp.max(-(-length // chunk) - first)
@@ -90,7 +90,8 @@ def attend(spec: Attend, q: Array, pages: Pages, place: Array, positions: Array,
     )
     _, total, out = lax.fori_loop(0, rounds, one, start)
     out = (out / jnp.where(total == 0, 1, total)[..., None]).astype(q.dtype)
-    return out.transpose(0, 3, 1, 2, 4).reshape(-1, *q.shape[1:])[tiles.place]
+    by_place: Array = out.transpose(0, 3, 1, 2, 4).reshape(-1, *q.shape[1:])
+    return by_place[tiles.place]
 
 
 _EVER = 1 << 30

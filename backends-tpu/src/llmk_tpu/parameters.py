@@ -22,7 +22,7 @@ class Run(NamedTuple):
     many they are."""
 
     layer: tuple[tree.Residual | tree.Spec, ...]
-    count: int
+    length: int
 
 
 def runs_of(model: tree.CausalLM) -> list[Run]:

@@ -21,10 +21,7 @@ class TPUDevice:
         """Does nothing: XLA has threads of its own."""
 
     def synchronize(self) -> None:
-        """Waits for all work that JAX was given."""
-        import jax
-
-        jax.effects_barrier()
+        """Does nothing: the executor waits for what it reads."""
 
 
 class TPUMemory:
@@ -32,14 +29,13 @@ class TPUMemory:
 
     def total(self) -> int:
         """Total bytes."""
-        found = _stats().get("bytes_limit")
-        return found if found is not None else psutil.virtual_memory().total
+        return int(_stats().get("bytes_limit", psutil.virtual_memory().total))
 
     def available(self) -> int:
         """Bytes that can be allocated now."""
         stats = _stats()
         if "bytes_limit" not in stats:
-            return psutil.virtual_memory().available
+            return int(psutil.virtual_memory().available)
         return int(stats["bytes_limit"] - stats["bytes_in_use"])
 
     def measure(self, run: Callable[[], None]) -> int | None:

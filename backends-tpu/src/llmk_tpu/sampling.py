@@ -53,11 +53,10 @@ def sample(logits: Array, controls: Controls) -> Array:
     """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     is_greedy = controls.temperature == 0
-    return lax.cond(
-        jnp.all(is_greedy),
-        lambda: greedy,
-        lambda: jnp.where(is_greedy, greedy, _draw(logits, controls)),
+    drawn: Array = lax.cond(
+        jnp.all(is_greedy), lambda: greedy, lambda: jnp.where(is_greedy, greedy, _draw(logits, controls))
     )
+    return drawn
 
 
 def _draw(logits: Array, controls: Controls) -> Array:
@@ -117,7 +116,8 @@ def _least(rows: int, most: int, holds: Callable[[Array], Array]) -> Array:
         return jnp.where(found, low, jnp.minimum(middle + 1, high)), jnp.where(found, middle, high)
 
     start = jnp.zeros(rows, jnp.int32), jnp.full(rows, most, jnp.int32)
-    return lax.fori_loop(0, most.bit_length(), halve, start)[1]
+    bounds: tuple[Array, Array] = lax.fori_loop(0, most.bit_length(), halve, start)
+    return bounds[1]
 
 
 def _mass(weights: Array) -> Array:

@@ -72,7 +72,7 @@ class Slots:
             "low": np.zeros(shape.requests, np.int32),
             "row": np.zeros(shape.tiles, np.int32),
             "start": np.zeros(shape.tiles, np.int32),
-            "count": np.zeros(shape.tiles, np.int32),
+            "size": np.zeros(shape.tiles, np.int32),
         }
         start, tile = 0, 0
         for row, item in enumerate(work):
@@ -86,7 +86,7 @@ class Slots:
             arrays["place"][start:end] = tile * shape.tile + np.arange(item.num_tokens)
             for first in range(start, end, shape.tile):
                 arrays["row"][tile], arrays["start"][tile] = row, first
-                arrays["count"][tile] = min(shape.tile, end - first)
+                arrays["size"][tile] = min(shape.tile, end - first)
                 tile += 1
             if item.sample:
                 arrays["sampled_at"][row], arrays["sampled_slots"][row] = end - 1, item.slot

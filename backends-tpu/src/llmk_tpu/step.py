@@ -75,7 +75,7 @@ def run_step(
         nonlocal pages
         count = per_layer[first]
         start = sum(per_layer[:first])
-        here = jnp.asarray(places[start : start + count * run.count], jnp.int32).reshape(run.count, count, 2)
+        here = jnp.asarray(places[start : start + count * run.length], jnp.int32).reshape(run.length, count, 2)
 
         def one(carry: tuple[Array, Array], layer: tuple[Any, Array]) -> tuple[tuple[Array, Array], None]:
             x, cache = carry
