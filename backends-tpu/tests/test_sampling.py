@@ -21,7 +21,7 @@ def test_random_numbers() -> None:
     assert [(high << 20) + low for high, low in found] == expected
 
 
-@pytest.mark.parametrize("vocab", [1, 37, 3001])
+@pytest.mark.parametrize("vocab", [37, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 3001))])
 def test_tokens(vocab: int) -> None:
     """Rows are greedy, plain, and cut by top-k, top-p and min-p, alone and together; some logits are equal."""
     import jax

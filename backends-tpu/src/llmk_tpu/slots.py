@@ -14,7 +14,6 @@ from llmk_tpu.shapes import Shape
 
 NO_ROW = 1 << 30
 """Out of range of any dimension: nothing is written there."""
-_NO_TOP_K = 0
 
 
 @dataclass(slots=True)
