@@ -43,6 +43,9 @@ def kernels(kind: str, *, references: bool) -> list[KernelSpec]:
 
 def _platform(name: str, devices: dict[str, list[PlatformFacts]]) -> str:
     parts = [f"## `{name}`", _devices(name, devices)]
+    if not any(facts.device_type for facts, *_ in devices.values()):
+        link = "[executor](hooks/executors.md)"
+        return "\n\n".join([*parts, f"torch can't use it, so no kernel serves: an {link} computes all sites."])
     for kind, title in KINDS.items():
         parts += [f"### `{name}`: {title}", _served(kind, [facts for facts, *_ in devices.values()])]
     return "\n\n".join(parts)

@@ -29,6 +29,11 @@ CONTRACTS = {
         *("llmk.api.platform:Host", "llmk.api.platform:Probe"),
         *(f"llmk.api.platform:{name}" for name in ("Device", "Memory", "Graphs", "Compiling", "Collectives")),
     ),
+    "llmk_executors": (
+        *(f"llmk.api.executors:{name}" for name in ("ModelExecutor", "ExecutorContext", "ExecutorQuery")),
+        *(f"llmk.api.executors:{name}" for name in ("Step", "StepRequest", "StepSampling", "StepWork", "LayerGroup")),
+        *("llmk.api.executors:PendingTokens", "llmk.api.executors:StepTokens", "llmk.api.cache:CacheSpec"),
+    ),
     "llmk_attention_backends": (
         *("llmk.api.attention:AttentionBackend", "llmk.api.attention:CacheLayout"),
         *("llmk.api.cache:CacheStep", "llmk.api.query:AttentionQuery", "llmk.api.query:Query"),

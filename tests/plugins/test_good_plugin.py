@@ -315,3 +315,17 @@ def test_nothing_that_is_chosen_is_imported(environment: Environment, checkpoint
     done = environment.run(code, cwd=checkpoint)
     assert done.returncode != 0
     assert f"{location} of {wheel} can't be loaded" in done.stderr
+
+
+@pytest.mark.hook("llmk_executors")
+def test_executor_arrives(environment: Environment, checkpoint: Path) -> None:
+    """It computes every site of the plan, and what it does not know is refused by name."""
+    plan = explain(environment, checkpoint, "--select.executor.use", "good-executor")
+    assert chosen(plan, "executor", "executor") == "good.executor"
+    sites = [one for one in plan["choices"] if one["kind"] in ("attention", "linear")]
+    assert sites
+    assert {(one["pieces"][0]["id"], one["pieces"][0]["why"]) for one in sites} == {("good.executor", "by hand")}
+    flags = ("--on", "good/g1", "--select.executor.use", "good.executor", "--engine.deterministic")
+    refused = environment.llmk("explain", str(checkpoint), *flags, cwd=checkpoint)
+    assert refused.returncode != 0
+    assert "an executor that does not know deterministic" in refused.stderr

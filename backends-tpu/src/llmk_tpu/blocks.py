@@ -1,26 +1,24 @@
-"""The blocks of decoders in JAX: what each spec computes, for a whole sequence.
+"""The blocks of decoders in JAX: what each spec computes.
 
-Each function takes a spec, its parameters as :func:`parameters` returns them, and hidden states ``[tokens, hidden]``.
-Rounding is that of ``llmk.reference``: norms, angles, scores and softmax are float32, GEMMs have the dtype of the
-weights.
+Each function takes a spec, its parameters as :func:`llmk_tpu.parameters.parameters` returns them, hidden states
+``[tokens, hidden]``, and what it must know of the tokens. Rounding is that of ``llmk.reference``: norms, angles, scores
+and softmax are float32, GEMMs have the dtype of the weights.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from llmk import tree
+from llmk_tpu.parameters import Parameters
 from llmk_tpu.rope import inverse_frequencies
-
-Parameters = dict[str, Any]
-"""Arrays, or the parameters of parts, by name."""
 
 _ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
@@ -28,32 +26,23 @@ _ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-def parameters(spec: tree.Spec, weights: Mapping[str, Any], dtype: str) -> Parameters:
-    """The parameters of a spec and its parts, from the checkpoint's tensors by name."""
+class Tokens(Protocol):
+    """What attention must know of the tokens of a program: their positions, int32 ``[tokens]``, and which others each
+    attends to."""
 
-    def array(name: str) -> Array:
-        return jnp.asarray(weights[name], dtype)
+    positions: Array
 
-    if isinstance(spec, tree.Linear):
-        kinds = ("weight", "bias") if spec.bias else ("weight",)
-        return {kind: jnp.concatenate([array(f"{name}.{kind}") for name in spec.modules]) for kind in kinds}
-    if isinstance(spec, tree.Experts):
-        # As grouped GEMMs take them: [experts, inputs, outputs].
-        each = [
-            [array(f"{spec.at}.{expert}.{name}.weight").T for name in spec.names]
-            for expert in range(spec.facts.num_experts)
-        ]
-        gate_up = [jnp.concatenate((gate, up), axis=1) for gate, up, _ in each]
-        return {"gate_up": jnp.stack(gate_up), "down": jnp.stack([down for _, _, down in each])}
-    own = {tensor.name.removeprefix(f"{spec.at}."): array(tensor.name) for tensor in spec.tensors()}
-    parts = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    return own | {name: parameters(part, weights, dtype) for name, part in parts.items() if isinstance(part, tree.Spec)}
+    @abstractmethod
+    def attend(self, spec: tree.Attend, q: Array, k: Array, v: Array) -> Array:
+        """Attention of queries ``[tokens, heads, head_dim]``, with keys and values ``[tokens, kv_heads, head_dim]`` of
+        the same tokens, all rotated; shaped as the queries."""
+        ...
 
 
-def residual(spec: tree.Residual, own: Parameters, x: Array) -> Array:
+def residual(spec: tree.Residual, own: Parameters, x: Array, tokens: Tokens) -> Array:
     """``x + post(block(norm(x)))``."""
     inner = x if spec.norm is None else norm(spec.norm, own["norm"], x)
-    out = BLOCKS[type(spec.block)](spec.block, own["block"], inner)
+    out = BLOCKS[type(spec.block)](spec.block, own["block"], inner, tokens)
     return x + (out if spec.post is None else norm(spec.post, own["post"], out))
 
 
@@ -80,9 +69,9 @@ def _linear(own: Parameters, x: Array) -> Array:
     return out + own["bias"] if "bias" in own else out
 
 
-def _self_attention(spec: tree.SelfAttention, own: Parameters, x: Array) -> Array:
-    attend, tokens = spec.attend, x.shape[0]
-    heads = _linear(own["qkv"], x).reshape(tokens, -1, attend.head_dim)
+def _self_attention(spec: tree.SelfAttention, own: Parameters, x: Array, tokens: Tokens) -> Array:
+    attend, count = spec.attend, x.shape[0]
+    heads = _linear(own["qkv"], x).reshape(count, -1, attend.head_dim)
     q, k, v = jnp.split(heads, (attend.heads, attend.heads + attend.kv_heads), axis=1)
     if attend.qk_norm is not None:
         weights = own["attend"]["q_norm.weight"], own["attend"]["k_norm.weight"]
@@ -90,22 +79,15 @@ def _self_attention(spec: tree.SelfAttention, own: Parameters, x: Array) -> Arra
             _rms_norm(each, of, attend.qk_norm, attend.norm_offset) for each, of in zip((q, k), weights, strict=True)
         )
     assert attend.rope is not None
-    q, k = _rotate(attend.rope, q), _rotate(attend.rope, k)
-    q = q.reshape(tokens, attend.kv_heads, -1, attend.head_dim)
-    scale = attend.head_dim**-0.5 if attend.scale is None else attend.scale
-    scores = jnp.einsum("qhgd,khd->hgqk", q, k, preferred_element_type=jnp.float32) * scale
-    back = jnp.arange(tokens)[:, None] - jnp.arange(tokens)
-    seen = (back >= 0) & (back < (attend.window or tokens))
-    shares = jax.nn.softmax(jnp.where(seen, softcap(scores, attend.softcap), -jnp.inf), axis=-1)
-    out = jnp.einsum("hgqk,khd->qhgd", shares.astype(v.dtype), v)
-    return _linear(own["out"], out.reshape(tokens, -1))
+    q, k = (_rotate(attend.rope, each, tokens.positions) for each in (q, k))
+    return _linear(own["out"], tokens.attend(attend, q, k, v).reshape(count, -1))
 
 
-def _rotate(rope: tree.Rope, x: Array) -> Array:
+def _rotate(rope: tree.Rope, x: Array, positions: Array) -> Array:
     """Rotates the first ``rotary_dim`` elements of each head, ``[tokens, heads, head_dim]``, element ``i`` paired with
     ``i + rotary_dim / 2``."""
     frequencies, scaling = inverse_frequencies(rope)
-    angles = jnp.outer(jnp.arange(x.shape[0], dtype=jnp.float32), jnp.asarray(frequencies))[:, None]
+    angles = jnp.outer(positions.astype(jnp.float32), jnp.asarray(frequencies))[:, None]
     cos, sin = jnp.cos(angles) * scaling, jnp.sin(angles) * scaling
     half = rope.rotary_dim // 2
     first, second, rest = jnp.split(x, (half, 2 * half), axis=-1)
@@ -118,11 +100,11 @@ def _gated(activation: str, gate_up: Array) -> Array:
     return _ACTIVATIONS[activation](gate.astype(jnp.float32)).astype(up.dtype) * up
 
 
-def _gated_mlp(spec: tree.GatedMLP, own: Parameters, x: Array) -> Array:
+def _gated_mlp(spec: tree.GatedMLP, own: Parameters, x: Array, tokens: Tokens) -> Array:
     return _linear(own["down"], _gated(spec.activation, _linear(own["gate_up"], x)))
 
 
-def _moe(spec: tree.MoE, own: Parameters, x: Array) -> Array:
+def _moe(spec: tree.MoE, own: Parameters, x: Array, tokens: Tokens) -> Array:
     """Sorts the rows by expert, for one grouped GEMM over all experts."""
     facts, weights = spec.experts.facts, own["experts"]
     scores = jax.nn.softmax(_linear(own["router"], x).astype(jnp.float32), axis=-1)
@@ -137,7 +119,7 @@ def _moe(spec: tree.MoE, own: Parameters, x: Array) -> Array:
     return jnp.einsum("tk,tkh->th", shares, back.astype(jnp.float32)).astype(x.dtype)
 
 
-BLOCKS: Mapping[type[tree.Block], Callable[[Any, Parameters, Array], Array]] = {
+BLOCKS: Mapping[type[tree.Block], Callable[[Any, Parameters, Array, Tokens], Array]] = {
     tree.SelfAttention: _self_attention,
     tree.GatedMLP: _gated_mlp,
     tree.MoE: _moe,

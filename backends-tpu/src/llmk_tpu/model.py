@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from llmk.tree import CausalLM, nameless
-from llmk_tpu.blocks import Parameters, norm, parameters, residual, softcap
+from llmk.tree import Attend, CausalLM, Residual
+from llmk_tpu.blocks import Tokens, norm, residual, softcap
+from llmk_tpu.parameters import Parameters, Run, model_parameters, runs_of
 from llmk_tpu.support import check
 from llmk_tpu.weights import check_weights
 
 Logits = Callable[[Any], Array]
 """From token ids, an array or a sequence ``[tokens]``, to logits ``[tokens, vocab]`` in float32."""
+
+Layers = Callable[[Run, Any, int, Array], Array]
+"""Runs layers that are alike: the run, its parameters, the number of its first layer, and the hidden states."""
 
 
 def build(model: CausalLM, weights: Mapping[str, Any], *, dtype: str = "float32") -> Logits:
@@ -36,34 +40,62 @@ def build(model: CausalLM, weights: Mapping[str, Any], *, dtype: str = "float32"
     """
     check(model)
     check_weights(model, weights)
-    runs = [list(run) for _, run in groupby(model.layers, key=nameless)]
-    own = {
-        "embed": parameters(model.embed, weights, dtype),
-        "runs": [_stacked([[parameters(part, weights, dtype) for part in layer] for layer in run]) for run in runs],
-        "norm": parameters(model.norm, weights, dtype),
-        "head": parameters(model.head, weights, dtype),
-    }
-    compiled = jax.jit(partial(_logits, model, [run[0] for run in runs]))
+    own = jax.device_put(model_parameters(model, weights, dtype))
+    compiled = jax.jit(partial(_whole_sequence, model))
     return lambda token_ids: compiled(own, jnp.asarray(token_ids, jnp.int32))
 
 
-def _stacked(layers: list[list[Parameters]]) -> Any:
-    return jax.tree.map(lambda *each: jnp.stack(each), *layers)
-
-
-def _logits(model: CausalLM, kinds: list[Any], own: Parameters, token_ids: Array) -> Array:
-    table = own["embed"]["weight"]
-    x = table[token_ids]
+def hidden_states(model: CausalLM, own: Parameters, token_ids: Array, layers: Layers) -> Array:
+    """Final hidden states ``[tokens, hidden]``, normed, of ``token_ids`` ``[tokens]``."""
+    x = own["embed"]["weight"][token_ids]
     if model.embed.scale is not None:
         x = x * jnp.asarray(model.embed.scale, x.dtype)
-    for kind, run in zip(kinds, own["runs"], strict=True):
-        x, _ = lax.scan(partial(_layer, kind), x, run)
-    head = table if model.head.tied else own["head"]["weight"]
-    logits = norm(model.norm, own["norm"], x) @ head.T
-    return softcap(logits, model.head.softcap).astype(jnp.float32)
+    first = 0
+    for run, parameters in zip(runs_of(model), own["runs"], strict=True):
+        x = layers(run, parameters, first, x)
+        first += run.length
+    return norm(model.norm, own["norm"], x)
 
 
-def _layer(kind: Any, x: Array, own: list[Parameters]) -> tuple[Array, None]:
-    for spec, of in zip(kind, own, strict=True):
-        x = residual(spec, of, x)
-    return x, None
+def logits(model: CausalLM, own: Parameters, hidden: Array) -> Array:
+    """Logits ``[tokens, vocab]`` of final hidden states, in float32."""
+    head = own["embed"]["weight"] if model.head.tied else own["head"]["weight"]
+    return softcap(hidden @ head.T, model.head.softcap).astype(jnp.float32)
+
+
+def run_layer(layer: tuple[Any, ...], own: list[Parameters], x: Array, tokens: Tokens) -> Array:
+    """One layer."""
+    for spec, of in zip(layer, own, strict=True):
+        assert isinstance(spec, Residual)
+        x = residual(spec, of, x, tokens)
+    return x
+
+
+@dataclass(slots=True)
+class WholeSequence:
+    """The tokens of one sequence, all of them: each attends to itself and to those before it."""
+
+    positions: Array
+
+    def attend(self, spec: Attend, q: Array, k: Array, v: Array) -> Array:
+        """As in :class:`llmk_tpu.blocks.Tokens`."""
+        tokens = q.shape[0]
+        grouped = q.reshape(tokens, spec.kv_heads, -1, spec.head_dim)
+        scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+        scores = jnp.einsum("qhgd,khd->hgqk", grouped, k, preferred_element_type=jnp.float32) * scale
+        back = self.positions[:, None] - self.positions
+        seen = (back >= 0) & (back < (spec.window or tokens))
+        shares = jax.nn.softmax(jnp.where(seen, softcap(scores, spec.softcap), -jnp.inf), axis=-1)
+        return jnp.einsum("hgqk,khd->qhgd", shares.astype(v.dtype), v).reshape(q.shape)
+
+
+def _whole_sequence(model: CausalLM, own: Parameters, token_ids: Array) -> Array:
+    tokens = WholeSequence(jnp.arange(token_ids.shape[0]))
+
+    def layers(run: Run, parameters: Any, first: int, x: Array) -> Array:
+        def one(x: Array, own: list[Parameters]) -> tuple[Array, None]:
+            return run_layer(run.layer, own, x, tokens), None
+
+        return lax.scan(one, x, parameters)[0]
+
+    return logits(model, own, hidden_states(model, own, token_ids, layers))

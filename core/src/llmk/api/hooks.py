@@ -15,6 +15,7 @@ import pluggy
 
 from llmk.api.checkpoint_format import CheckpointFormatSpec
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
+from llmk.api.executors import ExecutorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.op_contract import OpContract
 from llmk.api.plan import Plan
@@ -76,6 +77,12 @@ hookspec = pluggy.HookspecMarker("llmk")
 @hookspec
 def llmk_platforms() -> Iterable[PlatformSpec]:
     """Platforms: kinds of devices that models can run on."""
+    return ()
+
+
+@hookspec
+def llmk_executors() -> Iterable[ExecutorSpec]:
+    """Executors, which hold a model and carry out steps in place of the engine's own."""
     return ()
 
 
@@ -221,6 +228,7 @@ Spec = (
     KernelSpec
     | PlatformSpec
     | CheckpointFormatSpec
+    | ExecutorSpec
     | QuantizationSpec
     | ModelSpec
     | ParserSpec

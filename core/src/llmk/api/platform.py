@@ -35,7 +35,8 @@ class PlatformFacts:
     name: str
     arch: str
     device_type: str
-    """torch's device type, without an index."""
+    """torch's device type, without an index; empty: torch can't use the device, so that an executor of a plugin
+    (``llmk_executors``) must run the steps."""
     arch_family: str = ""
     arch_version: tuple[int, ...] = ()
     features: frozenset[str] = frozenset()
@@ -56,7 +57,7 @@ class Device(Protocol):
 
     @abstractmethod
     def torch_device(self, index: int) -> torch.device:
-        """The torch device of local rank ``index``."""
+        """The torch device of local rank ``index``. Raises SelectionError on a platform that torch can't use."""
         ...
 
     @abstractmethod
@@ -152,12 +153,14 @@ class Platform(Protocol):
 @dataclass(frozen=True, slots=True)
 class Host:
     """The machine as a platform's probe sees it. ``root`` is prepended to every path, so that tests can use a folder of
-    fixtures as a machine."""
+    fixtures as a machine. ``options`` are the section of the probe's plugin in the configuration, as it is written: not
+    yet checked."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     machine: str = field(default_factory=_platform.machine)
     system: str = field(default_factory=_platform.system)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def path(self, path: str) -> Path:
         """``path`` (absolute) under this host's root."""

@@ -57,7 +57,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     registry = Registry.discover(settings.config.plugins)
     yield from _libraries()
     yield from _plugins(registry)
-    yield from _platforms(registry)
+    yield from _platforms(settings, registry)
     yield from _models(registry)
     yield from _parsers(registry)
     yield from _plan(settings, registry)
@@ -84,9 +84,9 @@ def _plugins(registry: Registry) -> Iterator[Finding]:
         yield Finding(NOTE, f"{registered.spec.id} ({registered.plugin.wheel}) is not used: {reason}")
 
 
-def _platforms(registry: Registry) -> Iterator[Finding]:
+def _platforms(settings: Settings, registry: Registry) -> Iterator[Finding]:
     usable = False
-    for registered, probe in probe_platforms(registry):
+    for registered, probe in probe_platforms(registry, options=settings.config.plugin):
         name = f"platform {registered.spec.name} ({registered.plugin.wheel})"
         if probe.verdict and probe.facts is not None:
             usable = True

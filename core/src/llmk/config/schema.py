@@ -122,6 +122,9 @@ class SelectSections(Section):
         default_factory=SelectSection,
         description="Scheduling policy (none: fair between tenants, by priority within one).",
     )
+    executor: SelectSection = Field(
+        default_factory=SelectSection, description="What runs the steps (none: the engine itself, with kernels)."
+    )
     grammar: SelectSection = Field(
         default_factory=SelectSection, description="Compilers of grammars, for structured_outputs ('none': off)."
     )

@@ -18,6 +18,7 @@ from llmk.engine.core import EngineCore
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
 from llmk.engine.execution.executor import Executor
+from llmk.engine.execution.plugin_executor import PluginExecutor, lacks_of
 from llmk.engine.processes.multiprocess_executor import MultiProcessExecutor
 from llmk.engine.processes.spawn import STANDBY
 from llmk.engine.scheduling.async_scheduling import choose_depth
@@ -34,6 +35,7 @@ from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.prompt import EmbeddingFormat
 from llmk.planning.boot import verified
 from llmk.planning.cache_groups import block_bytes, cache_groups
+from llmk.planning.choices.executors import executor_of
 from llmk.planning.memory import CachePlan, gib, plan_cache
 from llmk.planning.packed_boot import unpack
 from llmk.planning.shadows import shadowed
@@ -97,18 +99,22 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         grammars=kinds_of(boot),
         embeddings=embedding_format(boot),
         head=head_of(boot.pooling),
+        **lacks_of(boot),
     )
     return EngineCore(scheduler, executor, depth=depth, grammars=GrammarStarter(boot), trace=trace), info
 
 
 def embedding_format(boot: Boot) -> EmbeddingFormat:
     """What embeddings in prompts must be like."""
-    size = boot.facts.hidden_size if boot.facts.takes_embeddings else 0
+    taken = boot.facts.takes_embeddings and "embeddings" not in lacks_of(boot).get("lacks", ())
+    size = boot.facts.hidden_size if taken else 0
     return EmbeddingFormat(model=boot.facts.model, size=size, dtype=boot.plan.dtype)
 
 
 def start_executor(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[Executor, CachePlan]:
-    """What runs the steps, in this process or in several, and the size of its cache."""
+    """What runs the steps, in this process, in several, or a plugin's, and the size of its cache."""
+    if executor_of(boot.plan) is not None:
+        return PluginExecutor.start(boot)
     if boot.plan.num_ranks > 1:
         return MultiProcessExecutor.start(boot)
     loaded = load_model(boot)

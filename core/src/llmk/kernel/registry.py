@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from llmk.api import (
     CheckpointFormatSpec,
     CommandSpec,
+    ExecutorSpec,
     GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
@@ -40,6 +41,7 @@ S = TypeVar("S")
 
 HOOKS: dict[str, dict[str, type]] = {
     "llmk_platforms": {"platform": PlatformSpec},
+    "llmk_executors": {"executor": ExecutorSpec},
     "llmk_attention_backends": {"attention": KernelSpec},
     "llmk_linear_kernels": {"linear": KernelSpec},
     "llmk_moe_kernels": {"moe": KernelSpec},

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from llmk.api import (
     Checkpoint,
+    Choice,
     Default,
+    ExecutorQuery,
     Host,
     ModelFacts,
     ModelSpec,
@@ -30,6 +32,7 @@ from llmk.kernel.watchdog import watching
 from llmk.planning.adapters import Adapter, read_adapters
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.choices.checkpoints import choose_checkpoint
+from llmk.planning.choices.executors import choose_executor, executor_of, features_used, knows
 from llmk.planning.choices.models import (
     TREE_MODEL,
     choose_model,
@@ -41,7 +44,7 @@ from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.op_references import reference_ops
 from llmk.planning.pooling import Pooling, decoder_of, read_pooling
-from llmk.planning.resolver import resolve
+from llmk.planning.resolver import choose_dtype, resolve
 
 if TYPE_CHECKING:
     from llmk.config import Config, Settings
@@ -70,8 +73,16 @@ class Boot:
         PluginError."""
         if kind != "model" or self.plan.model_implementation != TREE_MODEL:
             return _load_named(self.registry, self.plan, kind, load_object)
-        model = next(model for model in self.registry.of(ModelSpec) if model.spec.id == self.plan.model)
-        return partial(load_object(TREE_MODEL), program=self._program(model))
+        return partial(load_object(TREE_MODEL), program=self._program(self._family))
+
+    @property
+    def executor_query(self) -> ExecutorQuery:
+        """What an executor was, or would be, asked about the model."""
+        return _executor_query(self.settings.config, self._family, self.checkpoint, self.facts, self.platform_facts)
+
+    @property
+    def _family(self) -> Registered[ModelSpec]:
+        return next(model for model in self.registry.of(ModelSpec) if model.spec.id == self.plan.model)
 
     def _program(self, model: Registered[ModelSpec]) -> Program:
         return model_program(model, self.checkpoint, self.adapters, self.pooling)
@@ -112,7 +123,12 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     formats = choose_formats(registry, settings.config, checkpoint)
     facts = with_formats(facts, formats) if formats else facts
     chosen = formats.choices if formats else ()
-    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find)
+    ask = partial(_executor_query, settings.config, model, checkpoint, facts, platform_facts)
+    uses = features_used(settings.config, pools_only=pools_only, quantization=bool(chosen))
+    executor = choose_executor(registry, settings.config, platform_facts, ask, uses)
+    if executor is not None and not knows(registry, executor, "pooling"):
+        pooling = None
+    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find, executor)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters, pooling)
 
@@ -124,7 +140,7 @@ def verified(boot: Boot) -> Boot:
         if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
             return boot
         known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-        plan = _resolve(boot.registry, config, *known, load_object)
+        plan = _resolve(boot.registry, config, *known, load_object, executor_of(boot.plan))
     return replace(boot, plan=plan)
 
 
@@ -132,7 +148,8 @@ def advised(boot: Boot) -> Boot:
     """``boot`` with hints in its plan on how to choose each candidate that supports its site but was not chosen."""
     config = boot.settings.config
     known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-    plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, check_present), ABLE)
+    how = (*known, check_present, executor_of(boot.plan))
+    plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *how), ABLE)
     return replace(boot, plan=plan)
 
 
@@ -195,6 +212,25 @@ def _pinned_plugins(config: Config) -> list[str]:
     return [pin.partition(".")[0] for pin in pins if "." in pin]
 
 
+def _executor_query(
+    config: Config,
+    model: Registered[ModelSpec],
+    checkpoint: Checkpoint,
+    facts: ModelFacts,
+    platform_facts: PlatformFacts,
+) -> ExecutorQuery:
+    dtype, _ = choose_dtype(config, facts, platform_facts)
+    return ExecutorQuery(
+        platform=platform_facts,
+        model=facts,
+        tree=model_tree(model, checkpoint),
+        dtype=dtype,
+        cache_dtype=dtype if config.cache.dtype == "auto" else config.cache.dtype,
+        tensor=config.parallel.tensor,
+        pipeline=config.parallel.pipeline,
+    )
+
+
 def _resolve(
     registry: Registry,
     config: Config,
@@ -203,13 +239,15 @@ def _resolve(
     platform_facts: PlatformFacts,
     quantization: tuple[QuantizationChoice, ...],
     find: Find,
+    executor: Choice | None,
 ) -> Plan:
     """Resolves the plan, and again without the implementations for which ``find`` raises PluginError, until all can be
     found."""
     excluded: dict[str, Reason] = {}
 
     def resolved(config: Config) -> Plan:
-        return resolve(registry, config, checkpoint, facts, platform_facts, quantization, excluded=excluded)
+        known = (checkpoint, facts, platform_facts, quantization)
+        return resolve(registry, config, *known, excluded=excluded, executor=executor)
 
     while True:
         plan = resolved(config)
@@ -231,7 +269,7 @@ def _broken_winners(registry: Registry, plan: Plan, find: Find) -> Iterator[tupl
         find(method.implementation, plugin=owner, kind="quantization", id=method.id)
     references = reference_ops(registry)
     for choice in plan.all_choices():
-        for piece in choice.pieces:
+        for piece in (piece for piece in choice.pieces if piece.implementation):  # executors compute the others
             wheel = {"plugin": f"{piece.distribution} {piece.version}", "id": piece.id}
             try:
                 found = find(piece.implementation, kind="composite" if piece.parts else choice.kind, **wheel)

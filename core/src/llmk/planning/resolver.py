@@ -26,6 +26,7 @@ from llmk.config.traffic import Traffic, load_traffic
 from llmk.kernel.discovery import CORE
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registry
+from llmk.planning.choices.executors import check_loaded, site_choices
 from llmk.planning.choices.models import TREE_MODEL
 from llmk.planning.choices.policies import choose_policy
 from llmk.planning.choices.speculation import choose_speculator
@@ -60,13 +61,14 @@ def resolve(
     quantization: tuple[QuantizationChoice, ...] = (),
     *,
     excluded: Mapping[str, Reason] | None = None,
+    executor: Choice | None = None,
 ) -> Plan:
-    """Chooses kernels for every site of the model and of the engine.
+    """Chooses kernels for every site of the model and of the engine, unless an ``executor`` computes them all.
 
     Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for.
     ``quantization`` are the methods of the weight formats in ``facts`` (:mod:`llmk.planning.formats`). ``excluded``
     maps ids that can't be loaded to the reason. Raises SelectionError if no kernel supports a site, a pin can't be
-    honoured or two candidates tie.
+    honoured, two candidates tie, or the executor can't be loaded.
     """
     platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
     model = next(m for m in registry.of(ModelSpec) if m.spec.id == facts.model)
@@ -80,7 +82,12 @@ def resolve(
     traffic = load_traffic(config.platform.traffic)
     resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, traffic, excluded or {})
     share = sharded(facts, config.parallel.tensor)
-    choices = resolver.choose_all(share)
+    if executor is None:
+        choices = resolver.choose_all(share)
+    else:
+        check_loaded(executor, excluded or {})
+        choices = [executor, *site_choices(registry, executor, resolver.queries(share))]
+        resolver.wheels |= {piece.distribution: piece.version for piece in executor.pieces}
     own = [choose_policy(registry, config, excluded or {})]
     if speculator := choose_speculator(registry, config, checkpoint, excluded or {}):
         own.append(speculator)
@@ -136,17 +143,24 @@ class Resolver:
     wheels: dict[str, str] = field(default_factory=lambda: {CORE: metadata.version(CORE)})
     seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
 
-    def choose_all(self, facts: ModelFacts) -> list[Choice]:
-        """Attention and linear sites come first, since queries of ops contain the kernels chosen there."""
-        deterministic = self.config.engine.deterministic
-        common: dict[str, Any] = {"platform": self.platform, "dtype": self.dtype, "deterministic": deterministic}
+    @property
+    def _common(self) -> dict[str, Any]:
+        """Fields of every query."""
+        return {"platform": self.platform, "dtype": self.dtype, "deterministic": self.config.engine.deterministic}
+
+    def queries(self, facts: ModelFacts) -> list[Query]:
+        """Those of attention, linear and MoE sites."""
         cache = self.config.cache
         stored: dict[str, Any] = {
             "block_size": cache.block_size,
             "cache_dtype": self.dtype if cache.dtype == "auto" else cache.dtype,
         }
-        queries = site_queries(facts, **stored, **common)
-        chosen = {(query.kind, query.site): self.choose(query) for query in queries}
+        return site_queries(facts, **stored, **self._common)
+
+    def choose_all(self, facts: ModelFacts) -> list[Choice]:
+        """Attention and linear sites come first, since queries of ops contain the kernels chosen there."""
+        common = self._common
+        chosen = {(query.kind, query.site): self.choose(query) for query in self.queries(facts)}
         named = {op.site for op in facts.ops}
         sizes = {"vocab_size": facts.vocab_size, "hidden_size": facts.hidden_size}
         drafted = {state.site for state in facts.recurrent} if self.config.speculation.use else ()

@@ -99,6 +99,10 @@ class InputProcessor:
 
         Raises :class:`~llmk.api.RequestError`, naming the field.
         """
+        for parameter in parameters():
+            if parameter.name in self.info.lacks and getattr(params, parameter.name) != parameter.default:
+                what = f"{parameter.name} can't be used here: {self.info.executor}, which runs the model, can't do it"
+                raise RequestError(what, param=parameter.name, hint=f"leave it at {parameter.default!r}")
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())

@@ -13,7 +13,9 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s; ``pickled_plan`` is the
     plan itself, where it comes from another process. ``logits_processors`` are ids that requests may name,
     ``grammars`` the kinds of grammars that they may have, ``embeddings`` what embeddings in prompts must be like.
-    ``head`` is what the model computes of hidden states: the logits of tokens, or of labels, or nothing.
+    ``head`` is what the model computes of hidden states: the logits of tokens, or of labels, or nothing. ``executor``
+    is the id of a plugin's executor that runs the steps, if one does, and ``lacks`` are sampling parameters that it
+    can't do.
     """
 
     max_model_len: int
@@ -26,6 +28,8 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     grammars: tuple[str, ...] = ()
     embeddings: EmbeddingFormat = EmbeddingFormat()
     head: Literal["tokens", "labels", ""] = "tokens"
+    executor: str = ""
+    lacks: tuple[str, ...] = ()
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):

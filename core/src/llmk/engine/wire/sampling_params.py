@@ -31,6 +31,9 @@ class Parameter:
     from_checkpoint: bool = False
     """Whether the checkpoint's ``generation_config.json`` is the default for requests that leave it out."""
     flag: bool = False
+    on_logits: bool = False
+    """Whether it acts on logits, or reads them, in a way that an executor of a plugin may lack
+    (:attr:`llmk.api.ExecutorSpec.knows`)."""
     name: str = ""
     kind: Any = None
     default: Any = None
@@ -50,7 +53,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         int | None, Parameter("most tokens to generate; unset: up to the model's context", 1, _MAX_INT, flag=True)
     ] = None
     min_tokens: Annotated[
-        int, Parameter("tokens before which no end-of-sequence token, stop token or stop text ends it", 0, _MAX_INT)
+        int,
+        Parameter(
+            "tokens before which no end-of-sequence token, stop token or stop text ends it", 0, _MAX_INT, on_logits=True
+        ),
     ] = 0
     temperature: Annotated[
         float, Parameter("0: always the most likely token", 0.0, 100.0, from_checkpoint=True, flag=True)
@@ -58,31 +64,42 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     top_k: Annotated[
         int,
         Parameter(
-            "keep this many of the most likely tokens; 0 or -1: all", -1, _MAX_INT, from_checkpoint=True, flag=True
+            "keep this many of the most likely tokens; 0 or -1: all",
+            -1,
+            _MAX_INT,
+            from_checkpoint=True,
+            flag=True,
+            on_logits=True,
         ),
     ] = 0
     top_p: Annotated[
         float,
         Parameter(
             "keep the most likely tokens whose probabilities add up to this; 0: the most likely one alone",
-            0.0, 1.0, from_checkpoint=True, flag=True,
+            0.0, 1.0, from_checkpoint=True, flag=True, on_logits=True,
         ),
     ] = 1.0  # fmt: skip
     min_p: Annotated[
         float,
-        Parameter("keep tokens at least this times as likely as the most likely one", 0.0, 1.0, from_checkpoint=True),
+        Parameter(
+            "keep tokens at least this times as likely as the most likely one",
+            0.0,
+            1.0,
+            from_checkpoint=True,
+            on_logits=True,
+        ),
     ] = 0.0
     presence_penalty: Annotated[
-        float, Parameter("subtracted from the logits of tokens that were generated", -2.0, 2.0)
+        float, Parameter("subtracted from the logits of tokens that were generated", -2.0, 2.0, on_logits=True)
     ] = 0.0
-    frequency_penalty: Annotated[float, Parameter("the same, for each time that a token was generated", -2.0, 2.0)] = (
-        0.0
-    )
+    frequency_penalty: Annotated[
+        float, Parameter("the same, for each time that a token was generated", -2.0, 2.0, on_logits=True)
+    ] = 0.0
     repetition_penalty: Annotated[
         float,
         Parameter(
             "divides positive and multiplies negative logits of tokens of the prompt and the output",
-            1e-6, 100.0, from_checkpoint=True,
+            1e-6, 100.0, from_checkpoint=True, on_logits=True,
         ),
     ] = 1.0  # fmt: skip
     seed: Annotated[
@@ -99,31 +116,49 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         int | None,
         Parameter(
             "how many of the most likely tokens' log-probabilities are returned with that of the sampled one",
-            0, 20, http_name=None,
+            0, 20, http_name=None, on_logits=True,
         ),
     ] = None  # fmt: skip
     prompt_logprobs: Annotated[
         int | None,
-        Parameter("the same for the prompt's tokens; the prompt then takes no prefix hits", 0, 20, http_name=None),
+        Parameter(
+            "the same for the prompt's tokens; the prompt then takes no prefix hits",
+            0,
+            20,
+            http_name=None,
+            on_logits=True,
+        ),
     ] = None
-    logit_bias: Annotated[dict[int, float], Parameter("added to the logits of tokens, by token id")] = {}
+    logit_bias: Annotated[
+        dict[int, float], Parameter("added to the logits of tokens, by token id", on_logits=True)
+    ] = {}
     allowed_token_ids: Annotated[
         tuple[int, ...] | None,
-        Parameter("the only tokens that are sampled; must have an end-of-sequence token for the output to end by one"),
+        Parameter(
+            "the only tokens that are sampled; must have an end-of-sequence token for the output to end by one",
+            on_logits=True,
+        ),
     ] = None
     bad_words: Annotated[
         tuple[str, ...],
-        Parameter("texts that are never generated as the tokenizer writes them, at the start of a word or inside one"),
+        Parameter(
+            "texts that are never generated as the tokenizer writes them, at the start of a word or inside one",
+            on_logits=True,
+        ),
     ] = ()
     bad_word_ids: Annotated[
-        tuple[tuple[int, ...], ...], Parameter("token sequences that are never generated", http_name=None)
+        tuple[tuple[int, ...], ...],
+        Parameter("token sequences that are never generated", http_name=None, on_logits=True),
     ] = ()
     logits_processors: Annotated[
-        dict[str, dict[str, Any]], Parameter("parameters of logits processors, by the processor's id")
+        dict[str, dict[str, Any]], Parameter("parameters of logits processors, by the processor's id", on_logits=True)
     ] = {}
     structured_outputs: Annotated[
         GrammarParams | None,
-        Parameter("what the whole output matches: a regex, a choice, a JSON schema (json), or a grammar (lark)"),
+        Parameter(
+            "what the whole output matches: a regex, a choice, a JSON schema (json), or a grammar (lark)",
+            on_logits=True,
+        ),
     ] = None
     skip_special_tokens: Annotated[bool, Parameter("special tokens have no text")] = True
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from llmk.api import Host, PlatformFacts, PlatformSpec, Probe, SelectionError
 from llmk.api.matching import evaluate
@@ -19,10 +21,17 @@ if TYPE_CHECKING:
 Found = tuple[Registered[PlatformSpec], PlatformFacts]
 
 
-def probe_platforms(registry: Registry, host: Host | None = None) -> list[tuple[Registered[PlatformSpec], Probe]]:
-    """Every platform with the result of its probe on this machine. A probe that raises counts as not usable."""
+def probe_platforms(
+    registry: Registry, host: Host | None = None, options: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> list[tuple[Registered[PlatformSpec], Probe]]:
+    """Every platform with the result of its probe on this machine. A probe that raises counts as not usable.
+    ``options`` are the plugins' sections of the configuration, by their names."""
+    here, found = host or Host(), []
     with watching():
-        return [(platform, _probe(platform, host or Host())) for platform in registry.platforms]
+        for platform in registry.platforms:
+            own = replace(here, options=options.get(platform.plugin.name, {}))
+            found.append((platform, _probe(platform, own)))
+    return found
 
 
 def _probe(platform: Registered[PlatformSpec], host: Host) -> Probe:
@@ -38,7 +47,7 @@ def choose_platform(registry: Registry, config: Config, host: Host | None = None
 
     Raises SelectionError with the reasons of every platform if none is usable.
     """
-    probed = probe_platforms(registry, host)
+    probed = probe_platforms(registry, host, config.plugin)
     if on:
         return _known_machine(probed, on)
     use = config.platform.use

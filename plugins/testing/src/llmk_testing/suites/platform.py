@@ -30,7 +30,7 @@ from llmk.api import Host
 from llmk.kernel.loader import load_object
 answer = load_object(sys.argv[1])(Host())
 assert "torch" not in sys.modules, "the probe imported torch"
-if answer.verdict:
+if answer.verdict and answer.facts.device_type:  # else torch can't use it
     child = os.fork()
     if child == 0:
         import torch

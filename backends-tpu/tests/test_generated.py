@@ -1,0 +1,131 @@
+"""The engine with the JAX executor generates the CPU platform's tokens, and refuses by name what it can't do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmk.api import RequestError, SelectionError
+from llmk.engine.llm import LLM
+from llmk.engine.wire.sampling_params import SamplingParams
+from llmk_testing.checkpoints import write_checkpoint
+
+pytest.importorskip("jax", reason="JAX is not installed: pip install 'llmk-backends-tpu[jax]'")
+
+LIMITS = {
+    "model.dtype": "float32",
+    "model.max_model_len": 160,
+    "scheduler.max_num_seqs": 4,
+    "scheduler.max_num_batched_tokens": 64,
+}
+"""Prompts of 90 tokens are computed in chunks."""
+BLOCKS = 16
+"""Of 16 tokens: not enough for four requests with their outputs."""
+TPU = {"platform.use": "tpu", "plugin.tpu.emulate": True}
+CPU = {"platform.use": "cpu"}
+GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {"head_dim": 32},
+    "gemma2": {"head_dim": 16, "sliding_window": 40, "attn_logit_softcapping": 2.0},
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16},
+    "demo": {},
+}
+
+
+def prompts() -> list[list[int]]:
+    """Some share their first 40 tokens; some are computed in chunks."""
+    draw = random.Random(5)
+    shared = draw.choices(range(3, 350), k=40)
+    own = [draw.choices(range(3, 350), k=count) for count in (50, 3, 90, 1, 50, 17)]
+    return [[*shared, *rest] if number % 2 == 0 else rest for number, rest in enumerate(own)]
+
+
+def engine(folder: str, settings: dict[str, Any]) -> LLM:
+    return LLM(folder, **{**LIMITS, **settings})
+
+
+def tokens(llm: LLM, params: SamplingParams = GREEDY) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.generate(prompts(), params, use_tqdm=False)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_checkpoint(tmp_path_factory.mktemp("tpu"), "llama"))
+
+
+@pytest.fixture(scope="module")
+def tpu(checkpoint: str) -> Iterator[LLM]:
+    with engine(checkpoint, TPU | {"cache.num_blocks": BLOCKS}) as llm:
+        yield llm
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", MODELS)
+def test_tokens_are_those_of_the_cpu(model_type: str, tmp_path: Path) -> None:
+    """With batches, prefix caching, prompts in chunks and preemption."""
+    own = MODELS[model_type]
+    blocks = BLOCKS if model_type != "gemma2" else 20  # two groups of layers
+    folder = "" if model_type == "demo" else str(write_checkpoint(tmp_path, model_type, **own))
+    with engine(folder, CPU) as llm:
+        expected = tokens(llm)
+    with engine(folder, TPU | {"cache.num_blocks": blocks}) as llm:
+        assert tokens(llm) == expected
+        assert llm.stats.preemptions
+        for _ in range(2):  # the second time, it is in the cache
+            (again,) = llm.generate(prompts()[:1], GREEDY, use_tqdm=False)
+            assert again.outputs[0].token_ids == expected[0]
+        assert llm.stats.prefix_hit_tokens
+
+
+def test_drawn_tokens_are_those_of_the_cpu(checkpoint: str, tpu: LLM) -> None:
+    """They are drawn with the same random numbers, by seed and position."""
+    params = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=7, max_tokens=24, ignore_eos=True)
+    with engine(checkpoint, CPU) as llm:
+        expected, greedy = tokens(llm, params), tokens(llm)
+    assert expected != greedy
+    assert tokens(tpu, params) == expected
+    assert tokens(tpu) == greedy
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("logprobs", 2), ("presence_penalty", 0.5), ("repetition_penalty", 1.1), ("logit_bias", {3: 1.0})],
+        *[("min_tokens", 4), ("allowed_token_ids", (3, 4)), ("bad_words", ("core",)), ("prompt_logprobs", 1)],
+    ],
+)
+def test_requests_that_it_can_not_do(name: str, value: Any, tpu: LLM) -> None:
+    with pytest.raises(RequestError, match=f"{name} can't be used here: tpu.jax, which runs the model") as caught:
+        tpu.generate("x", SamplingParams(**{name: value}), use_tqdm=False)
+    assert caught.value.param == name
+
+
+def test_prompts_that_it_can_not_pool(tpu: LLM) -> None:
+    with pytest.raises(RequestError, match="not pooled"):
+        tpu.embed(["x"])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "message"),
+    [
+        ("llama", {"select.linear.use": "cpu.linear_torch"}, "does not know kernels"),
+        ("llama", {"model.load_format": "dummy"}, "does not know dummy_weights"),
+        ("llama", {"engine.deterministic": True}, "does not know deterministic"),
+        ("deepseek_v3", {}, "the JAX runtime can't build LatentAttention"),
+        ("mamba2", {}, "the JAX runtime can't build Mamba2"),
+    ],
+)
+def test_models_and_settings_that_it_can_not_do(
+    model_type: str, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(tmp_path, model_type)
+    with pytest.raises(SelectionError) as caught:
+        engine(str(folder), TPU | settings)
+    assert message in " ".join(map(str, caught.value.reasons))
