@@ -34,18 +34,16 @@ TARGETS = {
     "cuda:80": GPUTarget("cuda", 80, 32),
     "cuda:90": GPUTarget("cuda", 90, 32),
     "cuda:100": GPUTarget("cuda", 100, 32),
-    "hip:gfx942": GPUTarget("hip", "gfx942", 64),
-    "hip:gfx950": GPUTarget("hip", "gfx950", 64),
-    "hip:gfx1100": GPUTarget("hip", "gfx1100", 32),
+    **{f"hip:{arch}": GPUTarget("hip", arch, 64) for arch in ("gfx90a", "gfx942", "gfx950")},
+    **{f"hip:{arch}": GPUTarget("hip", arch, 32) for arch in ("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")},
 }
 
 SHARED_MEMORY = {
     "cuda:80": 166_912,
     "cuda:90": 232_448,
     "cuda:100": 232_448,
-    "hip:gfx942": 65_536,
+    **{f"hip:{arch}": 65_536 for arch in ("gfx90a", "gfx942", "gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")},
     "hip:gfx950": 163_840,
-    "hip:gfx1100": 65_536,
 }
 """Bytes that a program may have, by the vendors' tables: not read from the package, whose own table they check."""
 
