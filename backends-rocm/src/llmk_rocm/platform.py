@@ -1,5 +1,5 @@
-"""The platform's run-time half. What torch has for every accelerator is used as such; graphs alone are ``torch.cuda``'s,
-as torch's ROCm build calls them."""
+"""The platform's run-time half. What torch has for every accelerator is used as such; graphs alone are
+``torch.cuda``'s, as torch's ROCm build calls them."""
 
 from __future__ import annotations
 

@@ -29,6 +29,9 @@ _MANY_ROWS = 17
 and small-M kernels read it faster."""
 _ALIGNMENT = 16
 """``torch._scaled_mm`` takes sizes that are multiples of it."""
+_BLOCK = 128
+"""Inputs that share a scale."""
+_PREPARE_BLOCK = "llmk.reference.quantized_weight:prepare_fp8_block"
 _PREPARE = "llmk.reference.quantized_weight:prepare_fp8_channel"
 
 
@@ -61,6 +64,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             summary="hipBLASLt through torch",
         ),
         *(_fp8(granularity, fnuz=fnuz) for granularity in ("tensor", "channel") for fnuz in (False, True)),
+        *(_aiter_block(fnuz=fnuz) for fnuz in (False, True)),
     ]
 
 
@@ -86,6 +90,39 @@ def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
         jit=True,
         summary=f"fp8 weights with scales by {granularity}, activations quantized to "
         + ("fnuz" if fnuz else "OCP fp8"),
+    )
+
+
+def _aiter_block(*, fnuz: bool) -> KernelSpec:
+    """AITER has no package on the index (``aiter`` there is another project), so its own is looked for, never required.
+    Nobody has run it here, hence it is chosen by name or by measurement only."""
+
+    def supports(query: LinearQuery) -> Verdict:
+        verdict = _stored_as(query, "fp8_block")
+        if query.in_features % _BLOCK:
+            verdict &= no("in_features", wanted=f"a multiple of {_BLOCK}", found=query.in_features)
+        return verdict
+
+    own = "llmk_rocm.aiter_linear:"
+    return KernelSpec(
+        id="rocm.aiter_fp8_block" + ("_fnuz" if fnuz else ""),
+        kind="linear",
+        implementation=f"{own}linear_block",
+        prepare=f"{own}prepare_block_fnuz" if fnuz else _PREPARE_BLOCK,
+        layout="rocm_fp8_block_fnuz" if fnuz else "reference_fp8_block",
+        tier=Tier.VENDOR,
+        # Of other architectures, AITER's own modules have no code.
+        needs=Needs(
+            platforms=("rocm",),
+            features=("fp8_fnuz" if fnuz else "fp8", "triton"),
+            archs=("gfx942", "gfx950"),
+            dtypes=("bfloat16",),
+            packages=("amd-aiter>=0.1.7",),
+        ),
+        supports=supports,
+        jit=True,
+        opt_in="its calls are checked against its repository, and were never run on a chip",
+        summary="fp8 weights with scales by blocks, by AITER",
     )
 
 

@@ -113,7 +113,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     formats = choose_formats(registry, settings.config, checkpoint)
     facts = with_formats(facts, formats) if formats else facts
     chosen = formats.choices if formats else ()
-    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find)
+    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find, platform.spec.id)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters, pooling)
 
@@ -125,7 +125,7 @@ def verified(boot: Boot) -> Boot:
         if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
             return boot
         known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-        plan = _resolve(boot.registry, config, *known, load_object)
+        plan = _resolve(boot.registry, config, *known, load_object, boot.plan.platform_id)
     return replace(boot, plan=plan)
 
 
@@ -133,7 +133,8 @@ def advised(boot: Boot) -> Boot:
     """``boot`` with hints in its plan on how to choose each candidate that supports its site but was not chosen."""
     config = boot.settings.config
     known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-    plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, check_present), ABLE)
+    last = (check_present, boot.plan.platform_id)
+    plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, *last), ABLE)
     return replace(boot, plan=plan)
 
 
@@ -204,13 +205,15 @@ def _resolve(
     platform_facts: PlatformFacts,
     quantization: tuple[QuantizationChoice, ...],
     find: Find,
+    platform_id: str,
 ) -> Plan:
     """Resolves the plan, and again without the implementations for which ``find`` raises PluginError, until all can be
     found."""
     excluded: dict[str, Reason] = {}
+    given = (checkpoint, facts, platform_facts, quantization)
 
     def resolved(config: Config) -> Plan:
-        return resolve(registry, config, checkpoint, facts, platform_facts, quantization, excluded=excluded)
+        return resolve(registry, config, *given, platform_id=platform_id, excluded=excluded)
 
     while True:
         plan = resolved(config)
