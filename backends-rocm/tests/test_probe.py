@@ -76,7 +76,7 @@ def test_no_architecture_has_two_of_what_excludes_another() -> None:
 
 
 @pytest.mark.parametrize("order", [(OWN_GRAPHICS, RX_7900), (RX_7900, OWN_GRAPHICS), (STRIX_HALO, RX_7900)])
-def test_a_card_beside_a_processors_graphics_serves(tmp_path: Path, order: tuple[Card, Card]) -> None:
+def test_a_card_next_to_a_processors_graphics_serves(tmp_path: Path, order: tuple[Card, Card]) -> None:
     host = machine(tmp_path, order).host()
     facts = probe(host, ROCM).facts
     assert facts is not None

@@ -95,7 +95,7 @@ def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
 
 def _aiter_block(*, fnuz: bool) -> KernelSpec:
     """AITER has no package on the index (``aiter`` there is another project), so its own is looked for, never required.
-    Nobody has run it here, hence it is chosen by name or by measurement only."""
+    It was never run here, hence it is chosen by name or by measurement only."""
 
     def supports(query: LinearQuery) -> Verdict:
         verdict = _stored_as(query, "fp8_block")

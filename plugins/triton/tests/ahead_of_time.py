@@ -168,8 +168,8 @@ def _first(pattern: str, text: str) -> str:
 
 
 def summary(kernels: list[Compiled]) -> dict[str, dict[str, int]]:
-    """By kernel: how many of its variants were compiled, and the most that one of them takes. What float32 takes is left
-    out, since it is there to be right."""
+    """By kernel: how many of its variants were compiled, and the most that one of them takes; without float32, which is
+    there to be right."""
     found: dict[str, dict[str, int]] = {}
     for compiled in kernels:
         if compiled.case.endswith("fp32"):
