@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
+import compiled_kernels
 import config_reference
 import feature_matrix
 import hook_pages
@@ -22,6 +23,7 @@ from generated import Page
 from wrap_docs import WIDTH, documents, too_long, wrap
 
 SOURCES = (
+    compiled_kernels,
     config_reference,
     feature_matrix,
     hook_pages,

@@ -22,6 +22,7 @@ STATEMENTS = [
     "import llmk_models.specs",
     "import llmk_cpu.specs",
     "import llmk_cuda.specs",
+    "import llmk_rocm.specs",
     "import llmk_int8.specs",
     "import llmk_parsers.specs",
     "import llmk_anthropic.specs",

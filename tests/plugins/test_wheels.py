@@ -18,6 +18,7 @@ PACKAGES = {
     "models": "llmk_models",
     "backends-cpu": "llmk_cpu",
     "backends-cuda": "llmk_cuda",
+    "backends-rocm": "llmk_rocm",
     "backends-tpu": "llmk_tpu",
     "plugins-anthropic": "llmk_anthropic",
     "plugins-embeddings": "llmk_embeddings",

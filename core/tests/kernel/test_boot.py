@@ -229,6 +229,14 @@ def test_two_platforms_of_one_rank_tie(house: Wheelhouse, model: Path) -> None:
     assert start(house, model, platform__use="twin").plan.platform_id == "twin.twin"
 
 
+def test_of_two_platforms_of_one_name_the_one_that_was_chosen_runs(house: Wheelhouse, model: Path) -> None:
+    text = (house.folder / "plug_box.py").read_text()
+    house.install("other", text.replace('"box.box"', '"other.box"').replace("plug_box:Box", "plug_other:Box"))
+    for id in ("box.box", "other.box"):
+        plan = start(house, model, platform__use=id).plan
+        assert (plan.platform_id, plan.platform_implementation) == (id, f"plug_{id.replace('.box', '')}:Box")
+
+
 @pytest.mark.hook("llmk_models")
 def test_architecture_that_no_plugin_registers(house: Wheelhouse, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", architectures=["ToyForCausalML"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,18 @@ def test_needs(needs: Needs, codes: list[str]) -> None:
     verdict = match(spec(needs), query())
     assert [reason.code for reason in verdict.reasons] == codes
     assert verdict.ok == (not codes)
+
+
+def test_a_vendors_build_of_a_package_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zz8.py").write_text("raise SystemExit('it was imported')")
+    info = tmp_path / "acme_zz8-3.7.1+acme.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-zz8\nVersion: 3.7.1+acme\n")
+    (info / "top_level.txt").write_text("zz8\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert match(spec(Needs(packages=("zz8>=3.6,<3.10",))), query())
+    (reason,) = match(spec(Needs(packages=("zz8>=4",))), query()).reasons
+    assert (reason.code, reason.found) == ("package_version", "3.7.1+acme")
 
 
 def test_reasons_say_what_is_wanted_and_what_there_is() -> None:

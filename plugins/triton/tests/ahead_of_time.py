@@ -4,7 +4,8 @@ stands in for theirs, so what is compiled is what the package's functions would 
     python plugins/triton/tests/ahead_of_time.py cuda:90 hip:gfx942 --only decode
 
 prints a line of JSON for each kernel that was compiled: what it is, for whom, and the resources that it takes. Exits
-with 1 where a kernel takes more than there is, or spills more than is accounted for.
+with 1 where a kernel takes more than there is, or spills more than is accounted for. ``--save`` writes the most that
+each kernel takes on each target to :data:`RESOURCES`, from which the docs have a table.
 """
 
 from __future__ import annotations
@@ -34,18 +35,16 @@ TARGETS = {
     "cuda:80": GPUTarget("cuda", 80, 32),
     "cuda:90": GPUTarget("cuda", 90, 32),
     "cuda:100": GPUTarget("cuda", 100, 32),
-    "hip:gfx942": GPUTarget("hip", "gfx942", 64),
-    "hip:gfx950": GPUTarget("hip", "gfx950", 64),
-    "hip:gfx1100": GPUTarget("hip", "gfx1100", 32),
+    **{f"hip:{arch}": GPUTarget("hip", arch, 64) for arch in ("gfx90a", "gfx942", "gfx950")},
+    **{f"hip:{arch}": GPUTarget("hip", arch, 32) for arch in ("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")},
 }
 
 SHARED_MEMORY = {
     "cuda:80": 166_912,
     "cuda:90": 232_448,
     "cuda:100": 232_448,
-    "hip:gfx942": 65_536,
+    **{f"hip:{arch}": 65_536 for arch in ("gfx90a", "gfx942", "gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")},
     "hip:gfx950": 163_840,
-    "hip:gfx1100": 65_536,
 }
 """Bytes that a program may have, by the vendors' tables: not read from the package, whose own table they check."""
 
@@ -53,12 +52,16 @@ SHARED_MEMORY = {
 STACK = {
     **{(target, dtype): 144 for target in ("cuda:80", "cuda:90", "cuda:100") for dtype in ("bf16", "fp16")},
     **{(target, "fp32"): 200 for target in ("cuda:80", "cuda:90", "cuda:100")},
-    **{("hip:gfx1100", dtype): 168 for dtype in ("bf16", "fp16")},
-    ("hip:gfx1100", "fp32"): 752,
+    **{(f"hip:gfx11{kind}", dtype): 120 for kind in ("00", "01", "51") for dtype in ("bf16", "fp16")},
+    **{(f"hip:{arch}", "fp32"): 752 for arch in ("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")},
 }
 """Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. NVIDIA's compiler spills a
-few for more programs at a time, outside the loop over keys; on AMD's graphics chips heads of 256 do. Float32 is there
+few for more programs at a time, outside the loop over keys; on RDNA3 decoding with heads of 256 does. Float32 is there
 to be right: GEMMs in three passes, or without tensor cores, need more registers than available."""
+
+
+RESOURCES = Path(__file__).with_name("resources.json")
+"""By target: Triton's version, and by kernel how often it was compiled, and the most that it took of each resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,26 +167,52 @@ def _first(pattern: str, text: str) -> str:
     return found[1]
 
 
+def summary(kernels: list[Compiled]) -> dict[str, dict[str, int]]:
+    """By kernel: how many of its variants were compiled, and the most that one of them takes; without float32, which is
+    there to be right."""
+    found: dict[str, dict[str, int]] = {}
+    for compiled in kernels:
+        if compiled.case.endswith("fp32"):
+            continue
+        most = found.setdefault(compiled.kernel, {"variants": 0, "registers": 0, "shared": 0, "stack": 0, "matrix": 0})
+        most["variants"] += 1
+        for name in ("registers", "shared", "stack", "matrix"):
+            most[name] = max(most[name], getattr(compiled, name))
+    return dict(sorted(found.items()))
+
+
+def save(target: str, kernels: list[Compiled]) -> None:
+    """Puts what a target's kernels take into :data:`RESOURCES`."""
+    saved = json.loads(RESOURCES.read_text()) if RESOURCES.exists() else {}
+    saved[target] = {"triton": triton.__version__, "kernels": summary(kernels)}
+    RESOURCES.write_text(json.dumps(dict(sorted(saved.items())), indent=1) + "\n")
+
+
 def main() -> int:
     """Compiles the requested cases; 1 where one of them exceeds its limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=list(TARGETS))
     parser.add_argument("--only", default="", help="regular expression of the cases to compile")
+    parser.add_argument("--save", action="store_true", help="write what each target's kernels take at most")
     args = parser.parse_args()
     problems = 0
     for target in args.targets:
         driver.set_active(StandIn(target))
         current_target.cache_clear()  # which is otherwise the same for a whole process
+        kernels = []
         for name, run in CASES.items():
             if not re.search(args.only, name):
                 continue
             with watched(name, target) as found:
                 run()
+            kernels += found
             for compiled in found:
                 print(json.dumps(asdict(compiled)), flush=True)
                 if compiled.problem:
                     print(f"{compiled.target} {compiled.case}: {compiled.kernel} {compiled.problem}", file=sys.stderr)
                     problems += 1
+        if args.save:
+            save(target, kernels)
     return problems > 0
 
 

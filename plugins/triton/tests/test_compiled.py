@@ -17,6 +17,10 @@ import llmk_triton
 
 SCRIPT = Path(__file__).with_name("ahead_of_time.py")
 ALL = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942", "hip:gfx950", "hip:gfx1100")
+AMD = tuple(
+    f"hip:{arch}" for arch in ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")
+)
+RESOURCES = SCRIPT.with_name("resources.json")
 HOPPER_RDNA, HOPPER_CDNA = ("cuda:90", "hip:gfx1100"), ("cuda:90", "hip:gfx942")
 
 
@@ -73,6 +77,27 @@ def test_gemms(target: str) -> None:
             assert kernel["shared"] < 1024, "what a thread loaded went to others, other than sums"
         else:
             assert kernel["matrix"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", AMD)
+def test_what_a_plan_takes_on_amds_chips(target: str) -> None:
+    """A target at a time, since few are drawn."""
+    found = compiled((target,), "^(decode qwen3-8b|linear 6144x4096 x16|experts qwen3-30b-a3b x128) bf16$")
+    assert {"decode_kernel", "skinny_kernel", "gate_up_kernel"} <= {kernel["kernel"] for kernel in found}
+    assert all(kernel["matrix"] for kernel in found if kernel["kernel"] in ("decode_kernel", "skinny_kernel"))
+    assert not any(kernel["stack"] for kernel in found)
+
+
+def test_what_was_compiled_fits() -> None:
+    """The table in the docs: spills where it says so, within what a workgroup has."""
+    targets = json.loads(RESOURCES.read_text())
+    assert set(targets) <= set(AMD)
+    for target, found in targets.items():
+        limit = (163_840 if target == "hip:gfx950" else 65_536, 512 if target.startswith("hip:gfx9") else 256)
+        for kernel, most in found["kernels"].items():
+            assert (most["shared"] <= limit[0], most["registers"] <= limit[1]) == (True, True), (target, kernel)
+            assert not most["stack"] or (target, kernel) == ("hip:gfx1100", "decode_kernel"), (target, kernel)
 
 
 @pytest.mark.slow

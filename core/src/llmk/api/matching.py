@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import importlib_metadata as metadata
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from llmk.api.errors import describe
 from llmk.api.platform import PlatformFacts
@@ -116,13 +118,24 @@ def _check_invariance(spec: KernelSpec) -> Verdict:
     return no("token_gap", wanted="every token count, for batch invariance", found=found)
 
 
+def _version(name: str) -> str:
+    """The version of a distribution, or of one of another name that has the same package: builds of vendors do."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        module = canonicalize_name(name).replace("-", "_")
+        if find_spec(module) is None or not (owners := metadata.packages_distributions().get(module)):
+            raise
+        return metadata.version(owners[0])
+
+
 @cache
 def _check_package(package: str) -> Verdict:
     try:
         requirement = Requirement(package)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             return OK
-        version = metadata.version(requirement.name)
+        version = _version(requirement.name)
     except InvalidRequirement as error:
         return no("bad_requirement", wanted=package, found=str(error).splitlines()[0])
     except metadata.PackageNotFoundError:

@@ -83,7 +83,8 @@ class Needs:
 
     ``platforms``: names, one of which must match. ``features``: all are required. ``archs``: architectures, one of
     which must match, by name (``"gfx942"``) or by range. ``dtypes``: engine dtypes, one of which must match.
-    ``packages``: PEP 508 requirements, all of which must be met.
+    ``packages``: PEP 508 requirements, all of which must be met. A vendor's distribution of another name meets one, if
+    it has the package of that name.
     """
 
     platforms: tuple[str, ...] = ()

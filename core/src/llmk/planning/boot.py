@@ -128,7 +128,8 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     executor = choose_executor(registry, settings.config, platform_facts, ask, uses)
     if executor is not None and not knows(registry, executor, "pooling"):
         pooling = None
-    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find, executor)
+    known = (checkpoint, facts, platform_facts, chosen)
+    plan = _resolve(registry, settings.config, *known, find, platform.spec.id, executor)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters, pooling)
 
@@ -140,7 +141,7 @@ def verified(boot: Boot) -> Boot:
         if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
             return boot
         known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-        plan = _resolve(boot.registry, config, *known, load_object, executor_of(boot.plan))
+        plan = _resolve(boot.registry, config, *known, load_object, boot.plan.platform_id, executor_of(boot.plan))
     return replace(boot, plan=plan)
 
 
@@ -148,7 +149,7 @@ def advised(boot: Boot) -> Boot:
     """``boot`` with hints in its plan on how to choose each candidate that supports its site but was not chosen."""
     config = boot.settings.config
     known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-    how = (*known, check_present, executor_of(boot.plan))
+    how = (*known, check_present, boot.plan.platform_id, executor_of(boot.plan))
     plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *how), ABLE)
     return replace(boot, plan=plan)
 
@@ -239,15 +240,16 @@ def _resolve(
     platform_facts: PlatformFacts,
     quantization: tuple[QuantizationChoice, ...],
     find: Find,
+    platform_id: str,
     executor: Choice | None,
 ) -> Plan:
     """Resolves the plan, and again without the implementations for which ``find`` raises PluginError, until all can be
     found."""
     excluded: dict[str, Reason] = {}
+    given = (checkpoint, facts, platform_facts, quantization)
 
     def resolved(config: Config) -> Plan:
-        known = (checkpoint, facts, platform_facts, quantization)
-        return resolve(registry, config, *known, excluded=excluded, executor=executor)
+        return resolve(registry, config, *given, platform_id=platform_id, excluded=excluded, executor=executor)
 
     while True:
         plan = resolved(config)

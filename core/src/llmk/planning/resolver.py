@@ -60,17 +60,20 @@ def resolve(
     platform_facts: PlatformFacts,
     quantization: tuple[QuantizationChoice, ...] = (),
     *,
+    platform_id: str = "",
     excluded: Mapping[str, Reason] | None = None,
     executor: Choice | None = None,
 ) -> Plan:
     """Chooses kernels for every site of the model and of the engine, unless an ``executor`` computes them all.
+
+    ``platform_facts`` are of the platform ``platform_id``, or of the only one of their name.
 
     Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for.
     ``quantization`` are the methods of the weight formats in ``facts`` (:mod:`llmk.planning.formats`). ``excluded``
     maps ids that can't be loaded to the reason. Raises SelectionError if no kernel supports a site, a pin can't be
     honoured, two candidates tie, or the executor can't be loaded.
     """
-    platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
+    platform = next(p for p in registry.platforms if (platform_id or platform_facts.name) in (p.spec.id, p.spec.name))
     model = next(m for m in registry.of(ModelSpec) if m.spec.id == facts.model)
     ids = {method.id for method in quantization}
     methods = [method for method in registry.of(QuantizationSpec) if method.spec.id in ids]

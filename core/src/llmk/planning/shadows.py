@@ -95,7 +95,7 @@ def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> tup
     config = boot.settings.config.model_copy(update={"select": select})
     given = boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization
     try:
-        return resolve(*given, excluded=excluded), skipped
+        return resolve(*given, platform_id=boot.plan.platform_id, excluded=excluded), skipped
     except SelectionError as error:
         message, hint = (text.replace("] use", "] shadow") for text in (error.message, error.hint))
         raise SelectionError(f"a shadow can't be used: {message}", reasons=error.reasons, hint=hint) from error

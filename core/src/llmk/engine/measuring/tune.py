@@ -164,7 +164,8 @@ class Tuner:
         if choice is not None:
             rules = getattr(config.select, choice.kind).model_copy(update={"use": {choice.site: id}})
             config = config.model_copy(update={"select": config.select.model_copy(update={choice.kind: rules})})
-        return resolve(boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
+        known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
+        return resolve(boot.registry, config, *known, platform_id=boot.plan.platform_id)
 
     def _save(self, measured: Measurements, ids: list[str]) -> Path:
         boot, versions = self.boot, {"torch": metadata.version("torch")}

@@ -20,8 +20,6 @@ SHARED_MEMORY = {
     103: 227 << 10,
     120: 99 << 10,
     121: 99 << 10,
-    "gfx90a": 64 << 10,
-    "gfx942": 64 << 10,
     "gfx950": 160 << 10,
 }
 """Shared memory per program in bytes, by Triton's name of the architecture. For others, ``MIN_SHARED_MEMORY`` is
@@ -92,7 +90,9 @@ def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) ->
     row, least = head_dim * itemsize, triton.next_power_of_2(group)
     wide = row > 256
     if has_wave32(target):
-        return Tile(max(16 if itemsize == 4 else 32 if wide else 64, least), 16, 8, 1)
+        # gfx11 keeps each operand of its matrix instructions twice.
+        few = itemsize == 4 or (wide and str(target.arch).startswith("gfx11"))
+        return Tile(max(16 if few else 32 if wide else 64, least), 16, 8, 1)
     if itemsize == 4:
         narrow = head_dim <= 128
         return Tile(max(32 if narrow else 16, least), 32 if narrow else 16, 4, 1)

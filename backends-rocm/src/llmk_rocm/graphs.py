@@ -1,0 +1,64 @@
+"""HIP graphs: a step's launches, captured once and replayed as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class HIPGraphs:
+    """Captures on a stream of its own, into one pool of memory that all graphs share: they must be replayed one at a
+    time. Nothing else may be launched on the device during a capture."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Captures ``run`` after running it once, which compiles kernels and makes the libraries' workspaces: a capture
+        allows neither. The replay returns what ``run`` returned while it was captured, at fixed addresses, valid until
+        any graph is replayed."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may allocate during the capture, which does not affect it.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            result = run()
+        # The pool may use the result's memory for other graphs, or all graphs would hold as much as their results.
+        result = without_owner(result)
+
+        def replay() -> Any:
+            graph.replay()
+            return result
+
+        return replay
+
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
+    @cached_property
+    def _pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+
+def without_owner(value: Any) -> Any:
+    """The same tensors, whose memory they don't keep: of a tensor, or of a tuple, list or dataclass of such."""
+    if isinstance(value, Tensor):
+        return _borrowed(value) if value.numel() else value
+    if isinstance(value, tuple | list):
+        each = [without_owner(item) for item in value]
+        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: without_owner(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value
+
+
+def _borrowed(tensor: Tensor) -> Tensor:
+    storage = tensor.untyped_storage()
+    memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), tensor.device, storage.nbytes())
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())

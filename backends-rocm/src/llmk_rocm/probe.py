@@ -1,0 +1,101 @@
+"""Detects AMD GPUs and whether torch can use them, without opening a device. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+
+from llmk.api import OK, Host, Probe, Verdict, no
+from llmk_rocm.architectures import FEATURES, facts_of
+from llmk_rocm.topology import MODULE, NODES, Gpu, count_on_bus, read_gpus
+from llmk_rocm.torch_build import TorchBuild, installed_torch
+from llmk_rocm.visible import LIBRARY, OVERRIDE, RUNTIME, serving, visible
+
+COMPUTE = "/dev/kfd"
+_INSTALL_TORCH = "install torch's ROCm build, as torch's own instructions say"
+_INSTALL_DRIVER = "install the amdgpu driver, as AMD's instructions say"
+_UPDATE_DRIVER = "install a newer amdgpu driver, or a newer kernel"
+
+
+def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
+    """Usable if torch was built for ROCm, and the driver shows a GPU of a known architecture that this user may open.
+    ``torch`` is by default the installed build. Reports all reasons against it."""
+    verdict = _judge_torch(torch or installed_torch())
+    gpus = read_gpus(host)
+    if not gpus:
+        return Probe(verdict & _why_none(host))
+    shown = visible(gpus, host.environ)
+    if not shown:
+        settings = ", ".join(f"{name}={host.environ[name]!r}" for name in (RUNTIME, *LIBRARY) if name in host.environ)
+        found = f"{settings}, of {len(gpus)} GPUs"
+        hint = f"unset {RUNTIME} and {LIBRARY[0]}, or list indices as rocminfo counts GPUs, from 0"
+        return Probe(verdict & no("no_visible_device", wanted="a visible GPU", found=found, hint=hint))
+    alike = [shown[index] for index in serving(shown)]
+    first = alike[0]
+    if first.arch not in FEATURES:
+        return Probe(verdict & _unknown(first))
+    facts = facts_of(
+        first.arch,
+        first.version,
+        memory_bytes=min(gpu.memory_bytes for gpu in alike),
+        device_name=first.name,
+        num_devices=len(alike),
+        triton=host.has_module("triton"),
+    )
+    return Probe(verdict & _judge_files(host, alike), facts)
+
+
+def _judge_torch(build: TorchBuild | None) -> Verdict:
+    wanted = "torch built with ROCm"
+    if build is None:
+        return no("package_missing", wanted=wanted, found="not installed", hint=_INSTALL_TORCH)
+    if not build.hip:
+        return no("torch_without_rocm", wanted=wanted, found=build, hint=_INSTALL_TORCH)
+    return OK
+
+
+def _why_none(host: Host) -> Verdict:
+    """Why the driver shows no GPU."""
+    on_bus = count_on_bus(host)
+    if not on_bus:
+        return no("no_device", wanted="an AMD GPU", found="none on the PCI bus", hint="`lspci -d 1002:` lists them")
+    found = f"{on_bus} on the PCI bus"
+    if not host.path(MODULE).exists():
+        hint = f"{_INSTALL_DRIVER}, or load it: sudo modprobe amdgpu"
+        return no("no_driver", wanted="the driver amdgpu", found=f"{found}, and no driver", hint=hint)
+    if not host.path(NODES).exists():
+        found = f"amdgpu {_driver(host)}, without compute (KFD)"
+        return no("no_driver", wanted="a driver with compute", found=found, hint=_INSTALL_DRIVER)
+    found = f"amdgpu {_driver(host)} shows none of {found} to this process"
+    hint = f"{_UPDATE_DRIVER}; in a container, pass {COMPUTE} and /dev/dri"
+    return no("old_driver", wanted="a driver that knows this GPU", found=found, hint=hint)
+
+
+def _unknown(gpu: Gpu) -> Verdict:
+    if not gpu.version:
+        found = f"{gpu.name}, without a version"
+        return no("old_driver", wanted="a driver that says the architecture", found=found, hint=_UPDATE_DRIVER)
+    hint = "pip install --upgrade llmk-backends-rocm, whose newer versions may know it"
+    if gpu.version[0] in (11, 12):
+        near = "11.0.0" if gpu.version[0] == 11 else "12.0.1"
+        hint += f"; or set {OVERRIDE}={near}, at your own risk, as for other programs on ROCm"
+    found = f"{gpu.arch} ({gpu.name})"
+    return no("unknown_architecture", wanted=f"one of {', '.join(FEATURES)}", found=found, hint=hint)
+
+
+def _judge_files(host: Host, gpus: list[Gpu]) -> Verdict:
+    """Whether this user may open the compute driver and the GPUs."""
+    verdict = OK
+    for path in dict.fromkeys((COMPUTE, *(gpu.render for gpu in gpus))):
+        file = host.path(path)
+        if not file.exists():
+            hint = "in a container, pass it: --device /dev/kfd --device /dev/dri"
+            verdict &= no("no_device_file", wanted=path, found="nothing", hint=hint)
+        elif not os.access(file, os.R_OK | os.W_OK):
+            hint = "sudo usermod -a -G render,video $USER, and log in again; in a container, --group-add render"
+            verdict &= no("no_permission", wanted=f"to open {path}", found="no permission", hint=hint)
+    return verdict
+
+
+def _driver(host: Host) -> str:
+    """The version of AMD's own package, or what the kernel has."""
+    return host.read(f"{MODULE}/version").strip() or "of the kernel"

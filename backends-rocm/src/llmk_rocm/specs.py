@@ -1,0 +1,165 @@
+"""The plugin ``rocm``: platform, linear kernels, defaults and checks. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmk.api import (
+    OK,
+    Default,
+    KernelSpec,
+    LinearQuery,
+    ModelFacts,
+    Needs,
+    PlatformFacts,
+    PlatformSpec,
+    Problem,
+    Tier,
+    TokenBand,
+    Verdict,
+    hookimpl,
+    no,
+)
+from llmk_rocm.architectures import KNOWN
+from llmk_rocm.defaults import advise
+from llmk_rocm.probe import probe
+
+_MANY_ROWS = 17
+"""Rows (M) from which on the library keeps the matrix units busy. With fewer, a GEMM is bound by reading the weight,
+and small-M kernels read it faster."""
+_ALIGNMENT = 16
+"""``torch._scaled_mm`` takes sizes that are multiples of it."""
+_BLOCK = 128
+"""Inputs that share a scale."""
+_PREPARE_BLOCK = "llmk.reference.quantized_weight:prepare_fp8_block"
+_PREPARE = "llmk.reference.quantized_weight:prepare_fp8_channel"
+
+
+@hookimpl
+def llmk_platforms() -> list[PlatformSpec]:
+    """AMD GPUs, ranked above the CPU."""
+    return [
+        PlatformSpec(
+            id="rocm.rocm",
+            name="rocm",
+            implementation="llmk_rocm.platform:ROCmPlatform",
+            probe=probe,
+            known=KNOWN,
+            vouches=("llmk-triton",),
+            rank=100,
+            summary="AMD GPUs, through torch's ROCm build",
+        )
+    ]
+
+
+@hookimpl
+def llmk_linear_kernels() -> list[KernelSpec]:
+    """hipBLASLt for plain weights, and for fp8 weights in the format that the chip multiplies."""
+    return [
+        _linear(
+            "linear",
+            implementation="torch.nn.functional:linear",
+            needs=Needs(platforms=("rocm",)),
+            supports=_supports_plain,
+            summary="hipBLASLt through torch",
+        ),
+        *(_fp8(granularity, fnuz=fnuz) for granularity in ("tensor", "channel") for fnuz in (False, True)),
+        *(_aiter_block(fnuz=fnuz) for fnuz in (False, True)),
+    ]
+
+
+def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
+    name = f"fp8_{granularity}" + ("_fnuz" if fnuz else "")
+    prepared_as_is = granularity == "channel" and not fnuz
+
+    def supports(query: LinearQuery) -> Verdict:
+        verdict = _stored_as(query, f"fp8_{granularity}")
+        for field, size in (("in_features", query.in_features), ("out_features", query.out_features)):
+            if size % _ALIGNMENT:
+                verdict &= no(field, wanted=f"a multiple of {_ALIGNMENT}", found=size)
+        return verdict
+
+    return _linear(
+        f"linear_{name}",
+        implementation="llmk_rocm.fp8:linear_rowwise",
+        prepare=_PREPARE if prepared_as_is else f"llmk_rocm.fp8:prepare_{name.removeprefix('fp8_')}",
+        # The reference's layout, so that small-M kernels can share the site; they don't know the other format.
+        layout="rocm_fp8_channel_fnuz" if fnuz else "reference_fp8_channel",
+        needs=Needs(platforms=("rocm",), features=("fp8_fnuz" if fnuz else "fp8", "triton"), dtypes=("bfloat16",)),
+        supports=supports,
+        jit=True,
+        summary=f"fp8 weights with scales by {granularity}, activations quantized to "
+        + ("fnuz" if fnuz else "OCP fp8"),
+    )
+
+
+def _aiter_block(*, fnuz: bool) -> KernelSpec:
+    """AITER has no package on the index (``aiter`` there is another project), so its own is looked for, never required.
+    It was never run here, hence it is chosen by name or by measurement only."""
+
+    def supports(query: LinearQuery) -> Verdict:
+        verdict = _stored_as(query, "fp8_block")
+        if query.in_features % _BLOCK:
+            verdict &= no("in_features", wanted=f"a multiple of {_BLOCK}", found=query.in_features)
+        return verdict
+
+    own = "llmk_rocm.aiter_linear:"
+    return KernelSpec(
+        id="rocm.aiter_fp8_block" + ("_fnuz" if fnuz else ""),
+        kind="linear",
+        implementation=f"{own}linear_block",
+        prepare=f"{own}prepare_block_fnuz" if fnuz else _PREPARE_BLOCK,
+        layout="rocm_fp8_block_fnuz" if fnuz else "reference_fp8_block",
+        tier=Tier.VENDOR,
+        # Of other architectures, AITER's own modules have no code.
+        needs=Needs(
+            platforms=("rocm",),
+            features=("fp8_fnuz" if fnuz else "fp8", "triton"),
+            archs=("gfx942", "gfx950"),
+            dtypes=("bfloat16",),
+            packages=("amd-aiter>=0.1.7",),
+        ),
+        supports=supports,
+        jit=True,
+        opt_in="its calls are checked against its repository, and were never run on a chip",
+        summary="fp8 weights with scales by blocks, by AITER",
+    )
+
+
+def _linear(name: str, **fields: Any) -> KernelSpec:
+    """A GEMM of the library. The tier is portable, so that small-M kernels can rank above it in their bands."""
+    return KernelSpec(
+        id=f"rocm.{name}",
+        kind="linear",
+        tier=Tier.PORTABLE,
+        bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
+        capture="full",
+        **fields,
+    )
+
+
+def _supports_plain(query: LinearQuery) -> Verdict:
+    return _stored_as(query, "plain")
+
+
+def _stored_as(query: LinearQuery, weight_format: str) -> Verdict:
+    if query.weight_format == weight_format:
+        return OK
+    return no("weight_format", wanted=query.weight_format, found=weight_format)
+
+
+@hookimpl
+def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
+    """Sizes that fit the GPU's memory."""
+    return list(advise(platform)) if platform.name == "rocm" else []
+
+
+@hookimpl
+def llmk_check_config(config: object, platform: PlatformFacts) -> list[Problem]:
+    """A cache as large as the memory would fail when it is allocated."""
+    gib = platform.memory_bytes / (1 << 30)
+    wanted = config.cache.memory_gib  # type: ignore[attr-defined]
+    if platform.name != "rocm" or not gib or wanted < gib:
+        return []
+    message = f"{wanted:g} GiB for the cache, but {platform.device_name} has only {gib:.0f} GiB"
+    return [Problem("cache.memory_gib", message, "leave it at 0 to use a share of the free memory")]

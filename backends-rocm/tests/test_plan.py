@@ -1,0 +1,151 @@
+"""Whole plans for machines that are not here, for four kinds of models: every kernel has a reason, and each reference
+that is left is accounted for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmk.api import Choice, Plan
+from llmk.config import load
+from llmk.planning.boot import boot
+
+COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 320,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+MODELS: dict[str, dict[str, Any]] = {
+    "dense": {**COMMON, "architectures": ["Qwen3ForCausalLM"]},
+    "moe": {**COMMON, **EXPERTS, "architectures": ["Qwen3MoeForCausalLM"]},
+    "mla": {
+        **COMMON,
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "num_key_value_heads": 4,
+        "q_lora_rank": None,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+    },
+    "hybrid": {
+        **COMMON,
+        "architectures": ["Qwen3NextForCausalLM"],
+        **EXPERTS,
+        "num_hidden_layers": 4,
+        "full_attention_interval": 4,
+        "partial_rotary_factor": 0.25,
+        "shared_expert_intermediate_size": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+}
+COMPOSED = "its parts are served, each by a kernel"
+NO_KERNEL = "no wheel has a kernel for it"
+LEFT: dict[str, str] = {
+    # Where no fused kernel is faster: for more tokens than one, or sixteen.
+    "reference.add_rms_norm_linear": COMPOSED,
+    "reference.add_rms_norm_gate_up_silu": COMPOSED,
+    "reference.add_rms_norm_router": COMPOSED,
+    "reference.gate_up_silu": COMPOSED,
+    "reference.qk_norm_rope_attention": COMPOSED,
+    "reference.qk_norm_rope_write_kv": COMPOSED,
+    # Of features of requests that few use.
+    "reference.apply_bias": NO_KERNEL,
+    "reference.match_suffixes": NO_KERNEL,
+    "reference.allow_tokens": NO_KERNEL,
+    # Of models with other blocks than attention, experts and gated MLPs.
+    "reference.rope": NO_KERNEL,
+    "reference.sigmoid_gate": NO_KERNEL,
+    "reference.gated_rms_norm": NO_KERNEL,
+    "reference.gated_delta_net": NO_KERNEL,
+    "reference.gated_delta_rule": NO_KERNEL,
+    "reference.causal_conv": NO_KERNEL,
+}
+"""What is left to the references on a machine with Triton, and why. The page on AMD GPUs says the same."""
+LATENT = dict.fromkeys(
+    (
+        f"reference.{op}"
+        for op in ("attention", "latent_attention", "norm_rope_write_latent", "per_head_matmul", "rope_interleaved")
+    ),
+    "the portable kernels' cache has no latent rows",
+)
+"""Of latent attention alone."""
+
+
+@pytest.fixture(params=MODELS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(MODELS[request.param]))
+    return tmp_path
+
+
+def planned(checkpoint: Path, on: str, **settings: Any) -> Plan:
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    return boot(load({"model.path": str(checkpoint), **named}, environ={}), on=on, verify=False).plan
+
+
+def everything(plan: Plan) -> Iterator[Choice]:
+    for choice in plan.choices:
+        yield from choice.with_parts()
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1100", "gfx1201"])
+def test_every_reference_that_is_left_is_accounted_for(checkpoint: Path, arch: str) -> None:
+    plan = planned(checkpoint, f"rocm/{arch}")
+    assert (plan.platform.arch, plan.dtype) == (arch, "bfloat16")
+    pieces = [piece for choice in everything(plan) for piece in choice.pieces]
+    assert all(piece.why for piece in pieces)
+    left = {piece.id for piece in pieces if piece.id.startswith("reference.")}
+    assert left <= LEFT.keys() | (LATENT.keys() if plan.architecture.startswith("Deepseek") else set())
+    assert {"triton.sample", "rocm.linear", "triton.linear_small_m"} <= {piece.id for piece in pieces}
+    assert not any(piece.id.endswith(("_tma", "small_n")) for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("arch", "kernel"),
+    [
+        ("gfx942", "rocm.linear_fp8_channel_fnuz"),
+        ("gfx950", "rocm.linear_fp8_channel"),
+        ("gfx1201", "rocm.linear_fp8_channel"),
+        ("gfx1100", "reference.linear_fp8_channel"),
+        ("gfx90a", "reference.linear_fp8_channel"),
+    ],
+)
+def test_fp8_weights(tmp_path: Path, arch: str, kernel: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["dense"]))
+    plan = planned(tmp_path, f"rocm/{arch}", model__quantization="fp8")
+    found = plan.choice("linear", "qkv")
+    assert found.pieces[-1].id == kernel
+    refused = {rejection.id: {reason.code for reason in rejection.reasons} for rejection in found.rejected}
+    tma = refused["triton.linear_tma"]
+    assert "arch" in tma, "kernels for NVIDIA's copy engine are refused by their architecture"
+
+
+@pytest.mark.parametrize("on", ["rocm/mi325x", "rocm/mi355x", "rocm/9070", "rocm"])
+def test_machines_go_by_name_too(tmp_path: Path, on: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["dense"]))
+    facts = planned(tmp_path, on).platform
+    assert on.removeprefix("rocm/").removeprefix("rocm") in facts.device_name.lower()
