@@ -79,9 +79,8 @@ def create_app(service: Service) -> FastAPI:
     for routes in _ROUTES:
         app.include_router(routes.router)
         taken |= {(method, route.path) for route in routes.router.routes for method in route.methods}
-    of_plugins = router_of(service.routes, taken)
-    app.include_router(of_plugins)
-    app.state.paths = sorted({path for _, path in taken} | {route.path for route in of_plugins.routes})
+    app.include_router(router_of(service.routes, taken))
+    app.state.paths = sorted({path for _, path in taken})
     bodies = [body for routes in _ROUTES for body in getattr(routes, "BODIES", ())]
     plugins = [route.spec for route in service.routes.values()]
     openapi.install(app, *bodies, with_keys=bool(config.api_keys), plugins=plugins)
