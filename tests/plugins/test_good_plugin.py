@@ -37,7 +37,8 @@ def checkpoint(tmp_path: Path) -> Path:
 def explain(environment: Environment, checkpoint: Path, *flags: str, on: str = "good/g1", **environ: str) -> Any:
     """The plan, as ``llmk explain --json`` prints it."""
     place = ["--on", on] if on else []
-    done = environment.llmk("explain", str(checkpoint), *place, *flags, "--json", cwd=checkpoint, **environ)
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    done = environment.llmk("explain", str(checkpoint), *place, *flags, "--json", cwd=folder, **environ)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -363,13 +363,12 @@ def test_a_file_that_is_cut_meanwhile_is_named(
 ) -> None:
     checkpoint = write(make_tensors())
     file = checkpoint.weight_files[0].path
-    headers = weights.read_headers(checkpoint.weight_files)
-    monkeypatch.setattr(weights, "read_headers", lambda files: headers)
+    headers = weights.stored_tensors(checkpoint)
+    monkeypatch.setattr(weights, "stored_tensors", lambda checkpoint: headers)
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: it ends")):
         load(checkpoint)
     file.unlink()
-    monkeypatch.setattr(weights, "weight_files", lambda checkpoint: checkpoint.weight_files)
     with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: ")):
         load(checkpoint)
 
