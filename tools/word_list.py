@@ -35,6 +35,7 @@ DATA = {
 """Folders that hold text of models rather than prose of this project, with the reason."""
 
 ALLOWED = {
+    "product_name": "a file of a driver in sysfs",
     "tool▁calls▁begin": "DeepSeek's control token",
     "BEGIN IMMEDIATE": "a statement of SQLite",
     "\0 begin \0": "a field of vLLM's structural tags",

@@ -22,7 +22,7 @@ class Card:
     source: str
     properties: Mapping[str, int]
     memory_bytes: int
-    product: str = ""
+    board: str = ""
     revision: str = "00"
 
 
@@ -118,8 +118,8 @@ def machine(root: Path, cards: Sequence[Card], *, processors: int = 1) -> Machin
         for bank, heap, size in banks:
             made.files[f"{node}/mem_banks/{bank}/properties"] = f"heap_type {heap}\nsize_in_bytes {size}\nflags 0\n"
         made.files[f"sys/class/drm/renderD{minor}/device/revision"] = f"0x{card.revision.lower()}\n"
-        if card.product:
-            made.files[f"sys/class/drm/renderD{minor}/device/product_name"] = f"{card.product}\n"
+        if card.board:
+            made.files[f"sys/class/drm/renderD{minor}/device/product_name"] = f"{card.board}\n"
         made.files[f"dev/dri/renderD{minor}"] = ""
     return made
 

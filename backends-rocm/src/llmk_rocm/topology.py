@@ -17,7 +17,7 @@ NODES = "/sys/class/kfd/kfd/topology/nodes"
 PCI = "/sys/bus/pci/devices"
 
 _NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")
-"""Product names by PCI device and revision, from libdrm."""
+"""Names of cards by PCI device and revision, from libdrm."""
 _VENDOR = "0x1002"
 _CLASSES = ("0x03", "0x12")
 """PCI classes of displays and of processing accelerators."""
@@ -80,7 +80,7 @@ def _memory(host: Host, number: int) -> int:
 
 
 def _name(host: Host, device: int, minor: int) -> str:
-    """The product's name: from the board, or from libdrm's list, or its PCI number."""
+    """The card's name: from the board, or from libdrm's list, or its PCI number."""
     folder = f"/sys/class/drm/renderD{minor}/device"
     if name := host.read(f"{folder}/product_name").strip():
         return name
