@@ -28,7 +28,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "window": {"sliding_window": 50, "block_size": 32},
     "long window": {"sliding_window": 300},
     "capped": {"softcap": 30.0, "sinks": True},
-    "everything": {"num_heads": 3, "num_kv_heads": 1, "head_dim": 33, "sliding_window": 7, "softcap": 9.0, "sinks": True},
+    "everything": {
+        "num_heads": 3,
+        "num_kv_heads": 1,
+        "head_dim": 33,
+        "sliding_window": 7,
+        "softcap": 9.0,
+        "sinks": True,
+    },
     "narrow values": {"head_dim": 48, "value_dim": 20},
     "a cache of its own dtype": {"cache_dtype": "bfloat16"},
 }

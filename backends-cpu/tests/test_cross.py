@@ -22,7 +22,8 @@ TARGETS = {
 def tool(*names: str) -> str:
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
-        pytest.skip(f"{names[0]} is not installed (Debian: g++-aarch64-linux-gnu, g++-powerpc64le-linux-gnu, qemu-user)")
+        packages = "g++-aarch64-linux-gnu, g++-powerpc64le-linux-gnu, qemu-user"
+        pytest.skip(f"{names[0]} is not installed (Debian: {packages})")
     return found
 
 
@@ -37,7 +38,7 @@ def test_kernels_agree_with_plain_arithmetic(target: str, tmp_path: Path) -> Non
     options = ["-std=c++17", "-O2", "-static", "-pthread", "-fno-math-errno", "-Wno-psabi", f"-DLLMK_LEVEL={level}"]
     include = f"-I{ROOT / 'native'}"
     subprocess.run(
-        [compiler, *options, *flags, include, str(ROOT / "tests/vectors.cpp"), *sources, "-o", str(tmp_path / "vectors")],
+        [compiler, *options, *flags, include, str(ROOT / "tests/vectors.cpp"), *sources, "-o", tmp_path / "vectors"],
         check=True, timeout=500,
     )  # fmt: skip
     done = subprocess.run([emulator, str(tmp_path / "vectors")], capture_output=True, text=True, timeout=300)

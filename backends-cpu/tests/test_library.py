@@ -34,13 +34,15 @@ print(build_wheel(sys.argv[1]))
 def test_a_level_that_this_processor_lacks_is_refused() -> None:
     where = path()
     assert where is not None
-    with pytest.raises(ImportError, match=f"{LEVEL_VARIABLE} is 'avx1024', and this processor has .*generic: name one"):
+    with pytest.raises(
+        ImportError, match=rf"{LEVEL_VARIABLE} is 'avx1024', and this processor has .*generic: name one"
+    ):
         Library(where, "avx1024")
     assert Library(where, "generic").levels == ("generic",)
 
 
 def test_a_kernel_that_is_not_there_is_named() -> None:
-    with pytest.raises(ImportError, match="no kernel 'fly' for any of .*generic"):
+    with pytest.raises(ImportError, match=r"no kernel 'fly' for any of .*generic"):
         library().function("fly", "p")
 
 
@@ -48,7 +50,7 @@ def test_a_missing_library_is_a_failed_import(monkeypatch: pytest.MonkeyPatch) -
     """The loader turns it into a reason, and the next candidate serves."""
     monkeypatch.setattr(loader, "path", lambda: None)
     library.cache_clear()
-    with pytest.raises(ImportError, match="built without libllmk_cpu.so; install a C.. compiler"):
+    with pytest.raises(ImportError, match=r"built without libllmk_cpu\.so; install a C.. compiler"):
         library()
     library.cache_clear()
 
@@ -77,12 +79,12 @@ def test_threads_share_the_work() -> None:
 
 def test_several_callers_at_once() -> None:
     """The pool serves one at a time; the others compute alone."""
-    expected, failures = reference(X, WEIGHT, 1e-6), []
+    expected = reference(X, WEIGHT, 1e-6)
+    same: list[bool] = []
 
     def call() -> None:
         for _ in range(5):
-            if not torch.allclose(rms_norm(X, WEIGHT, 1e-6), expected, atol=1e-5):
-                failures.append(threading.current_thread())
+            same.append(torch.allclose(rms_norm(X, WEIGHT, 1e-6), expected, atol=1e-5))
 
     before = library().threads
     library().set_threads(3)
@@ -94,7 +96,8 @@ def test_several_callers_at_once() -> None:
             caller.join()
     finally:
         library().set_threads(before)
-    assert not failures
+    assert all(same)
+    assert len(same) == 4 * 5
 
 
 def test_a_child_of_fork_has_threads_of_its_own() -> None:

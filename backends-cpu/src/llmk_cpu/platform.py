@@ -21,8 +21,8 @@ class CPUDevice:
         return torch.device("cpu")
 
     def setup(self, index: int, threads: int = 0) -> None:
-        """Sets the compute threads of torch and of native kernels; 0: one per physical core. The operating system places them. gloo connects
-        processes only within this machine."""
+        """Sets the compute threads of torch and of native kernels; 0: one per physical core. The operating system
+        places them. gloo connects processes only within this machine."""
         count = threads or cores(Host()).advised_threads
         torch.set_num_threads(count)
         if library.path() is not None:

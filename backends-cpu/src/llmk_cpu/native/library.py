@@ -1,4 +1,4 @@
-"""The C++ library: found beside this package, loaded by ctypes, and used at the best level of instructions that the
+"""The C++ library: found in this package, loaded by ctypes, and used at the best level of instructions that the
 processor has. Imports no torch."""
 
 from __future__ import annotations
