@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from llmk.api import OK, Host, PlatformFacts, Probe
 from llmk_cpu.machine import flags, memory_limit, model_name
+from llmk_cpu.native import library
+from llmk_cpu.native.specs import FEATURE
 from llmk_cpu.processors import described, extensions
 
 X86_FEATURES = (
@@ -32,12 +34,15 @@ def probe(host: Host) -> Probe:
     """A CPU is always usable; what it offers is read from ``/proc/cpuinfo`` and the auxiliary vector."""
     machine = _MACHINES.get(host.machine.lower(), host.machine.lower())
     found = flags(host) | extensions(host, machine)
-    return Probe(OK, facts_of(machine, found, memory_limit(host), model_name(host)))
+    native = library.path() is not None
+    return Probe(OK, facts_of(machine, found, memory_limit(host), model_name(host), native=native))
 
 
-def facts_of(machine: str, found: frozenset[str], memory_bytes: int = 0, device_name: str = "") -> PlatformFacts:
-    """The facts of a CPU of ``machine`` (as ``uname -m`` has it) with the extensions ``found``. Beyond x86 a known
-    ``device_name`` is its label."""
+def facts_of(
+    machine: str, found: frozenset[str], memory_bytes: int = 0, device_name: str = "", *, native: bool = True
+) -> PlatformFacts:
+    """The facts of a CPU of ``machine`` (as ``uname -m`` has it) with the extensions ``found``, and whether the wheel
+    has the C++ library for it. Beyond x86 a known ``device_name`` is its label."""
     version: tuple[int, ...]
     if machine == "x86_64":
         level, suffix = _x86_level(found)
@@ -51,8 +56,8 @@ def facts_of(machine: str, found: frozenset[str], memory_bytes: int = 0, device_
         device_type="cpu",
         arch_family=machine,
         arch_version=version,
-        features=features,
-        dtypes=_dtypes(features),
+        features=features | {FEATURE} if native else features,
+        dtypes=_dtypes(features, native=native),
         memory_bytes=memory_bytes,
         device_name=device_name,
         shared_device=True,
@@ -70,11 +75,18 @@ def _x86_level(found: frozenset[str]) -> tuple[int, str]:
     return 2, ""
 
 
-def _dtypes(features: frozenset[str]) -> tuple[str, ...]:
-    """Dtypes with native arithmetic. Without it, GEMMs with many rows are far slower than in float32."""
+def _dtypes(features: frozenset[str], *, native: bool) -> tuple[str, ...]:
+    """Dtypes with native arithmetic, and bfloat16 where the C++ library computes it at the speed of float32. In others,
+    GEMMs with many rows are far slower than in float32."""
     bfloat16 = features & {"avx512_bf16", "amx_bf16", "bf16", "mma", "zvfbfwma"}
     float16 = features & {"avx512_fp16", "amx_fp16", "asimdhp", "mma", "zvfh"}
-    return (*(("bfloat16",) if bfloat16 else ()), "float32", *(("float16",) if float16 else ()))
+    widened = native and not bfloat16 and {"avx2", "fma"} <= features
+    return (
+        *(("bfloat16",) if bfloat16 else ()),
+        "float32",
+        *(("float16",) if float16 else ()),
+        *(("bfloat16",) if widened else ()),
+    )
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})

@@ -1,0 +1,72 @@
+"""The C++ library: found in this package, loaded by ctypes, and used at the best level of instructions that the
+processor has. Imports no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import llmk_cpu.native
+
+FILE = "libllmk_cpu.so"
+LEVEL_VARIABLE = "LLMK_CPU_LEVEL"
+"""Environment variable that names the highest level of instructions to use, for tests and comparisons."""
+
+FLOAT32, BFLOAT16, FLOAT16 = range(3)
+"""Codes of dtypes in the C interface."""
+
+_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_int32, "f": ctypes.c_float}
+
+Function = Callable[..., None]
+
+
+class Library:
+    """The loaded library. ``levels`` are the levels of instructions in use, best first."""
+
+    def __init__(self, path: Path, highest: str = "") -> None:
+        self._library = ctypes.CDLL(str(path))
+        self._library.llmk_levels.restype = ctypes.c_char_p
+        levels = tuple(self._library.llmk_levels().decode().split())
+        if highest and highest not in levels:
+            raise ImportError(f"{LEVEL_VARIABLE} is {highest!r}, and this processor has {', '.join(levels)}: name one")
+        self.levels = levels[levels.index(highest) :] if highest else levels
+
+    def function(self, name: str, signature: str) -> Function:
+        """The kernel ``name`` at the best level that has it.
+
+        ``signature`` has a letter per argument: ``p`` for a pointer (an ``int``, or ``None``), ``i`` for a 64-bit
+        integer, ``d`` for a dtype's code or another 32-bit integer, ``f`` for a float.
+        """
+        for level in self.levels:
+            found = getattr(self._library, f"llmk_{level}_{name}", None)
+            if found is not None:
+                found.restype, found.argtypes = None, [_TYPES[letter] for letter in signature]
+                return found  # type: ignore[no-any-return]
+        raise ImportError(f"{FILE} has no kernel {name!r} for any of {', '.join(self.levels)}: build the wheel again")
+
+    def set_threads(self, count: int) -> None:
+        """Sets how many threads kernels use; 0: one per processor."""
+        self._library.llmk_set_threads(count)
+
+    @property
+    def threads(self) -> int:
+        """How many threads kernels use."""
+        return int(self._library.llmk_threads())
+
+
+def path() -> Path | None:
+    """Where the library is; ``None`` if the wheel was built without it."""
+    folders = [Path(folder) for folder in llmk_cpu.native.__path__]
+    return next((folder / FILE for folder in folders if (folder / FILE).is_file()), None)
+
+
+@cache
+def library() -> Library:
+    """The library, loaded once per process. Raises ``ImportError`` if there is none."""
+    found = path()
+    if found is None:
+        raise ImportError(f"llmk-backends-cpu was built without {FILE}; install a C++ compiler and the wheel again")
+    return Library(found, os.environ.get(LEVEL_VARIABLE, ""))

@@ -1,0 +1,18 @@
+"""What the torch functions of native kernels share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from llmk_cpu.native.library import BFLOAT16, FLOAT16, FLOAT32
+
+CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+"""The C interface's codes of dtypes."""
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """``x`` as ``[rows, size]`` whose rows are contiguous, ``stride(0)`` elements apart; a copy only where needed."""
+    if x.dim() != 2:
+        x = x.reshape(-1, x.shape[-1])
+    return x if x.stride(1) == 1 else x.contiguous()
