@@ -1,0 +1,160 @@
+// What all products y = x w^T share: how they are cut into pieces for threads, caches and registers.
+//
+// A weight format has a *product*, a struct with
+//   Row                                     the type that elements of x are arranged in
+//   kStep                                   inputs that are multiplied at once; arranged rows are padded to a multiple
+//   tile<R, C>(weight, n, begin, end, rows, stride, sums, sums_stride)
+//       adds the products of the weight's rows n to n + R - 1 and of C arranged rows, `stride` elements apart, over the
+//       inputs from begin to end, to sums[c * sums_stride + r]. `begin` is a multiple of kInputs.
+//
+// A sum's terms are added in an order that depends on the number of inputs alone, so that a row's result doesn't depend
+// on other rows: over kInputs inputs in a vector, whose elements are added to the sum.
+#pragma once
+
+#include <cstdlib>
+
+#include "kernel.h"
+
+namespace llmk {
+namespace LLMK_LEVEL {
+namespace {
+
+constexpr int64_t kRows = 128;     // rows of x in a pass over the weight
+constexpr int64_t kOutputs = 48;   // rows of the weight that stay in the second-level cache while rows of x pass
+constexpr int64_t kInputs = 1024;  // inputs for which a few rows of x stay in the first-level cache
+constexpr int64_t kFew = 16;       // rows of x for which the weight's rows stay in the first-level cache instead
+constexpr int64_t kPiece = 1 << 17;  // bytes of weight in a thread's piece of work, at least
+
+template <int V>
+struct Count {
+    static constexpr int value = V;
+};
+
+// The largest tile of C columns for which sums and operands fit in the registers.
+constexpr int kColumns = 4;
+#if defined(__AVX512F__) || defined(__aarch64__) || defined(__VSX__)
+constexpr int tile_rows(int) { return 4; }
+#else
+constexpr int tile_rows(int columns) { return columns <= 2 ? 4 : columns == 3 ? 3 : 2; }
+#endif
+
+// Keeps a value in a register, where the compiler would rather load it again for each use.
+inline void keep(F& x) {
+#if defined(__AVX512F__) && !defined(LLMK_PLAIN)
+    asm("" : "+v"(x.v));
+#elif defined(__AVX2__) && !defined(LLMK_PLAIN)
+    asm("" : "+x"(x.v));
+#else
+    (void)x;
+#endif
+}
+
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t pieces(int64_t size, int64_t piece) { return (size + piece - 1) / piece; }
+inline int64_t padded(int64_t size, int64_t step) { return pieces(size, step) * step; }
+
+// Memory of a thread that is kept for its next call.
+class Scratch {
+  public:
+    ~Scratch() { free(memory_); }
+
+    void* get(int64_t bytes) {
+        if (bytes > size_) {
+            free(memory_);
+            size_ = padded(bytes, 4096);
+            memory_ = aligned_alloc(64, size_);
+        }
+        return memory_;
+    }
+
+  private:
+    void* memory_ = nullptr;
+    int64_t size_ = 0;
+};
+
+// sums[m, n] over all outputs n from n0 to n1 and inputs from k0 to k1, by tiles of C rows of x.
+template <class P, int C>
+void add_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k0, int64_t k1,
+               const typename P::Row* rows, int64_t stride, float* sums, int64_t sums_stride) {
+    constexpr int R = P::tile_rows(C);
+    int64_t n = n0;
+    for (; n + R <= n1; n += R) P::template tile<R, C>(weight, n, k0, k1, rows, stride, sums + n - n0, sums_stride);
+    for (; n < n1; ++n) P::template tile<1, C>(weight, n, k0, k1, rows, stride, sums + n - n0, sums_stride);
+}
+
+// The same for m rows of x, in tiles of nearly equal size.
+template <class P>
+void add_rows(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k0, int64_t k1,
+              const typename P::Row* rows, int64_t stride, int64_t m, float* sums, int64_t sums_stride) {
+    int64_t columns = pieces(m, pieces(m, kColumns));
+    for (int64_t begin = 0; begin < m; begin += columns) {
+        const typename P::Row* first = rows + begin * stride;
+        float* out = sums + begin * sums_stride;
+        auto run = [&](auto count) {
+            add_tiles<P, decltype(count)::value>(weight, n0, n1, k0, k1, first, stride, out, sums_stride);
+        };
+        switch (smaller(columns, m - begin)) {
+            case 1: run(Count<1>()); break;
+            case 2: run(Count<2>()); break;
+            case 3: run(Count<3>()); break;
+            default: run(Count<4>());
+        }
+    }
+}
+
+// Products of m <= kRows arranged rows and the weight's rows from n0 to n1, k inputs. finish(row, n, count, sums) gets
+// the sums of outputs n to n + count - 1.
+template <class P, class Finish>
+void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k, const typename P::Row* rows,
+                    int64_t stride, int64_t m, const Finish& finish) {
+    int64_t few = padded(smaller(m, kColumns), 1), at_once = kOutputs;
+    if (m <= kFew) at_once = m <= kColumns ? P::tile_rows(int(few)) : 12;  // 12: whole tiles of 2, 3 and 4 rows
+    alignas(64) float sums[kRows * kOutputs];
+    for (int64_t n = n0; n < n1; n += at_once) {
+        int64_t count = smaller(at_once, n1 - n);
+        memset(sums, 0, sizeof(float) * m * count);
+        for (int64_t k0 = 0; k0 < k; k0 += kInputs) {
+            add_rows<P>(weight, n, n + count, k0, smaller(k, k0 + kInputs), rows, stride, m, sums, count);
+        }
+        for (int64_t row = 0; row < m; ++row) finish(row, n, count, sums + row * count);
+    }
+}
+
+// y = x w^T in several threads: n outputs, k inputs, m rows. arrange(row, out) arranges a row of x in scratch memory,
+// finish(row, n, count, sums) gets the sums of a row. `bytes` is the size of a row of the weight.
+template <class P, class Arrange, class Finish>
+void multiply(const typename P::Weight& weight, int64_t m, int64_t n, int64_t k, int64_t bytes, Scratch& scratch,
+              const Arrange& arrange, const Finish& finish) {
+    int64_t stride = padded(k, P::kStep);
+    using Row = typename P::Row;
+    Row* rows = static_cast<Row*>(scratch.get(sizeof(Row) * stride * smaller(m, kRows)));
+    for (int64_t m0 = 0; m0 < m; m0 += kRows) {
+        int64_t count = smaller(kRows, m - m0);
+        parallel_for(count, kFew, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) arrange(m0 + row, rows + row * stride);
+        });
+        int64_t piece = padded(kPiece / (bytes > 0 ? bytes : 1) + 1, kOutputs);
+        parallel_for(n, count <= kFew ? piece : kOutputs, [&](int64_t begin, int64_t end) {
+            multiply_piece<P>(weight, begin, end, k, rows, stride, count,
+                              [&](int64_t row, int64_t first, int64_t outputs, const float* sums) {
+                                  finish(m0 + row, first, outputs, sums);
+                              });
+        });
+    }
+}
+
+// out[i] = sums[i] * scale * scales[i] + bias[i], rounded to T; `scales` and `bias` may be null.
+template <class T>
+void write(T* out, const float* sums, float scale, const float* scales, const T* bias, int64_t count) {
+    for (int64_t i = 0; i < count; i += F::N) {
+        int64_t n = smaller(F::N, count - i);
+        F sum = load(sums + i, n);
+        if (scales) sum = sum * (set1(scale) * load(scales + i, n));
+        if (bias) sum = sum + load(bias + i, n);
+        store(out + i, sum, n);
+    }
+}
+
+}  // namespace
+}  // namespace LLMK_LEVEL
+}  // namespace llmk

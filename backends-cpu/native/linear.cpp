@@ -1,0 +1,140 @@
+// Products with weights in the dtype of the activations, read as checkpoints store them. Sums are float32.
+
+#include "gemm.h"
+
+namespace llmk {
+namespace LLMK_LEVEL {
+namespace {
+
+// 2 * F::N elements as floats, in an order that is the same for weights and rows.
+template <class T>
+inline void split(const T* p, F& first, F& second) {
+    first = load(p), second = load(p + F::N);
+}
+
+// Elements with even and odd indices, which takes one instruction each.
+#if defined(__AVX512F__) && !defined(LLMK_PLAIN)
+inline void split(const bf16* p, F& even, F& odd) {
+    __m512i bits = _mm512_loadu_si512(p);
+    even = {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16))};
+    odd = {_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(int(0xffff0000))))};
+}
+#elif defined(__AVX2__) && !defined(LLMK_PLAIN)
+inline void split(const bf16* p, F& even, F& odd) {
+    __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(int(0xffff0000))))};
+}
+#endif
+
+template <class T>
+struct Matrix {
+    const T* data;
+    int64_t stride;
+};
+
+// Calls f(p) for the n elements at p, which must be readable to the step's end: if they aren't, for a copy.
+template <int kStep, class T, class F1>
+inline void whole(const T* p, int64_t n, F1&& f) {
+    if (n >= kStep) return f(p);
+    T copy[kStep] = {};
+    for (int64_t i = 0; i < n; ++i) copy[i] = p[i];
+    f(copy);
+}
+
+template <class T>
+struct Product {
+    using Row = float;
+    using Weight = Matrix<T>;
+    static constexpr int kStep = 2 * F::N;
+    static constexpr int tile_rows(int columns) { return LLMK_LEVEL::tile_rows(columns); }
+
+    static void arrange(const T* x, int64_t k, float* out) {
+        for (int64_t i = 0; i < k; i += kStep) {
+            whole<kStep>(x + i, k - i, [&](const T* p) {
+                F first, second;
+                split(p, first, second);
+                store(out + i, first), store(out + i + F::N, second);
+            });
+        }
+    }
+
+    template <int R, int C>
+    static inline void step(F (&sums)[R][C], const T* const (&w)[R], const float* rows, int64_t stride) {
+        F first[R], second[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) split(w[r], first[r], second[r]);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            F x = load(rows + c * stride);
+            keep(x);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) sums[r][c] = fma(first[r], x, sums[r][c]);
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            F x = load(rows + c * stride + F::N);
+            keep(x);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) sums[r][c] = fma(second[r], x, sums[r][c]);
+        }
+    }
+
+    template <int R, int C>
+    static void tile(const Weight& weight, int64_t n, int64_t begin, int64_t end, const float* rows, int64_t stride,
+                     float* out, int64_t out_stride) {
+        F sums[R][C];
+        for (auto& row : sums) {
+            for (F& sum : row) sum = zero();
+        }
+        const T* w[R];
+        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r) * weight.stride + begin;
+        int64_t ahead = R * weight.stride;  // the next tile
+        rows += begin;
+        int64_t i = begin;
+        for (; i + kStep <= end; i += kStep, rows += kStep) {
+            step<R, C>(sums, w, rows, stride);
+            for (int r = 0; r < R; ++r) {
+                if (C <= 2) __builtin_prefetch(w[r] + ahead);
+                w[r] += kStep;
+            }
+        }
+        if (i < end) {
+            T copy[R][kStep] = {};
+            for (int r = 0; r < R; ++r) {
+                for (int64_t j = 0; j < end - i; ++j) copy[r][j] = w[r][j];
+                w[r] = copy[r];
+            }
+            step<R, C>(sums, w, rows, stride);
+        }
+        for (int c = 0; c < C; ++c) {
+            for (int r = 0; r < R; ++r) out[c * out_stride + r] += sum(sums[r][c]);
+        }
+    }
+};
+
+thread_local Scratch scratch;
+
+}  // namespace
+}  // namespace LLMK_LEVEL
+}  // namespace llmk
+
+using namespace llmk;
+using namespace llmk::LLMK_LEVEL;
+
+// out = x weight^T + bias: x [m, k], weight [n, k], bias [n] or null, out [m, n], all of `dtype`; strides in elements.
+LLMK_EXPORT(linear)
+(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, int64_t weight_stride,
+ const void* bias, int64_t m, int64_t n, int64_t k, int32_t dtype) {
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        using P = Product<T>;
+        multiply<P>(
+            {(const T*)weight, weight_stride}, m, n, k, k * int64_t(sizeof(T)), scratch,
+            [&](int64_t row, float* rows) { P::arrange((const T*)x + row * x_stride, k, rows); },
+            [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                write((T*)out + row * out_stride + first, sums, 1.f, nullptr, bias ? (const T*)bias + first : nullptr,
+                      count);
+            });
+    });
+}
