@@ -107,14 +107,17 @@ void add_rows(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t 
 template <class P, class Finish>
 void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k, const typename P::Row* rows,
                     int64_t stride, int64_t m, const Finish& finish) {
-    int64_t few = padded(smaller(m, kColumns), 1), at_once = kOutputs;
-    if (m <= kFew) at_once = m <= kColumns ? P::tile_rows(int(few)) : 12;  // 12: whole tiles of 2, 3 and 4 rows
+    int64_t at_once = kOutputs;
+    if (m <= kFew) at_once = m <= kColumns ? P::tile_rows(int(m)) : 12;  // 12: whole tiles of 2, 3 and 4 rows
     alignas(64) float sums[kRows * kOutputs];
-    for (int64_t n = n0; n < n1; n += at_once) {
-        int64_t count = smaller(at_once, n1 - n);
+    for (int64_t n = n0; n < n1; n += kOutputs) {
+        int64_t count = smaller(kOutputs, n1 - n);
         memset(sums, 0, sizeof(float) * m * count);
-        for (int64_t k0 = 0; k0 < k; k0 += kInputs) {
-            add_rows<P>(weight, n, n + count, k0, smaller(k, k0 + kInputs), rows, stride, m, sums, count);
+        for (int64_t i = 0; i < count; i += at_once) {
+            int64_t last = n + smaller(i + at_once, count);
+            for (int64_t k0 = 0; k0 < k; k0 += kInputs) {
+                add_rows<P>(weight, n + i, last, k0, smaller(k, k0 + kInputs), rows, stride, m, sums + i, count);
+            }
         }
         for (int64_t row = 0; row < m; ++row) finish(row, n, count, sums + row * count);
     }
@@ -125,8 +128,9 @@ void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, in
 template <class P, class Arrange, class Finish>
 void multiply(const typename P::Weight& weight, int64_t m, int64_t n, int64_t k, int64_t bytes, Scratch& scratch,
               const Arrange& arrange, const Finish& finish) {
-    int64_t stride = padded(k, P::kStep);
     using Row = typename P::Row;
+    // A cache line more than needed, because lines that are a power of two apart share a set of the cache.
+    int64_t stride = padded(k, P::kStep) + 64 / int64_t(sizeof(Row));
     Row* rows = static_cast<Row*>(scratch.get(sizeof(Row) * stride * smaller(m, kRows)));
     for (int64_t m0 = 0; m0 < m; m0 += kRows) {
         int64_t count = smaller(kRows, m - m0);
@@ -146,12 +150,17 @@ void multiply(const typename P::Weight& weight, int64_t m, int64_t n, int64_t k,
 // out[i] = sums[i] * scale * scales[i] + bias[i], rounded to T; `scales` and `bias` may be null.
 template <class T>
 void write(T* out, const float* sums, float scale, const float* scales, const T* bias, int64_t count) {
-    for (int64_t i = 0; i < count; i += F::N) {
-        int64_t n = smaller(F::N, count - i);
-        F sum = load(sums + i, n);
-        if (scales) sum = sum * (set1(scale) * load(scales + i, n));
-        if (bias) sum = sum + load(bias + i, n);
-        store(out + i, sum, n);
+    auto result = [&](F sum, F factor, F offset) {
+        if (scales) sum = sum * (set1(scale) * factor);
+        return bias ? sum + offset : sum;
+    };
+    int64_t i = 0;
+    for (; i + F::N <= count; i += F::N) {
+        store(out + i, result(load(sums + i), scales ? load(scales + i) : zero(), bias ? load(bias + i) : zero()));
+    }
+    if (int64_t n = count - i) {
+        F factor = scales ? load(scales + i, n) : zero(), offset = bias ? load(bias + i, n) : zero();
+        store(out + i, result(load(sums + i, n), factor, offset), n);
     }
 }
 

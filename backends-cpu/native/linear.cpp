@@ -95,7 +95,7 @@ struct Product {
         for (; i + kStep <= end; i += kStep, rows += kStep) {
             step<R, C>(sums, w, rows, stride);
             for (int r = 0; r < R; ++r) {
-                if (C <= 2) __builtin_prefetch(w[r] + ahead);
+                __builtin_prefetch(w[r] + ahead);
                 w[r] += kStep;
             }
         }
