@@ -147,19 +147,20 @@ void multiply(const typename P::Weight& weight, int64_t m, int64_t n, int64_t k,
     }
 }
 
-// out[i] = sums[i] * scale * scales[i] + bias[i], rounded to T; `scales` and `bias` may be null.
+// out[i] = sums[i] * scale * scales[i] + bias[i], rounded to T; without `scales` (null), those are 1, and without
+// `bias`, that is 0.
 template <class T>
 void write(T* out, const float* sums, float scale, const float* scales, const T* bias, int64_t count) {
     auto result = [&](F sum, F factor, F offset) {
-        if (scales) sum = sum * (set1(scale) * factor);
+        sum = sum * (set1(scale) * factor);
         return bias ? sum + offset : sum;
     };
     int64_t i = 0;
     for (; i + F::N <= count; i += F::N) {
-        store(out + i, result(load(sums + i), scales ? load(scales + i) : zero(), bias ? load(bias + i) : zero()));
+        store(out + i, result(load(sums + i), scales ? load(scales + i) : set1(1.f), bias ? load(bias + i) : zero()));
     }
     if (int64_t n = count - i) {
-        F factor = scales ? load(scales + i, n) : zero(), offset = bias ? load(bias + i, n) : zero();
+        F factor = scales ? load(scales + i, n) : set1(1.f), offset = bias ? load(bias + i, n) : zero();
         store(out + i, result(load(sums + i, n), factor, offset), n);
     }
 }

@@ -42,6 +42,17 @@ void norm_row(T* out, const T* x, const T* weight, int64_t size, float eps, floa
     if (int64_t n = size - i) store(out + i, scaled<T>(load(x + i, n), load(weight + i, n), inverse, offset), n);
 }
 
+// total = x * multiplier + residual; total may be x.
+template <class T>
+void add_row(T* total, const T* x, const T* residual, int64_t size, float multiplier) {
+    for (int64_t i = 0; i < size; i += F::N) {
+        int64_t n = size - i < F::N ? size - i : F::N;
+        F scaled = load(x + i, n);
+        if (multiplier != 1.f) scaled = rounded<T>(scaled * set1(multiplier));
+        store(total + i, scaled + load(residual + i, n), n);
+    }
+}
+
 }  // namespace
 }  // namespace LLMK_LEVEL
 }  // namespace llmk
@@ -58,6 +69,55 @@ LLMK_EXPORT(rms_norm)
         parallel_for(rows, rows_at_once(size), [&](int64_t begin, int64_t end) {
             for (int64_t r = begin; r < end; ++r) {
                 norm_row((T*)out + r * out_stride, (const T*)x + r * x_stride, (const T*)weight, size, eps, offset);
+            }
+        });
+    });
+}
+
+// total = x * multiplier + residual, and out = norm(total) * weight; all [rows, size], total and out contiguous.
+LLMK_EXPORT(add_rms_norm)
+(void* out, void* total, const void* x, int64_t x_stride, const void* residual, int64_t residual_stride,
+ const void* weight, int64_t rows, int64_t size, float eps, float offset, float multiplier, int32_t dtype) {
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        parallel_for(rows, rows_at_once(size), [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r) {
+                T* sum = (T*)total + r * size;
+                add_row(sum, (const T*)x + r * x_stride, (const T*)residual + r * residual_stride, size, multiplier);
+                norm_row((T*)out + r * size, sum, (const T*)weight, size, eps, offset);
+            }
+        });
+    });
+}
+
+// out = residual + norm(x) * weight, [rows, size], out contiguous.
+LLMK_EXPORT(rms_norm_add)
+(void* out, const void* x, int64_t x_stride, const void* residual, int64_t residual_stride, const void* weight,
+ int64_t rows, int64_t size, float eps, float offset, int32_t dtype) {
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        parallel_for(rows, rows_at_once(size), [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r) {
+                T* row = (T*)out + r * size;
+                norm_row(row, (const T*)x + r * x_stride, (const T*)weight, size, eps, offset);
+                add_row(row, row, (const T*)residual + r * residual_stride, size, 1.f);
+            }
+        });
+    });
+}
+
+// The norms between two blocks (Gemma 2): total = residual + norm(x) * post, and out = norm(total) * pre.
+LLMK_EXPORT(sandwich_norm)
+(void* out, void* total, const void* x, int64_t x_stride, const void* residual, int64_t residual_stride,
+ const void* post, const void* pre, int64_t rows, int64_t size, float eps, float offset, int32_t dtype) {
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        parallel_for(rows, rows_at_once(size), [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r) {
+                T* sum = (T*)total + r * size;
+                norm_row(sum, (const T*)x + r * x_stride, (const T*)post, size, eps, offset);
+                add_row(sum, sum, (const T*)residual + r * residual_stride, size, 1.f);
+                norm_row((T*)out + r * size, sum, (const T*)pre, size, eps, offset);
             }
         });
     });

@@ -10,6 +10,7 @@ import torch
 
 from llmk.api import Compiling, Graphs, Host, PlatformFacts
 from llmk_cpu.machine import cores, memory_free, memory_limit
+from llmk_cpu.native import library
 
 
 class CPUDevice:
@@ -20,9 +21,12 @@ class CPUDevice:
         return torch.device("cpu")
 
     def setup(self, index: int, threads: int = 0) -> None:
-        """Sets torch's compute threads; 0: one per physical core. The operating system places them. gloo connects
+        """Sets the compute threads of torch and of native kernels; 0: one per physical core. The operating system places them. gloo connects
         processes only within this machine."""
-        torch.set_num_threads(threads or cores(Host()).advised_threads)
+        count = threads or cores(Host()).advised_threads
+        torch.set_num_threads(count)
+        if library.path() is not None:
+            library.library().set_threads(count)
         addresses = psutil.net_if_addrs().items()
         if local := [name for name, found in addresses if any(each.address == "127.0.0.1" for each in found)]:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", local[0])

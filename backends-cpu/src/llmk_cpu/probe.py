@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from llmk.api import OK, Host, PlatformFacts, Probe
 from llmk_cpu.machine import flags, memory_limit, model_name
+from llmk_cpu.native import library
+from llmk_cpu.native.specs import FEATURE
 
 X86_FEATURES = (
     "avx2",
@@ -32,11 +34,15 @@ _MACHINES: Mapping[str, str] = {"amd64": "x86_64", "arm64": "aarch64"}
 def probe(host: Host) -> Probe:
     """A CPU is always usable; what it offers is read from ``/proc/cpuinfo``."""
     machine = _MACHINES.get(host.machine.lower(), host.machine.lower())
-    return Probe(OK, facts_of(machine, flags(host), memory_limit(host), model_name(host)))
+    native = library.path() is not None
+    return Probe(OK, facts_of(machine, flags(host), memory_limit(host), model_name(host), native=native))
 
 
-def facts_of(machine: str, found: frozenset[str], memory_bytes: int = 0, device_name: str = "") -> PlatformFacts:
-    """The facts of a CPU of ``machine`` (as ``uname -m`` has it) with the extensions ``found``."""
+def facts_of(
+    machine: str, found: frozenset[str], memory_bytes: int = 0, device_name: str = "", *, native: bool = True
+) -> PlatformFacts:
+    """The facts of a CPU of ``machine`` (as ``uname -m`` has it) with the extensions ``found``, and whether the wheel
+    has the C++ library for it."""
     if machine == "x86_64":
         level, suffix = _x86_level(found)
         features = found & frozenset(X86_FEATURES)
@@ -53,7 +59,7 @@ def facts_of(machine: str, found: frozenset[str], memory_bytes: int = 0, device_
         device_type="cpu",
         arch_family=machine,
         arch_version=version,
-        features=features,
+        features=features | {FEATURE} if native else features,
         dtypes=_dtypes(features),
         memory_bytes=memory_bytes,
         device_name=device_name,

@@ -20,6 +20,7 @@ from llmk.api import (
     no,
 )
 from llmk_cpu.machine import cores
+from llmk_cpu.native import specs as native
 from llmk_cpu.probe import KNOWN, probe
 
 _SMALLEST_THREADED = 1 << 25
@@ -106,6 +107,18 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             summary="torch's own GEMM",
         ),
     ]
+
+
+@hookimpl
+def llmk_attention_backends() -> list[KernelSpec]:
+    """Paged attention of the C++ library."""
+    return native.attention_backends()
+
+
+@hookimpl
+def llmk_ops() -> list[KernelSpec]:
+    """Ops of the C++ library."""
+    return native.ops()
 
 
 @hookimpl

@@ -1,0 +1,33 @@
+// The cache of attention: where a token's key and value are.
+//
+// A block holds, for each K/V head, the keys as [head_dim, block_size] and then the values as [block_size, value_dim].
+// Consecutive tokens are neighbours in the keys, so that a vector holds the same element of F::N keys, and a product
+// of queries and keys needs no sums within vectors.
+#pragma once
+
+#include "kernel.h"
+
+namespace llmk {
+namespace LLMK_LEVEL {
+namespace {
+
+struct Cache {
+    void* data;
+    int64_t block_stride, block_size, kv_heads, head_dim, value_dim;
+
+    int64_t head_size() const { return block_size * (head_dim + value_dim); }
+
+    template <class C>
+    C* keys(int64_t block, int64_t head) const {
+        return static_cast<C*>(data) + block * block_stride + head * head_size();
+    }
+
+    template <class C>
+    C* values(int64_t block, int64_t head) const {
+        return keys<C>(block, head) + block_size * head_dim;
+    }
+};
+
+}  // namespace
+}  // namespace LLMK_LEVEL
+}  // namespace llmk

@@ -1,0 +1,130 @@
+"""Specs of the native kernels, and what they support. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmk.api import FIRST_FIELDS, OK, AttentionQuery, KernelSpec, Needs, OpQuery, Query, Tier, Verdict, no
+
+FEATURE = "native_kernels"
+"""Feature of a CPU for which the wheel has the C++ library."""
+
+DTYPES = ("bfloat16", "float16", "float32")
+_ATTENTION = "cpu.attention"
+_NEEDS = Needs(platforms=("cpu",), dtypes=DTYPES)
+_WIDEST_HEAD = 512
+_BLOCK_MULTIPLE = 16
+"""Tokens that the widest vector holds: a vector of keys is within one block."""
+
+_GATED_FACTS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
+_NORM_FACTS = frozenset({"norm_offset"})
+_OPS = (
+    ("rms_norm", "norms", _NORM_FACTS, "Root-mean-square norm."),
+    ("add_rms_norm", "norms", _NORM_FACTS | {"residual_multiplier"}, "Residual sum and norm in one call."),
+    ("rms_norm_add", "norms", _NORM_FACTS, "Norm and residual sum in one call."),
+    ("sandwich_norm", "norms", _NORM_FACTS, "Norm, residual sum and norm in one call."),
+    ("silu_and_mul", "activations", _GATED_FACTS, "SwiGLU."),
+    ("gelu_and_mul", "activations", _GATED_FACTS, "GEGLU with the exact GELU."),
+    ("gelu_tanh_and_mul", "activations", _GATED_FACTS, "GEGLU with GELU's tanh approximation."),
+    ("rope", "attention", frozenset({"rotary_sections"}), "RoPE over the two halves of each head."),
+    ("rope_interleaved", "attention", frozenset({"rotary_sections"}), "RoPE over neighbouring elements of each head."),
+    (
+        "qk_norm_rope_write_kv",
+        "attention",
+        _NORM_FACTS | {"value_dim", "no_rope", "rotary_sections"},
+        "QK-norm, RoPE and K/V write in one call.",
+    ),
+)
+"""Op, module, facts that were added after the first release, summary."""
+
+
+def supports_library(query: Query) -> Verdict:
+    """Machines for which the wheel has the library."""
+    if FEATURE in query.platform.features:
+        return OK
+    return no(
+        "library",
+        wanted="the C++ kernels of llmk-backends-cpu",
+        found="a wheel that was built without a C++ compiler",
+        hint="install one (Debian: g++) and the wheel again",
+    )
+
+
+def supports_attention(query: AttentionQuery) -> Verdict:
+    """Causal attention over keys and values in a float dtype of 16 or 32 bits."""
+    verdict = supports_library(query)
+    if query.cache_dtype not in DTYPES:
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(DTYPES))
+    if query.num_heads % query.num_kv_heads:
+        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
+    if query.latent_dim is not None:
+        verdict &= no("latent_dim", wanted=query.latent_dim, found="keys and values only")
+    widest = max(query.head_dim, query.value_dim or 0)
+    if widest > _WIDEST_HEAD:
+        verdict &= no("head_dim", wanted=widest, found=f"up to {_WIDEST_HEAD}")
+    if query.block_size % _BLOCK_MULTIPLE:
+        verdict &= no("block_size", wanted=query.block_size, found=f"multiples of {_BLOCK_MULTIPLE}")
+    return verdict
+
+
+def supports_rope(query: OpQuery) -> Verdict:
+    """Heads that fit in the kernel's buffers."""
+    verdict, size = supports_library(query), query.facts.get("head_dim", 0)
+    if size > _WIDEST_HEAD:
+        verdict &= no("head_dim", wanted=size, found=f"up to {_WIDEST_HEAD}")
+    return verdict
+
+
+def supports_write(query: OpQuery) -> Verdict:
+    """Writes to the cache of this plugin's attention backend."""
+    verdict = supports_library(query)
+    if query.attention != _ATTENTION:
+        verdict &= no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
+    return verdict
+
+
+_SUPPORTS = {"rope": supports_rope, "rope_interleaved": supports_rope, "qk_norm_rope_write_kv": supports_write}
+
+
+def attention_backends() -> list[KernelSpec]:
+    """Paged attention."""
+    return [
+        _kernel(
+            "attention",
+            "attention",
+            "attention:NativeAttention",
+            supports=supports_attention,
+            knows=frozenset({"sliding_window", "softcap", "sinks", "value_dim", "latent_dim"}),
+            layout="cpu_paged",
+            host_cost_us=5.0,
+            summary="Tiled attention through the block table, in float32.",
+        )
+    ]
+
+
+def ops() -> list[KernelSpec]:
+    """Norms, activations, RoPE, and the write to the cache."""
+    return [
+        _kernel(
+            name,
+            "op",
+            f"{module}:{name}",
+            op=name,
+            supports=_SUPPORTS.get(name, supports_library),
+            knows=FIRST_FIELDS | facts,
+            summary=summary,
+        )
+        for name, module, facts, summary in _OPS
+    ]
+
+
+def _kernel(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
+    return KernelSpec(
+        id=f"cpu.{name}",
+        kind=kind,
+        implementation=f"llmk_cpu.native.{where}",
+        tier=Tier.NATIVE,
+        needs=_NEEDS,
+        deterministic=True,
+        **fields,
+    )
