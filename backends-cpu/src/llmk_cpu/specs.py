@@ -20,6 +20,7 @@ from llmk.api import (
     no,
 )
 from llmk_cpu.machine import cores
+from llmk_cpu.native import products
 from llmk_cpu.native import specs as native
 from llmk_cpu.probe import KNOWN, probe
 
@@ -55,6 +56,14 @@ def supports_prepacked(query: LinearQuery) -> Verdict:
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
     if query.dtype == "bfloat16" and not query.platform.features & {"avx512_bf16", "amx_bf16"}:
         verdict &= no("missing_feature", wanted="avx512_bf16 or amx_bf16 for bfloat16", found=query.platform.arch)
+    if (
+        query.dtype == "float32"
+        and not query.platform.features & {"avx512f"}
+        and native.FEATURE in query.platform.features
+    ):
+        verdict &= no(
+            "slower", wanted="AVX-512 for float32, without which native products are faster", found=query.platform.arch
+        )
     size = query.in_features * query.out_features
     if query.dtype == "float32" and size < _SMALLEST_FLOAT32:
         verdict &= no("too_small", wanted=f"at least {_SMALLEST_FLOAT32} elements in float32", found=size)
@@ -70,8 +79,8 @@ def supports_torch(query: LinearQuery) -> Verdict:
 
 @hookimpl
 def llmk_linear_kernels() -> list[KernelSpec]:
-    """oneDNN with prepacked weights where that is faster, torch's own GEMM elsewhere; oneDNN also in a batch-invariant
-    version."""
+    """Native products; oneDNN with prepacked weights where that is faster, also in a batch-invariant version; torch's
+    own GEMM elsewhere."""
     return [
         KernelSpec(
             id="cpu.linear_prepacked",
@@ -106,6 +115,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             supports=supports_torch,
             summary="torch's own GEMM",
         ),
+        *products.linear_kernels(),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from llmk.reference.quantized_weight import ScaledWeight
 from llmk_cpu.native.library import library
 from llmk_cpu.native.tensors import CODES, rows_of
 
@@ -22,3 +23,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         None if bias is None else bias.data_ptr(), count, outputs, size, CODES[x.dtype],
     )  # fmt: skip
     return out
+
+
+def linear_converted(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
+    """:func:`linear` with the weight first dequantized to ``x``'s dtype."""
+    return linear(x, weight.dequantize(x.dtype), bias)
