@@ -4,7 +4,7 @@
 #pragma once
 
 #include "blocks.h"
-#include "gemm.h"
+#include "experts.h"
 
 namespace llmk {
 namespace LLMK_LEVEL {

@@ -1,6 +1,6 @@
 // Products with weights in the dtype of the activations, read as checkpoints store them. Sums are float32.
 
-#include "gemm.h"
+#include "experts.h"
 
 namespace llmk {
 namespace LLMK_LEVEL {
@@ -136,5 +136,48 @@ LLMK_EXPORT(linear)
                 write((T*)out + row * out_stride + first, sums, 1.f, nullptr, bias ? (const T*)bias + first : nullptr,
                       count);
             });
+    });
+}
+
+// out[i] = x[rows[i]] weight[e]^T + bias[e] for the rows i from offsets[e] to offsets[e + 1] - 1 of every expert e:
+// weight [experts, n, k], contiguous; bias [experts, n] or null; all of `dtype`.
+LLMK_EXPORT(linear_experts)
+(void* out, const void* x, int64_t x_stride, const int64_t* rows, const int64_t* offsets, const void* weight,
+ const void* bias, int64_t experts, int64_t n, int64_t k, int32_t dtype) {
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        using P = Product<T>;
+        multiply_experts<P>(
+            [&](int64_t e) { return Matrix<T>{(const T*)weight + e * n * k, k}; }, offsets, experts, n, k,
+            k * int64_t(sizeof(T)), scratch,
+            [&](int64_t row, float* to) { P::arrange((const T*)x + rows[row] * x_stride, k, to); },
+            [&](int64_t e, int64_t row, int64_t first, int64_t count, const float* sums) {
+                write((T*)out + row * n + first, sums, 1.f, nullptr, bias ? (const T*)bias + e * n + first : nullptr,
+                      count);
+            });
+    });
+}
+
+// out[t] = the sum of shares[t, j] * x[places[t, j]] over j, in this order and in float32: out [m, size], shares and
+// places [m, chosen].
+LLMK_EXPORT(mix_experts)
+(void* out, const void* x, const int64_t* places, const float* shares, int64_t m, int64_t chosen, int64_t size,
+ int32_t dtype) {
+    by_dtype(dtype, [&](auto none) {
+        using T = decltype(none);
+        parallel_for(m, 8192 / (size * chosen + 1) + 1, [&](int64_t begin, int64_t end) {
+            for (int64_t t = begin; t < end; ++t) {
+                for (int64_t i = 0; i < size; i += F::N) {
+                    int64_t n = smaller(F::N, size - i);
+                    F sum = zero();
+                    for (int64_t j = t * chosen; j < (t + 1) * chosen; ++j) {
+                        const T* p = (const T*)x + places[j] * size + i;
+                        sum = fma(set1(shares[j]), n == F::N ? load(p) : load(p, n), sum);
+                    }
+                    T* to = (T*)out + t * size + i;
+                    n == F::N ? store(to, sum) : store(to, sum, n);
+                }
+            }
+        });
     });
 }

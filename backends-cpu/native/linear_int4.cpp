@@ -105,3 +105,32 @@ LLMK_EXPORT(linear_int4)
         });
     });
 }
+
+// As linear_experts, for int4 weights: as in linear_int4, those of all experts in turn.
+LLMK_EXPORT(linear_experts_int4)
+(void* out, const void* x, int64_t x_stride, const int64_t* rows, const int64_t* offsets, const void* weight,
+ const void* scales, const void* zeros, int64_t groups, const void* bias, int64_t experts, int64_t n, int64_t k,
+ int32_t dtype, int32_t scale_dtype) {
+    float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
+    by_dtype(scale_dtype, [&](auto of_scales) {
+        using S = decltype(of_scales);
+        by_dtype(dtype, [&](auto zero) {
+            using T = decltype(zero);
+            multiply_experts<Int4Product<S>>(
+                [&](int64_t e) {
+                    int64_t at = e * n * groups;
+                    const uint8_t* own = zeros ? (const uint8_t*)zeros + at : nullptr;
+                    return Int4Matrix<S>{(const uint8_t*)weight + e * n * k / 2, (const S*)scales + at, own, k / 2,
+                                         groups, k / groups};
+                },
+                offsets, experts, n, k, k / 2, scratch,
+                [&](int64_t row, int16_t* to) {
+                    row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, true, to);
+                },
+                [&](int64_t e, int64_t row, int64_t first, int64_t count, const float* sums) {
+                    write((T*)out + row * n + first, sums, row_scales[row], nullptr,
+                          bias ? (const T*)bias + e * n + first : nullptr, count);
+                });
+        });
+    });
+}

@@ -91,3 +91,23 @@ LLMK_EXPORT(linear_int8)
             });
     });
 }
+
+// As linear_experts, for int8 weights: weight [experts, n, k] and scales float32 [experts, n], contiguous.
+LLMK_EXPORT(linear_experts_int8)
+(void* out, const void* x, int64_t x_stride, const int64_t* rows, const int64_t* offsets, const void* weight,
+ const void* scales, const void* bias, int64_t experts, int64_t n, int64_t k, int32_t dtype) {
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
+        multiply_experts<Int8Product>(
+            [&](int64_t e) { return Int8Matrix{(const int8_t*)weight + e * n * k, k}; }, offsets, experts, n, k, k,
+            scratch,
+            [&](int64_t row, int16_t* to) {
+                row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, false, to);
+            },
+            [&](int64_t e, int64_t row, int64_t first, int64_t count, const float* sums) {
+                write((T*)out + row * n + first, sums, row_scales[row], (const float*)scales + e * n + first,
+                      bias ? (const T*)bias + e * n + first : nullptr, count);
+            });
+    });
+}

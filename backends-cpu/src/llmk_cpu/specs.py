@@ -30,7 +30,8 @@ _SMALLEST_THREADED = 1 << 25
 _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own GEMM is faster, measured with 1 to 512 rows."""
 
-_PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (3,)),), dtypes=("bfloat16", "float32"))
+_PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (4,)),), dtypes=("bfloat16", "float32"))
+"""AVX-512. With AVX2, native products are faster for any number of rows, measured on Zen 3."""
 
 
 @hookimpl
@@ -56,14 +57,6 @@ def supports_prepacked(query: LinearQuery) -> Verdict:
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
     if query.dtype == "bfloat16" and not query.platform.features & {"avx512_bf16", "amx_bf16"}:
         verdict &= no("missing_feature", wanted="avx512_bf16 or amx_bf16 for bfloat16", found=query.platform.arch)
-    if (
-        query.dtype == "float32"
-        and not query.platform.features & {"avx512f"}
-        and native.FEATURE in query.platform.features
-    ):
-        verdict &= no(
-            "slower", wanted="AVX-512 for float32, without which native products are faster", found=query.platform.arch
-        )
     size = query.in_features * query.out_features
     if query.dtype == "float32" and size < _SMALLEST_FLOAT32:
         verdict &= no("too_small", wanted=f"at least {_SMALLEST_FLOAT32} elements in float32", found=size)
@@ -117,6 +110,12 @@ def llmk_linear_kernels() -> list[KernelSpec]:
         ),
         *products.linear_kernels(),
     ]
+
+
+@hookimpl
+def llmk_moe_kernels() -> list[KernelSpec]:
+    """Mixtures of experts of the C++ library."""
+    return products.moe_kernels()
 
 
 @hookimpl

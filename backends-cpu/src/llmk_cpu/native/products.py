@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmk.api import KernelSpec, LinearQuery, Needs, Tier, Verdict, no
+from llmk.api import FIRST_FIELDS, KernelSpec, LinearQuery, MoEQuery, Needs, Tier, Verdict, no
 from llmk_cpu.native.specs import DTYPES, supports_library
 
 _NARROW = ("bfloat16", "float16")
 """Dtypes that lose more than rounding activations to 16-bit integers does."""
 
 _PREPARED = "llmk.reference.quantized_weight:prepare_"
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _MULTIPLE = 32
 """Inputs of int4 weights: whole groups, which are whole blocks of the kernel."""
 
@@ -39,6 +40,44 @@ def linear_kernels() -> list[KernelSpec]:
         ),
         *(_converted(weight_format) for weight_format in ("fp8_tensor", "fp8_channel", "fp8_block")),
     ]
+
+
+def moe_kernels() -> list[KernelSpec]:
+    """Mixtures of experts with plain and integer weights."""
+    return [
+        _experts("", "plain", "prepare_plain", DTYPES),
+        _experts("_int8", "int8_channel", "prepare_int8_experts", _NARROW),
+        _experts("_int4", "int4_group", "prepare_int4_experts", _NARROW),
+    ]
+
+
+def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, ...]) -> KernelSpec:
+    def supports(query: MoEQuery) -> Verdict:
+        verdict = supports_library(query)
+        if query.weight_format != weight_format:
+            verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
+        elif weight_format == "int4_group":
+            for name in ("hidden_size", "intermediate_size"):
+                if (size := getattr(query, name)) % _MULTIPLE:
+                    verdict &= no(name, wanted=size, found=f"multiples of {_MULTIPLE}")
+        if query.activation not in _ACTIVATIONS:
+            verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+        return verdict
+
+    return KernelSpec(
+        id=f"cpu.fused_moe{suffix}",
+        kind="moe",
+        implementation="llmk_cpu.native.experts:fused_moe",
+        prepare=f"llmk_cpu.native.experts:{prepare}",
+        layout=f"cpu_experts{suffix}",
+        tier=Tier.NATIVE,
+        score=1,
+        needs=Needs(platforms=("cpu",), dtypes=dtypes),
+        supports=supports,
+        knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"},
+        deterministic=True,
+        summary="reads the weights of chosen experts only",
+    )
 
 
 def _converted(weight_format: str) -> KernelSpec:

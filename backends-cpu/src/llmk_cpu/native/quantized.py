@@ -27,8 +27,8 @@ _SYMMETRIC = 8
 class GroupedWeight:
     """4-bit numbers, two to a byte, with a scale per group of inputs.
 
-    ``packed`` is uint8 ``[out, in / 2]``, the even input in the low nibble; ``scale`` ``[out, groups]`` in the narrowest
-    dtype that represents its values; ``zero`` uint8 ``[out, groups]``, or ``None`` where 8 represents zero.
+    ``packed`` is uint8 ``[out, in / 2]``, the even input in the low nibble; ``scale`` ``[out, groups]`` in the
+    narrowest dtype that represents its values; ``zero`` uint8 ``[out, groups]``, or ``None`` where 8 represents zero.
     """
 
     packed: Tensor
