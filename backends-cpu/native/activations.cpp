@@ -35,13 +35,14 @@ F activate(F x) {
     return set1(0.5f) * x * (set1(1.f) + tanh(inner));
 }
 
+// Not inlined, because it is long and called for whole vectors and for the rest of a row.
 template <int A, class T>
-F gated(F gate, F up, const Gate& options) {
-    if (!options.given) return rounded<T>(activate<A>(gate)) * up;
+[[gnu::noinline]] F gated(F gate, F up, const Gate& options) {
     F limit = set1(options.limit);
-    gate = min(gate, limit);
-    up = min(max(up, zero() - limit), limit);
-    return activate<A>(gate * set1(options.alpha)) * set1(1.f / options.alpha) * (up + set1(options.up_offset));
+    gate = min(gate, limit) * set1(options.alpha);
+    up = min(max(up, zero() - limit), limit) + set1(options.up_offset);
+    F active = activate<A>(gate);
+    return (options.given ? active * set1(1.f / options.alpha) : rounded<T>(active)) * up;
 }
 
 template <int A, class T>

@@ -6,19 +6,18 @@
 // arXiv:2205.14135). The order of arithmetic of a row depends on its position alone, so a row's result is the same in
 // any batch and with any number of threads.
 
-#include "attention.h"
-
 #include <cstdlib>
+
+#include "attention_tile.h"
 
 namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
-constexpr int64_t kChunk = 256;   // keys
-constexpr int64_t kRows = 32;     // most rows of a tile
-constexpr int64_t kMicro = 4;     // rows whose sums are in registers
-constexpr int64_t kNear = 64;     // keys whose values stay in the first-level cache
-constexpr int64_t kWidest = 512;  // most elements of a head
+constexpr int64_t kRows = 36;     // most rows of a tile
+constexpr int kMicro = 6;         // rows whose sums are in registers
+constexpr int64_t kFew = 4;       // most rows for which keys and values are not converted beforehand
+constexpr int64_t kNear = 64;     // keys whose values are converted at a time
 constexpr int64_t kUnitsPerThread = 4;
 
 struct Problem {
@@ -32,7 +31,7 @@ struct Problem {
     int32_t dtype;
 
     int64_t group() const { return heads / cache.kv_heads; }
-    int64_t width() const { return (cache.value_dim + F::N - 1) / F::N * F::N; }
+    int64_t width() const { return (cache.value_dim + 2 * F::N - 1) / (2 * F::N) * (2 * F::N); }
 };
 
 // Rows [first, first + rows) of the queries * group rows of a request and a K/V head, and the chunks that they see.
@@ -44,11 +43,6 @@ struct Tile {
 // Consecutive chunks of a tile, computed by one thread.
 struct Unit {
     int64_t tile, chunk, chunks;
-};
-
-// Keys [begin, end) that a row sees.
-struct Span {
-    int64_t begin, end;
 };
 
 Span span_of(const Problem& p, int64_t request, int64_t row) {
@@ -65,154 +59,101 @@ struct Result {
     float* mixed;  // [kRows, width]
 };
 
-// Scores of R rows and NV vectors of keys. `keys[v]` is the first element of the keys of vector v.
-template <int R, int NV, class C>
-inline void score(const float* query, int64_t query_stride, const C* const* keys, int64_t head_dim, int64_t key_stride,
-                  float* scores) {
-    F sums[R][NV];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < NV; ++v) sums[r][v] = zero();
-    const C* at[NV];
-    for (int v = 0; v < NV; ++v) at[v] = keys[v];
-    for (int64_t d = 0; d < head_dim; ++d) {
-        F key[NV];
-        for (int v = 0; v < NV; ++v) {
-            key[v] = load(at[v]);
-            at[v] += key_stride;
+// The keys of a chunk that any row of a tile sees.
+template <class C>
+struct Chunk {
+    int64_t begin, end;           // positions of the first key, and after the last
+    int64_t origin, vectors;      // position of the first vector of keys, and how many there are
+    const C* keys[kChunk / F::N]; // by vector
+};
+
+template <class C>
+void locate(const Problem& p, const Tile& tile, int64_t index, Chunk<C>& chunk) {
+    Span first = span_of(p, tile.request, tile.first), last = span_of(p, tile.request, tile.first + tile.rows - 1);
+    int64_t start = index * kChunk;
+    chunk.begin = first.begin > start ? first.begin : start;
+    chunk.end = last.end < start + kChunk ? last.end : start + kChunk;
+    chunk.origin = chunk.begin / F::N * F::N;
+    chunk.vectors = (chunk.end - chunk.origin + F::N - 1) / F::N;
+    const int32_t* table = p.block_table + tile.request * p.table_stride;
+    for (int64_t v = 0; v < chunk.vectors; ++v) {
+        int64_t at = chunk.origin + v * F::N;
+        chunk.keys[v] = p.cache.keys<C>(table[at / p.cache.block_size], tile.head) + at % p.cache.block_size;
+    }
+}
+
+template <class C>
+const C* values_at(const Problem& p, const Tile& tile, int64_t position) {
+    int64_t block = p.block_table[tile.request * p.table_stride + position / p.cache.block_size];
+    return p.cache.values<C>(block, tile.head) + position % p.cache.block_size * p.cache.value_dim;
+}
+
+template <class C>
+void score_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, const float* query, float* scores) {
+    int64_t size = p.cache.head_dim, stride = p.cache.block_size;
+    if (tile.rows <= kFew) {
+        by_rows<2>(tile.rows, [&](int64_t r, auto rows) {
+            score_few<rows.value>(query + r * size, size, chunk.keys, chunk.vectors, stride, scores + r * kChunk);
+        });
+        return;
+    }
+    alignas(64) float packed[2 * F::N * kWidest];
+    const float* keys[] = {packed, packed + F::N};
+    for (int64_t v = 0; v < chunk.vectors; v += 2) {
+        pack_keys(packed, chunk.keys[v], chunk.keys[v + 1 < chunk.vectors ? v + 1 : v], size, stride);
+        by_rows<kMicro>(tile.rows, [&](int64_t r, auto rows) {
+            float* out = scores + r * kChunk + v * F::N;
+            score<rows.value, 2, float>(query + r * size, size, keys, 2 * F::N, nullptr, 0, out);
+        });
+    }
+}
+
+// `weights` are those of the keys from chunk.origin on.
+template <class C>
+void mix_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, const float* weights, float* mixed) {
+    int64_t width = p.width(), size = p.cache.value_dim;
+    memset(mixed, 0, tile.rows * width * sizeof(float));
+    for (int64_t at = chunk.begin; at < chunk.end && tile.rows <= kFew;) {
+        int64_t left = chunk.end - at, keys = p.cache.block_size - at % p.cache.block_size;
+        keys = keys < left ? keys : left;
+        by_rows<2>(tile.rows, [&](int64_t r, auto rows) {
+            const float* from = weights + r * kChunk + (at - chunk.origin);
+            mix_few<rows.value>(from, values_at<C>(p, tile, at), size, keys, mixed + r * width, width);
+        });
+        at += keys;
+    }
+    alignas(64) float packed[kNear * kWidest];
+    for (int64_t at = chunk.begin; at < chunk.end && tile.rows > kFew; at += kNear) {
+        int64_t keys = chunk.end - at < kNear ? chunk.end - at : kNear;
+        for (int64_t k = 0; k < keys; ++k) {
+            pack_values(packed + k * 2 * F::N, values_at<C>(p, tile, at + k), size, kNear * 2 * F::N);
         }
-        for (int r = 0; r < R; ++r) {
-            F q = set1(query[r * query_stride + d]);
-            for (int v = 0; v < NV; ++v) sums[r][v] = fma(q, key[v], sums[r][v]);
+        for (int64_t j = 0; j < size; j += 2 * F::N) {
+            by_rows<kMicro>(tile.rows, [&](int64_t r, auto rows) {
+                const float* from = weights + r * kChunk + (at - chunk.origin);
+                mix<rows.value, 2, float>(from, packed + j * kNear, 2 * F::N, keys, mixed + r * width + j, width, F::N);
+            });
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < NV; ++v) store(scores + r * kChunk + v * F::N, sums[r][v]);
-}
-
-template <int R, class C>
-inline void score_rows(const float* query, int64_t query_stride, const C* const* keys, int64_t vectors,
-                       int64_t head_dim, int64_t key_stride, float* scores) {
-    // Fewer rows need more vectors, so that there are enough independent sums.
-    constexpr int NV = R > 2 ? 2 : 4;
-    int64_t v = 0;
-    for (; v + NV <= vectors; v += NV)
-        score<R, NV>(query, query_stride, keys + v, head_dim, key_stride, scores + v * F::N);
-    for (; v < vectors; ++v) score<R, 1>(query, query_stride, keys + v, head_dim, key_stride, scores + v * F::N);
-}
-
-// Adds weights[r][k] * values[k] to mixed[r], for R rows, `keys` keys, and NV vectors of values (or `n` elements).
-template <int R, int NV, class C>
-inline void mix(const float* weights, const C* values, int64_t value_stride, int64_t keys, float* mixed, int64_t width,
-                int64_t n) {
-    F sums[R][NV];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < NV; ++v) sums[r][v] = load(mixed + r * width + v * F::N);
-    for (int64_t k = 0; k < keys; ++k) {
-        F value[NV];
-        if (NV == 1 && n < F::N) {
-            value[0] = load(values + k * value_stride, n);
-        } else {
-            for (int v = 0; v < NV; ++v) value[v] = load(values + k * value_stride + v * F::N);
-        }
-        for (int r = 0; r < R; ++r) {
-            F weight = set1(weights[r * kChunk + k]);
-            for (int v = 0; v < NV; ++v) sums[r][v] = fma(weight, value[v], sums[r][v]);
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < NV; ++v) store(mixed + r * width + v * F::N, sums[r][v]);
-}
-
-template <int R, class C>
-inline void mix_rows(const float* weights, const C* values, int64_t value_dim, int64_t keys, float* mixed,
-                     int64_t width) {
-    constexpr int NV = R > 2 ? 2 : 4;
-    int64_t j = 0;
-    for (; j + NV * F::N <= value_dim; j += NV * F::N)
-        mix<R, NV>(weights, values + j, value_dim, keys, mixed + j, width, F::N);
-    for (; j < value_dim; j += F::N) mix<R, 1>(weights, values + j, value_dim, keys, mixed + j, width, value_dim - j);
-}
-
-// Calls f with the number of rows, at most kMicro, as a constant, for all rows.
-template <class Call>
-inline void by_rows(int64_t rows, Call&& f) {
-    int64_t r = 0;
-    for (; r + kMicro <= rows; r += kMicro) f(r, std::integral_constant<int, 4>{});
-    if (rows - r == 3) f(r, std::integral_constant<int, 3>{});
-    if (rows - r == 2) f(r, std::integral_constant<int, 2>{});
-    if (rows - r == 1) f(r, std::integral_constant<int, 1>{});
-}
-
-// Caps the scores of a row, hides those of keys outside [begin, end), replaces them by weights, and returns the greatest
-// score and the sum of weights.
-inline void weigh(float* scores, int64_t vectors, Span seen, float softcap, float& top_score, float& total) {
-    F most = set1(-INFINITY);
-    bool partly = seen.begin > 0 || seen.end < vectors * F::N;
-    F positions = iota();
-    for (int64_t v = 0; v < vectors; ++v) {
-        F s = load(scores + v * F::N);
-        if (softcap > 0.f) s = set1(softcap) * tanh(s * set1(1.f / softcap));
-        if (partly) {
-            F at = positions + set1(float(v * F::N));
-            s = less(at, set1(float(seen.end)), s, set1(-INFINITY));
-            s = less(at, set1(float(seen.begin)), set1(-INFINITY), s);
-        }
-        store(scores + v * F::N, s);
-        most = max(most, s);
-    }
-    top_score = top(most);
-    F sums = zero(), greatest = set1(top_score);
-    for (int64_t v = 0; v < vectors; ++v) {
-        F weight = exp(load(scores + v * F::N) - greatest);
-        store(scores + v * F::N, weight);
-        sums = sums + weight;
-    }
-    total = sum(sums);
 }
 
 // Computes one chunk of a tile. `query` are the tile's queries, [rows, head_dim], times the scale.
 template <class C>
-void compute_chunk(const Problem& p, const Tile& tile, int64_t chunk, const float* query, float* scores, Result& out) {
-    const Cache& cache = p.cache;
-    int64_t width = p.width(), start = chunk * kChunk;
-    Span first = span_of(p, tile.request, tile.first), last = span_of(p, tile.request, tile.first + tile.rows - 1);
-    int64_t begin = first.begin > start ? first.begin - start : 0;
-    int64_t end = last.end - start < kChunk ? last.end - start : kChunk;
-    // Vectors from the one with the first key that any row sees on.
-    int64_t skipped = begin / F::N, vectors = (end + F::N - 1) / F::N - skipped;
-    const int32_t* table = p.block_table + tile.request * p.table_stride;
-    const C* keys[kChunk / F::N];
-    for (int64_t v = 0; v < vectors; ++v) {
-        int64_t at = start + (skipped + v) * F::N;
-        keys[v] = cache.keys<C>(table[at / cache.block_size], tile.head) + at % cache.block_size;
-    }
-    by_rows(tile.rows, [&](int64_t r, auto rows) {
-        score_rows<decltype(rows)::value>(query + r * cache.head_dim, cache.head_dim, keys, vectors, cache.head_dim,
-                                          cache.block_size, scores + r * kChunk);
-    });
-    int64_t origin = start + skipped * F::N;
+void compute_chunk(const Problem& p, const Tile& tile, int64_t index, const float* query, float* scores, Result& out) {
+    Chunk<C> chunk;
+    locate(p, tile, index, chunk);
+    score_chunk(p, tile, chunk, query, scores);
     for (int64_t r = 0; r < tile.rows; ++r) {
         Span seen = span_of(p, tile.request, tile.first + r);
-        seen = {seen.begin - origin, seen.end - origin};
-        if (seen.end <= 0 || seen.begin >= vectors * F::N) {
+        seen = {seen.begin - chunk.origin, seen.end - chunk.origin};
+        if (seen.end <= 0 || seen.begin >= chunk.vectors * F::N) {
             out.top[r] = -INFINITY, out.total[r] = 0.f;
-            memset(scores + r * kChunk, 0, vectors * F::N * sizeof(float));
+            memset(scores + r * kChunk, 0, chunk.vectors * F::N * sizeof(float));
         } else {
-            weigh(scores + r * kChunk, vectors, seen, p.softcap, out.top[r], out.total[r]);
+            weigh(scores + r * kChunk, chunk.vectors, seen, p.softcap, out.top[r], out.total[r]);
         }
     }
-    memset(out.mixed, 0, tile.rows * width * sizeof(float));
-    for (int64_t at = start + begin; at < start + end;) {
-        int64_t offset = at % cache.block_size, left = start + end - at, keys_here = cache.block_size - offset;
-        keys_here = keys_here < left ? keys_here : left;
-        keys_here = keys_here < kNear ? keys_here : kNear;
-        const C* values = cache.values<C>(table[at / cache.block_size], tile.head) + offset * cache.value_dim;
-        by_rows(tile.rows, [&](int64_t r, auto rows) {
-            mix_rows<decltype(rows)::value>(scores + r * kChunk + (at - origin), values, cache.value_dim, keys_here,
-                                            out.mixed + r * width, width);
-        });
-        at += keys_here;
-    }
+    mix_chunk(p, tile, chunk, scores, out.mixed);
 }
 
 // Merges the result of the next chunk into that of the chunks before.

@@ -11,6 +11,8 @@ namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
+constexpr int64_t kWidest = 512;  // most elements of a head
+
 struct Cache {
     void* data;
     int64_t block_stride, block_size, kv_heads, head_dim, value_dim;

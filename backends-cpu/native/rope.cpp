@@ -7,8 +7,6 @@ namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
-constexpr int64_t kWidest = 512;  // most elements of a head
-
 // Cosines and sines: table[position] has rot / 2 cosines and as many sines. With axes, pair i turns by the position
 // positions[token * num_axes + axes[i]].
 struct Rotation {

@@ -1,4 +1,4 @@
-// Plain C++: 8 floats, which compilers may keep in registers of any width.
+// Any processor: 8 floats, by the compilers' vector extension, which uses the registers that there are.
 #pragma once
 
 #include <cmath>
@@ -7,62 +7,39 @@ namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
+using floats = float __attribute__((vector_size(32)));
+using words = int32_t __attribute__((vector_size(32)));
+using halves = uint16_t __attribute__((vector_size(16)));
+
 struct F {
     static constexpr int N = 8;
-    float v[N];
+    floats v;
 };
 
-template <class Op>
-inline F each(Op op) {
-    F out;
-    for (int i = 0; i < F::N; ++i) out.v[i] = op(i);
-    return out;
-}
+inline F set1(float x) { return {floats{} + x}; }
 
-inline F set1(float x) {
-    return each([&](int) { return x; });
-}
-inline F operator+(F a, F b) {
-    return each([&](int i) { return a.v[i] + b.v[i]; });
-}
-inline F operator-(F a, F b) {
-    return each([&](int i) { return a.v[i] - b.v[i]; });
-}
-inline F operator*(F a, F b) {
-    return each([&](int i) { return a.v[i] * b.v[i]; });
-}
-inline F operator/(F a, F b) {
-    return each([&](int i) { return a.v[i] / b.v[i]; });
-}
-inline F fma(F a, F b, F c) {
-    return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
-}
-inline F max(F a, F b) {
-    return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
-}
-inline F min(F a, F b) {
-    return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
-}
+inline F operator+(F a, F b) { return {a.v + b.v}; }
+inline F operator-(F a, F b) { return {a.v - b.v}; }
+inline F operator*(F a, F b) { return {a.v * b.v}; }
+inline F operator/(F a, F b) { return {a.v / b.v}; }
+inline F fma(F a, F b, F c) { return {a.v * b.v + c.v}; }
+inline F less(F a, F b, F x, F y) { return {a.v < b.v ? x.v : y.v}; }
+inline F max(F a, F b) { return {a.v > b.v ? a.v : b.v}; }
+inline F min(F a, F b) { return {a.v < b.v ? a.v : b.v}; }
+
 inline F sqrt(F a) {
-    return each([&](int i) { return ::sqrtf(a.v[i]); });
+    for (int i = 0; i < F::N; ++i) a.v[i] = ::sqrtf(a.v[i]);
+    return a;
 }
 
 // Adding 1.5 * 2^23 leaves no bits for fractions. Larger numbers than 2^22 are not rounded right, and not needed.
-inline F nearest(F a) {
-    return each([&](int i) {
-        volatile float whole = a.v[i] + 12582912.f;
-        return whole - 12582912.f;
-    });
-}
+inline F nearest(F a) { return {(a.v + 12582912.f) - 12582912.f}; }
 
-inline F power_of_two(F a) {
-    return each([&](int i) { return float_of(uint32_t(int32_t(a.v[i]) + 127) << 23); });
-}
-inline F less(F a, F b, F x, F y) {
-    return each([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
-}
+inline F power_of_two(F a) { return {(floats)((__builtin_convertvector(a.v, words) + 127) << 23)}; }
 
-inline float sum(F a) { return ((a.v[0] + a.v[4]) + (a.v[2] + a.v[6])) + ((a.v[1] + a.v[5]) + (a.v[3] + a.v[7])); }
+inline float sum(F a) {
+    return ((a.v[0] + a.v[4]) + (a.v[2] + a.v[6])) + ((a.v[1] + a.v[5]) + (a.v[3] + a.v[7]));
+}
 
 inline float top(F a) {
     float most = a.v[0];
@@ -70,14 +47,45 @@ inline float top(F a) {
     return most;
 }
 
-template <class T>
-inline F load(const T* p) {
-    return each([&](int i) { return widen(p[i]); });
+inline F load(const float* p) {
+    F out;
+    memcpy(&out.v, p, sizeof(out.v));
+    return out;
 }
 
-template <class T>
-inline void store(T* p, F a) {
-    for (int i = 0; i < F::N; ++i) narrow(a.v[i], p[i]);
+inline void store(float* p, F a) { memcpy(p, &a.v, sizeof(a.v)); }
+
+inline words bits_of(const void* p) {
+    halves narrow;
+    memcpy(&narrow, p, sizeof(narrow));
+    return __builtin_convertvector(narrow, words);
+}
+
+inline void store_bits(void* p, words bits) {
+    halves narrow = __builtin_convertvector(bits, halves);
+    memcpy(p, &narrow, sizeof(narrow));
+}
+
+// The conversions are those of dtype.h.
+inline F load(const bf16* p) { return {(floats)(bits_of(p) << 16)}; }
+
+inline F load(const f16* p) {
+    words bits = bits_of(p), sign = (bits & 0x8000) << 16, rest = (bits & 0x7fff) << 13;
+    words finite = (words)((floats)rest * float_of(0x77800000));
+    return {(floats)(sign | (rest < 0xf800000 ? finite : rest | 0x7f800000))};
+}
+
+inline void store(bf16* p, F a) {
+    words bits = (words)a.v, up = bits + 0x7fff + (bits >> 16 & 1);
+    store_bits(p, (a.v == a.v ? up : bits | 0x400000) >> 16);
+}
+
+inline void store(f16* p, F a) {
+    words bits = (words)a.v, sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    words normal = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
+    words small = (words)((floats)rest + 0.5f) - 0x3f000000;
+    words large = rest > 0x7f800000 ? words{} + 0x7e00 : words{} + 0x7c00;
+    store_bits(p, sign | (rest >= 0x47800000 ? large : rest < 0x38800000 ? small : normal));
 }
 
 }  // namespace

@@ -1,0 +1,145 @@
+// Parts of attention: scores, weights and weighted sums of a few rows.
+#pragma once
+
+#include "attention.h"
+
+namespace llmk {
+namespace LLMK_LEVEL {
+namespace {
+
+constexpr int64_t kChunk = 256;  // keys whose scores are held, at most; rows of scores are as long
+
+// Keys [begin, end) that a row sees.
+struct Span {
+    int64_t begin, end;
+};
+
+// Scores of R rows and NV vectors of keys. `keys[v]` is the first element of the keys of vector v; `next` are those that
+// will be needed then, or null, and `ahead` is how far the values of the same tokens are.
+template <int R, int NV, class C>
+inline void score(const float* query, int64_t size, const C* const* keys, int64_t key_stride, const C* const* next,
+                  int64_t ahead, float* scores) {
+    // With narrow vectors, every second one starts a cache line.
+    constexpr int kLine = F::N < 16 ? 2 : 1;
+    F sums[R][NV];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < NV; ++v) sums[r][v] = zero();
+    for (int64_t d = 0; d < size; ++d) {
+        F key[NV];
+        for (int v = 0; v < NV; ++v) key[v] = load(keys[v] + d * key_stride);
+        for (int v = 0; next && v < NV; v += kLine) {
+            __builtin_prefetch(next[v] + d * key_stride);
+            __builtin_prefetch(keys[v] + d * key_stride + ahead);
+        }
+        for (int r = 0; r < R; ++r) {
+            F q = set1(query[r * size + d]);
+            for (int v = 0; v < NV; ++v) sums[r][v] = fma(q, key[v], sums[r][v]);
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < NV; ++v) store(scores + r * kChunk + v * F::N, sums[r][v]);
+}
+
+// Adds weights[r][k] * values[k] to mixed[r], for R rows, `keys` keys, and NV vectors of values (or `n` elements).
+template <int R, int NV, class C>
+inline void mix(const float* weights, const C* values, int64_t value_stride, int64_t keys, float* mixed, int64_t width,
+                int64_t n) {
+    F sums[R][NV];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < NV; ++v) sums[r][v] = load(mixed + r * width + v * F::N);
+    for (int64_t k = 0; k < keys; ++k) {
+        F value[NV];
+        if (NV == 1 && n < F::N) {
+            value[0] = load(values + k * value_stride, n);
+        } else {
+            for (int v = 0; v < NV; ++v) value[v] = load(values + k * value_stride + v * F::N);
+        }
+        for (int r = 0; r < R; ++r) {
+            F weight = set1(weights[r * kChunk + k]);
+            for (int v = 0; v < NV; ++v) sums[r][v] = fma(weight, value[v], sums[r][v]);
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < NV; ++v) store(mixed + r * width + v * F::N, sums[r][v]);
+}
+
+// The same for few rows, which read keys and values where they are.
+template <int R, class C>
+inline void score_few(const float* query, int64_t size, const C* const* keys, int64_t vectors, int64_t key_stride,
+                      float* scores) {
+    constexpr int NV = 4;  // enough independent sums for one row
+    int64_t v = 0;
+    for (; v + NV <= vectors; v += NV) {
+        const C* const* next = v + 2 * NV <= vectors ? keys + v + NV : keys + v;
+        score<R, NV>(query, size, keys + v, key_stride, next, size * key_stride, scores + v * F::N);
+    }
+    for (; v < vectors; ++v) score<R, 1>(query, size, keys + v, key_stride, keys + v, size * key_stride, scores + v * F::N);
+}
+
+template <int R, class C>
+inline void mix_few(const float* weights, const C* values, int64_t size, int64_t keys, float* mixed, int64_t width) {
+    constexpr int NV = 4;
+    int64_t j = 0;
+    for (; j + NV * F::N <= size; j += NV * F::N) mix<R, NV>(weights, values + j, size, keys, mixed + j, width, F::N);
+    for (; j < size; j += F::N) mix<R, 1>(weights, values + j, size, keys, mixed + j, width, size - j);
+}
+
+// Calls f(first row, number of rows as a constant) for all rows, at most Most at a time.
+template <int Most, class Call>
+inline void by_rows(int64_t rows, Call&& f) {
+    int64_t r = 0;
+    for (; r + Most <= rows; r += Most) f(r, std::integral_constant<int, Most>{});
+    for (; r + 2 <= rows; r += 2) f(r, std::integral_constant<int, 2>{});
+    if (r < rows) f(r, std::integral_constant<int, 1>{});
+}
+
+// The keys of two vectors as floats, [size, 2 * N].
+template <class C>
+inline void pack_keys(float* out, const C* first, const C* second, int64_t size, int64_t key_stride) {
+    for (int64_t d = 0; d < size; ++d) {
+        store(out + d * 2 * F::N, load(first + d * key_stride));
+        store(out + d * 2 * F::N + F::N, load(second + d * key_stride));
+    }
+}
+
+// A token's values as floats, 2 * N of them at a time, `stride` floats apart.
+template <class C>
+inline void pack_values(float* out, const C* values, int64_t size, int64_t stride) {
+    for (int64_t j = 0; j < size; j += 2 * F::N, out += stride) {
+        int64_t n = size - j;
+        store(out, n >= F::N ? load(values + j) : load(values + j, n));
+        n -= F::N;
+        store(out + F::N, n >= F::N ? load(values + j + F::N) : n > 0 ? load(values + j + F::N, n) : zero());
+    }
+}
+
+// Caps the scores of a row, hides those of keys outside [begin, end), replaces them by weights, and returns the greatest
+// score and the sum of weights.
+inline void weigh(float* scores, int64_t vectors, Span seen, float softcap, float& top_score, float& total) {
+    F most = set1(-INFINITY);
+    bool partly = seen.begin > 0 || seen.end < vectors * F::N;
+    F positions = iota();
+    for (int64_t v = 0; v < vectors; ++v) {
+        F s = load(scores + v * F::N);
+        if (softcap > 0.f) s = set1(softcap) * tanh(s * set1(1.f / softcap));
+        if (partly) {
+            F at = positions + set1(float(v * F::N));
+            s = less(at, set1(float(seen.end)), s, set1(-INFINITY));
+            s = less(at, set1(float(seen.begin)), set1(-INFINITY), s);
+        }
+        store(scores + v * F::N, s);
+        most = max(most, s);
+    }
+    top_score = top(most);
+    F sums = zero(), greatest = set1(top_score);
+    for (int64_t v = 0; v < vectors; ++v) {
+        F weight = exp(load(scores + v * F::N) - greatest);
+        store(scores + v * F::N, weight);
+        sums = sums + weight;
+    }
+    total = sum(sums);
+}
+
+}  // namespace
+}  // namespace LLMK_LEVEL
+}  // namespace llmk
