@@ -72,6 +72,53 @@ class Scratch {
     int64_t size_ = 0;
 };
 
+// A product of weights that lie row by row, given what is particular to their elements, S:
+//   Element, Row, kStep                     elements of the weight and of arranged rows, and how many a step takes
+//   Sum, none(), total(sum)                 a vector of sums, an empty one, and the sum of its elements
+//   step(sums, w, rows, stride)             adds the products of kStep elements at w[r] and at rows + c * stride
+template <class S>
+struct Rowwise : S {
+    using Element = typename S::Element;
+    struct Weight {
+        const Element* data;
+        int64_t stride;  // elements from row to row
+    };
+    static constexpr int tile_rows(int columns) { return LLMK_LEVEL::tile_rows(columns); }
+
+    template <int R, int C>
+    static void tile(const Weight& weight, int64_t n, int64_t begin, int64_t end, const typename S::Row* rows,
+                     int64_t stride, float* out, int64_t out_stride) {
+        constexpr int kStep = S::kStep;
+        typename S::Sum sums[R][C];
+        for (auto& row : sums) {
+            for (auto& sum : row) sum = S::none();
+        }
+        const Element* w[R];
+        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r) * weight.stride + begin;
+        int64_t ahead = R * weight.stride, i = begin;  // the next tile
+        rows += begin;
+        for (; i + kStep <= end; i += kStep, rows += kStep) {
+            S::template step<R, C>(sums, w, rows, stride);
+            for (int r = 0; r < R; ++r) {
+                __builtin_prefetch(w[r] + ahead);
+                w[r] += kStep;
+            }
+        }
+        if (i < end) {
+            Element copy[R][kStep];
+            memset(copy, 0, sizeof copy);
+            for (int r = 0; r < R; ++r) {
+                memcpy(copy[r], w[r], sizeof(Element) * (end - i));
+                w[r] = copy[r];
+            }
+            S::template step<R, C>(sums, w, rows, stride);
+        }
+        for (int c = 0; c < C; ++c) {
+            for (int r = 0; r < R; ++r) out[c * out_stride + r] += S::total(sums[r][c]);
+        }
+    }
+};
+
 // sums[m, n] over all outputs n from n0 to n1 and inputs from k0 to k1, by tiles of C rows of x.
 template <class P, int C>
 void add_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k0, int64_t k1,

@@ -27,35 +27,25 @@ inline void split(const bf16* p, F& even, F& odd) {
 }
 #endif
 
+// Elements of T, multiplied as floats.
 template <class T>
-struct Matrix {
-    const T* data;
-    int64_t stride;
-};
-
-// Calls f(p) for the n elements at p, which must be readable to the step's end: if they aren't, for a copy.
-template <int kStep, class T, class F1>
-inline void whole(const T* p, int64_t n, F1&& f) {
-    if (n >= kStep) return f(p);
-    T copy[kStep] = {};
-    for (int64_t i = 0; i < n; ++i) copy[i] = p[i];
-    f(copy);
-}
-
-template <class T>
-struct Product {
+struct Widened {
+    using Element = T;
     using Row = float;
-    using Weight = Matrix<T>;
+    using Sum = F;
     static constexpr int kStep = 2 * F::N;
-    static constexpr int tile_rows(int columns) { return LLMK_LEVEL::tile_rows(columns); }
+
+    static F none() { return zero(); }
+    static float total(F sums) { return sum(sums); }
 
     static void arrange(const T* x, int64_t k, float* out) {
         for (int64_t i = 0; i < k; i += kStep) {
-            whole<kStep>(x + i, k - i, [&](const T* p) {
-                F first, second;
-                split(p, first, second);
-                store(out + i, first), store(out + i + F::N, second);
-            });
+            T copy[kStep] = {};
+            const T* p = x + i;
+            if (k - i < kStep) p = static_cast<T*>(memcpy(copy, p, sizeof(T) * (k - i)));
+            F first, second;
+            split(p, first, second);
+            store(out + i, first), store(out + i + F::N, second);
         }
     }
 
@@ -79,39 +69,53 @@ struct Product {
             for (int r = 0; r < R; ++r) sums[r][c] = fma(second[r], x, sums[r][c]);
         }
     }
+};
+
+template <class T>
+struct Steps {
+    using Type = Widened<T>;
+};
+
+#if defined(__AVX512BF16__) && !defined(LLMK_PLAIN)
+
+// Pairs of bf16 elements, multiplied and added by one instruction.
+struct Pairs {
+    using Element = bf16;
+    using Row = bf16;
+    using Sum = F;
+    static constexpr int kStep = 2 * F::N;
+
+    static F none() { return zero(); }
+    static float total(F sums) { return sum(sums); }
+
+    static void arrange(const bf16* x, int64_t k, bf16* out) {
+        memcpy(out, x, sizeof(bf16) * k);
+        memset(out + k, 0, sizeof(bf16) * (padded(k, kStep) - k));
+    }
 
     template <int R, int C>
-    static void tile(const Weight& weight, int64_t n, int64_t begin, int64_t end, const float* rows, int64_t stride,
-                     float* out, int64_t out_stride) {
-        F sums[R][C];
-        for (auto& row : sums) {
-            for (F& sum : row) sum = zero();
-        }
-        const T* w[R];
-        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r) * weight.stride + begin;
-        int64_t ahead = R * weight.stride;  // the next tile
-        rows += begin;
-        int64_t i = begin;
-        for (; i + kStep <= end; i += kStep, rows += kStep) {
-            step<R, C>(sums, w, rows, stride);
-            for (int r = 0; r < R; ++r) {
-                __builtin_prefetch(w[r] + ahead);
-                w[r] += kStep;
-            }
-        }
-        if (i < end) {
-            T copy[R][kStep] = {};
-            for (int r = 0; r < R; ++r) {
-                for (int64_t j = 0; j < end - i; ++j) copy[r][j] = w[r][j];
-                w[r] = copy[r];
-            }
-            step<R, C>(sums, w, rows, stride);
-        }
+    static inline void step(F (&sums)[R][C], const bf16* const (&w)[R], const bf16* rows, int64_t stride) {
+        __m512bh weights[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) weights[r] = (__m512bh)_mm512_loadu_si512(w[r]);
+#pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
-            for (int r = 0; r < R; ++r) out[c * out_stride + r] += sum(sums[r][c]);
+            __m512bh x = (__m512bh)_mm512_loadu_si512(rows + c * stride);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) sums[r][c].v = _mm512_dpbf16_ps(sums[r][c].v, weights[r], x);
         }
     }
 };
+
+template <>
+struct Steps<bf16> {
+    using Type = Pairs;
+};
+
+#endif
+
+template <class T>
+using Product = Rowwise<typename Steps<T>::Type>;
 
 thread_local Scratch scratch;
 
@@ -131,7 +135,7 @@ LLMK_EXPORT(linear)
         using P = Product<T>;
         multiply<P>(
             {(const T*)weight, weight_stride}, m, n, k, k * int64_t(sizeof(T)), scratch,
-            [&](int64_t row, float* rows) { P::arrange((const T*)x + row * x_stride, k, rows); },
+            [&](int64_t row, typename P::Row* rows) { P::arrange((const T*)x + row * x_stride, k, rows); },
             [&](int64_t row, int64_t first, int64_t count, const float* sums) {
                 write((T*)out + row * out_stride + first, sums, 1.f, nullptr, bias ? (const T*)bias + first : nullptr,
                       count);
@@ -148,9 +152,9 @@ LLMK_EXPORT(linear_experts)
         using T = decltype(zero);
         using P = Product<T>;
         multiply_experts<P>(
-            [&](int64_t e) { return Matrix<T>{(const T*)weight + e * n * k, k}; }, offsets, experts, n, k,
+            [&](int64_t e) { return typename P::Weight{(const T*)weight + e * n * k, k}; }, offsets, experts, n, k,
             k * int64_t(sizeof(T)), scratch,
-            [&](int64_t row, float* to) { P::arrange((const T*)x + rows[row] * x_stride, k, to); },
+            [&](int64_t row, typename P::Row* to) { P::arrange((const T*)x + rows[row] * x_stride, k, to); },
             [&](int64_t e, int64_t row, int64_t first, int64_t count, const float* sums) {
                 write((T*)out + row * n + first, sums, 1.f, nullptr, bias ? (const T*)bias + e * n + first : nullptr,
                       count);

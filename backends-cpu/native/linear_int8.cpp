@@ -6,16 +6,15 @@ namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
-struct Int8Matrix {
-    const int8_t* data;
-    int64_t stride;
-};
-
-struct Int8Product {
+// 32 bits hold the sums of kInputs products, which F::N or more elements share: 128 of at most 2^22.
+struct Int8Steps {
+    using Element = int8_t;
     using Row = int16_t;
-    using Weight = Int8Matrix;
+    using Sum = Sums;
     static constexpr int kStep = kBlock;
-    static constexpr int tile_rows(int columns) { return LLMK_LEVEL::tile_rows(columns); }
+
+    static Sums none() { return no_sums(); }
+    static float total(Sums sums) { return sum(floats(sums)); }
 
     template <int R, int C>
     static inline void step(Sums (&sums)[R][C], const int8_t* const (&w)[R], const int16_t* rows, int64_t stride) {
@@ -29,39 +28,9 @@ struct Int8Product {
             for (int r = 0; r < R; ++r) sums[r][c] = add_products(sums[r][c], weights[r], x);
         }
     }
-
-    // Sums of 32 bits hold the products of kInputs inputs: 1,024 / 8 products of at most 2^22.
-    template <int R, int C>
-    static void tile(const Weight& weight, int64_t n, int64_t begin, int64_t end, const int16_t* rows, int64_t stride,
-                     float* out, int64_t out_stride) {
-        Sums sums[R][C];
-        for (auto& row : sums) {
-            for (Sums& sum : row) sum = no_sums();
-        }
-        const int8_t* w[R];
-        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r) * weight.stride + begin;
-        int64_t ahead = R * weight.stride, i = begin;  // the next tile
-        rows += begin;
-        for (; i + kStep <= end; i += kStep, rows += kStep) {
-            step<R, C>(sums, w, rows, stride);
-            for (int r = 0; r < R; ++r) {
-                __builtin_prefetch(w[r] + ahead);
-                w[r] += kStep;
-            }
-        }
-        if (i < end) {
-            int8_t copy[R][kStep] = {};
-            for (int r = 0; r < R; ++r) {
-                memcpy(copy[r], w[r], end - i);
-                w[r] = copy[r];
-            }
-            step<R, C>(sums, w, rows, stride);
-        }
-        for (int c = 0; c < C; ++c) {
-            for (int r = 0; r < R; ++r) out[c * out_stride + r] += sum(floats(sums[r][c]));
-        }
-    }
 };
+
+using Int8Product = Rowwise<Int8Steps>;
 
 thread_local Scratch scratch, scratch_scales;
 
@@ -100,7 +69,7 @@ LLMK_EXPORT(linear_experts_int8)
         using T = decltype(zero);
         float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
         multiply_experts<Int8Product>(
-            [&](int64_t e) { return Int8Matrix{(const int8_t*)weight + e * n * k, k}; }, offsets, experts, n, k, k,
+            [&](int64_t e) { return Int8Product::Weight{(const int8_t*)weight + e * n * k, k}; }, offsets, experts, n, k, k,
             scratch,
             [&](int64_t row, int16_t* to) {
                 row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, false, to);
