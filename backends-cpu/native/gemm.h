@@ -3,9 +3,9 @@
 // A weight format has a *product*, a struct with
 //   Row                                     the type that elements of x are arranged in
 //   kStep                                   inputs that are multiplied at once; arranged rows are padded to a multiple
-//   tile<R, C>(weight, n, begin, end, rows, stride, sums, sums_stride)
-//       adds the products of the weight's rows n to n + R - 1 and of C arranged rows, `stride` elements apart, over the
-//       inputs from begin to end, to sums[c * sums_stride + r]. `begin` is a multiple of kInputs.
+//   tile<R, C>(weight, n, gap, begin, end, rows, stride, sums, sums_stride)
+//       adds the products of the R rows n, n + gap, … of the weight and of C arranged rows, `stride` elements apart,
+//       over the inputs from begin to end, to sums[c * sums_stride + r * gap]. `begin` is a multiple of kInputs.
 //
 // A sum's terms are added in an order that depends on the number of inputs alone, so that a row's result doesn't depend
 // on other rows: over kInputs inputs in a vector, whose elements are added to the sum.
@@ -22,8 +22,8 @@ namespace {
 constexpr int64_t kRows = 128;     // rows of x in a pass over the weight
 constexpr int64_t kOutputs = 48;   // rows of the weight that stay in the second-level cache while rows of x pass
 constexpr int64_t kInputs = 1024;  // inputs for which a few rows of x stay in the first-level cache
-constexpr int64_t kFew = 16;       // rows of x for which the weight's rows stay in the first-level cache instead
-constexpr int64_t kPiece = 1 << 17;  // bytes of weight in a thread's piece of work, at least
+constexpr int64_t kFew = 16;         // rows of x that are arranged in one thread, and for which pieces are large
+constexpr int64_t kPiece = 1 << 17;  // bytes of weight in a thread's piece of work for few rows, at least
 
 template <int V>
 struct Count {
@@ -86,16 +86,16 @@ struct Rowwise : S {
     static constexpr int tile_rows(int columns) { return LLMK_LEVEL::tile_rows(columns); }
 
     template <int R, int C>
-    static void tile(const Weight& weight, int64_t n, int64_t begin, int64_t end, const typename S::Row* rows,
-                     int64_t stride, float* out, int64_t out_stride) {
+    static void tile(const Weight& weight, int64_t n, int64_t gap, int64_t begin, int64_t end,
+                     const typename S::Row* rows, int64_t stride, float* out, int64_t out_stride) {
         constexpr int kStep = S::kStep;
         typename S::Sum sums[R][C];
         for (auto& row : sums) {
             for (auto& sum : row) sum = S::none();
         }
         const Element* w[R];
-        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r) * weight.stride + begin;
-        int64_t ahead = R * weight.stride, i = begin;  // the next tile
+        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r * gap) * weight.stride + begin;
+        int64_t ahead = weight.stride, i = begin;  // the next tile
         rows += begin;
         for (; i + kStep <= end; i += kStep, rows += kStep) {
             S::template step<R, C>(sums, w, rows, stride);
@@ -114,19 +114,30 @@ struct Rowwise : S {
             S::template step<R, C>(sums, w, rows, stride);
         }
         for (int c = 0; c < C; ++c) {
-            for (int r = 0; r < R; ++r) out[c * out_stride + r] += S::total(sums[r][c]);
+            for (int r = 0; r < R; ++r) out[c * out_stride + r * gap] += S::total(sums[r][c]);
         }
     }
 };
 
-// sums[m, n] over all outputs n from n0 to n1 and inputs from k0 to k1, by tiles of C rows of x.
+// sums[m, n] over all outputs n from n0 to n1 and inputs from k0 to k1, by tiles of C rows of x. The rows of a tile are
+// far apart, and those of the next tile follow them, so that each is read on from where the last one ended: processors
+// fetch ahead one stream per page.
 template <class P, int C>
 void add_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k0, int64_t k1,
                const typename P::Row* rows, int64_t stride, float* sums, int64_t sums_stride) {
     constexpr int R = P::tile_rows(C);
-    int64_t n = n0;
-    for (; n + R <= n1; n += R) P::template tile<R, C>(weight, n, k0, k1, rows, stride, sums + n - n0, sums_stride);
-    for (; n < n1; ++n) P::template tile<1, C>(weight, n, k0, k1, rows, stride, sums + n - n0, sums_stride);
+    int64_t gap = (n1 - n0) / R;
+    for (int64_t i = 0; i < gap; ++i) {
+        for (int64_t k = k0; k < k1; k += kInputs) {
+            P::template tile<R, C>(weight, n0 + i, gap, k, smaller(k1, k + kInputs), rows, stride, sums + i,
+                                   sums_stride);
+        }
+    }
+    for (int64_t i = gap * R; i < n1 - n0; ++i) {
+        for (int64_t k = k0; k < k1; k += kInputs) {
+            P::template tile<1, C>(weight, n0 + i, 1, k, smaller(k1, k + kInputs), rows, stride, sums + i, sums_stride);
+        }
+    }
 }
 
 // The same for m rows of x, in tiles of nearly equal size.
@@ -154,17 +165,14 @@ void add_rows(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t 
 template <class P, class Finish>
 void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k, const typename P::Row* rows,
                     int64_t stride, int64_t m, const Finish& finish) {
-    int64_t at_once = kOutputs;
-    if (m <= kFew) at_once = m <= kColumns ? P::tile_rows(int(m)) : 12;  // 12: whole tiles of 2, 3 and 4 rows
     alignas(64) float sums[kRows * kOutputs];
+    // Rows of x that fill one tile pass over whole rows of the weight; more of them stay in the cache in part.
+    int64_t inputs = m <= kColumns ? k : kInputs;
     for (int64_t n = n0; n < n1; n += kOutputs) {
         int64_t count = smaller(kOutputs, n1 - n);
         memset(sums, 0, sizeof(float) * m * count);
-        for (int64_t i = 0; i < count; i += at_once) {
-            int64_t last = n + smaller(i + at_once, count);
-            for (int64_t k0 = 0; k0 < k; k0 += kInputs) {
-                add_rows<P>(weight, n + i, last, k0, smaller(k, k0 + kInputs), rows, stride, m, sums + i, count);
-            }
+        for (int64_t k0 = 0; k0 < k; k0 += inputs) {
+            add_rows<P>(weight, n, n + count, k0, smaller(k, k0 + inputs), rows, stride, m, sums, count);
         }
         for (int64_t row = 0; row < m; ++row) finish(row, n, count, sums + row * count);
     }

@@ -24,14 +24,14 @@ struct Int4Product {
     static constexpr int tile_rows(int columns) { return columns == 1 ? 4 : 2; }
 
     template <int R, int C>
-    static void tile(const Weight& weight, int64_t n, int64_t begin, int64_t end, const int16_t* rows, int64_t stride,
-                     float* out, int64_t out_stride) {
+    static void tile(const Weight& weight, int64_t n, int64_t gap, int64_t begin, int64_t end, const int16_t* rows,
+                     int64_t stride, float* out, int64_t out_stride) {
         F totals[R][C];
         for (auto& row : totals) {
             for (F& total : row) total = zero();
         }
         const uint8_t* w = weight.data + n * weight.bytes;
-        int64_t ahead = R * weight.bytes;  // the next tile
+        int64_t ahead = weight.bytes;  // the next tile
         int64_t group = begin / weight.group, left = weight.group - begin % weight.group;
         for (int64_t i = begin; i < end; ++group, left = weight.group) {
             int64_t stop = smaller(i + left, end);
@@ -40,7 +40,7 @@ struct Int4Product {
             F scales[R];
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
-                int64_t at = (n + r) * weight.groups + group;
+                int64_t at = (n + r * gap) * weight.groups + group;
                 scales[r] = set1(widen(weight.scales[at]));
                 zeros[r] = weight.zeros ? weight.zeros[at] : kSymmetricZero;
                 for (Sums& sum : sums[r]) sum = no_sums();
@@ -49,7 +49,7 @@ struct Int4Product {
                 Block weights[R];
 #pragma GCC unroll 8
                 for (int r = 0; r < R; ++r) {
-                    const uint8_t* p = w + r * weight.bytes + i / 2;
+                    const uint8_t* p = w + r * gap * weight.bytes + i / 2;
                     weights[r] = nibbles(p, zeros[r]);
                     __builtin_prefetch(p + ahead);
                 }
@@ -67,7 +67,7 @@ struct Int4Product {
             }
         }
         for (int c = 0; c < C; ++c) {
-            for (int r = 0; r < R; ++r) out[c * out_stride + r] += sum(totals[r][c]);
+            for (int r = 0; r < R; ++r) out[c * out_stride + r * gap] += sum(totals[r][c]);
         }
     }
 };
