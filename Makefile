@@ -5,13 +5,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PACKAGES := core models backends-cpu backends-cuda backends-tpu plugins/anthropic plugins/embeddings plugins/grammar plugins/int8 plugins/ollama plugins/parsers plugins/policies plugins/quantization plugins/speculators plugins/statsd plugins/testing plugins/triton
 SOURCES := $(PACKAGES:%=%/src)
-METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(wildcard backends-cpu/native/*)
 EDITABLE := $(PACKAGES:%=-e ./%)
 # What the demo needs: the wheels of llmk[cpu], or of llmk[all] on a machine with an NVIDIA GPU.
 NVIDIA := $(shell command -v nvidia-smi)
 DEMO := core[storage] models backends-cpu plugins/parsers plugins/policies plugins/quantization $(if $(NVIDIA),backends-cuda plugins/triton)
 # Modules are compiled where they are first imported, or all of them at once by several processes, rather than by pip.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt
+# What builds the wheels: of packages in Python, and of backends-cpu's library in C++.
+BUILD := setuptools scikit-build-core $(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 PYTEST_ARGS ?=
 # One more than there are processors: many tests wait for servers, rather than compute.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -102,21 +104,24 @@ $(VENV)/.created:
 	@echo "Creating $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "llmk needs Python 3.11 or newer; name one with: make PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) setuptools
 	@$(BIN)/python tools/cpu_torch.py
 	@touch $@
 
-$(VENV)/.installed-demo: $(VENV)/.created $(METADATA)
+$(VENV)/.installed-build: $(VENV)/.created
+	@$(INSTALL) $(BUILD)
+	@touch $@
+
+$(VENV)/.installed-demo: $(VENV)/.installed-build $(METADATA)
 	@echo "Installing llmk into $(VENV); torch is large, so this may take some minutes the first time"
 	@$(INSTALL) --no-build-isolation $(DEMO:%=-e ./%)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.created $(METADATA)
+$(VENV)/.installed: $(VENV)/.installed-build $(METADATA)
 	@echo "Installing all of llmk into $(VENV)"
 	@$(INSTALL) --no-build-isolation $(EDITABLE)
 	@touch $(VENV)/.installed-demo $@
 
-$(VENV)/.installed-test: $(VENV)/.created $(METADATA)
+$(VENV)/.installed-test: $(VENV)/.installed-build $(METADATA)
 	@echo "Installing llmk and its test tools into $(VENV)"
 	@$(INSTALL) --no-build-isolation $(EDITABLE) -e '.[test]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null 2>&1 || true  # files of other versions of Python do not compile

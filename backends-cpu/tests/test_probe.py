@@ -9,6 +9,7 @@ from machines import AMX, AVX2, AVX512, NEOVERSE_V1, machine, x86
 
 from llmk.api import Host
 from llmk_cpu.machine import cores, memory_free, memory_limit, parse_list
+from llmk_cpu.native.specs import FEATURE
 from llmk_cpu.probe import KNOWN, probe
 from llmk_cpu.specs import llmk_platforms
 
@@ -30,7 +31,7 @@ def test_x86(tmp_path: Path, flags: str, arch: str, version: tuple[int, ...], dt
     assert facts is not None
     assert (facts.label, facts.arch_family, facts.arch_version) == (f"cpu/{arch}", "x86_64", version)
     assert facts.dtypes == dtypes
-    assert facts.features <= set(flags.split())
+    assert facts.features <= {*flags.split(), FEATURE}
     assert (facts.memory_bytes, facts.device_name) == (16 * GIB, "Some CPU @ 2.0GHz")
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from filelock import FileLock
 
 LLMK = "import sys; from llmk.cli.main import main; sys.exit(main(sys.argv[1:]))"
+OUR_OWN = ("llmk", "__editable__", "_editable_skbc", "_distutils_hack", "distutils-precedence")
+"""What entries of an environment start with that are llmk's, or make it editable."""
 LEFT_BEHIND = ("build", "*.egg-info", "__pycache__", "tests", "fixtures", "training", ".*", "dist")
 BUILD = """
 import os, sys, tomllib
@@ -67,7 +69,7 @@ def link_dependencies(folder: Path) -> Path:
         if not folder.exists():
             folder.mkdir(parents=True)
             for entry in site_packages.iterdir():
-                if not entry.name.startswith(("llmk", "__editable__", "_distutils_hack", "distutils-precedence")):
+                if not entry.name.startswith(OUR_OWN):
                     (folder / entry.name).symlink_to(entry)
     return folder
 

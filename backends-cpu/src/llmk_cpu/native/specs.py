@@ -57,8 +57,6 @@ def supports_attention(query: AttentionQuery) -> Verdict:
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(DTYPES))
     if query.num_heads % query.num_kv_heads:
         verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
-    if query.latent_dim is not None:
-        verdict &= no("latent_dim", wanted=query.latent_dim, found="keys and values only")
     widest = max(query.head_dim, query.value_dim or 0)
     if widest > _WIDEST_HEAD:
         verdict &= no("head_dim", wanted=widest, found=f"up to {_WIDEST_HEAD}")
@@ -94,7 +92,7 @@ def attention_backends() -> list[KernelSpec]:
             "attention",
             "attention:NativeAttention",
             supports=supports_attention,
-            knows=frozenset({"sliding_window", "softcap", "sinks", "value_dim", "latent_dim"}),
+            knows=frozenset({"sliding_window", "softcap", "sinks", "value_dim"}),
             layout="cpu_paged",
             host_cost_us=5.0,
             summary="Tiled attention through the block table, in float32.",

@@ -1,0 +1,44 @@
+"""The C++ sources on other architectures: cross-compiled, and run under an emulator."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ("activations", "attention", "norms", "rope")
+TARGETS = {
+    "aarch64-neon": ("aarch64-linux-gnu-g++", "qemu-aarch64", ()),
+    "aarch64-generic": ("aarch64-linux-gnu-g++", "qemu-aarch64", ("-DLLMK_PLAIN",)),
+    "ppc64le-vsx": ("powerpc64le-linux-gnu-g++", "qemu-ppc64le", ("-mcpu=power8",)),
+    "ppc64le-generic": ("powerpc64le-linux-gnu-g++", "qemu-ppc64le", ("-DLLMK_PLAIN",)),
+}
+"""By architecture and level: the compiler, the emulator, and flags as in ``CMakeLists.txt``."""
+
+
+def tool(*names: str) -> str:
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip(f"{names[0]} is not installed (Debian: g++-aarch64-linux-gnu, g++-powerpc64le-linux-gnu, qemu-user)")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_agree_with_plain_arithmetic(target: str, tmp_path: Path) -> None:
+    name, emulator, flags = TARGETS[target]
+    compiler, emulator = tool(name), tool(emulator, f"{emulator}-static")
+    level = target.partition("-")[2]
+    sources = [str(ROOT / "native" / f"{file}.cpp") for file in (*KERNELS, "pool")]
+    options = ["-std=c++17", "-O2", "-static", "-pthread", "-fno-math-errno", "-Wno-psabi", f"-DLLMK_LEVEL={level}"]
+    include = f"-I{ROOT / 'native'}"
+    subprocess.run(
+        [compiler, *options, *flags, include, str(ROOT / "tests/vectors.cpp"), *sources, "-o", str(tmp_path / "vectors")],
+        check=True, timeout=500,
+    )  # fmt: skip
+    done = subprocess.run([emulator, str(tmp_path / "vectors")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
