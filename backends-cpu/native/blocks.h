@@ -3,7 +3,7 @@
 //   numbers(pointer)          32 numbers of 8 or 16 bits; pointers need no alignment
 //   nibbles(pointer, zero)    the 32 numbers of 4 bits in 16 bytes, those in low halves first, minus `zero`
 //   add_products(sums, a, b)  adds the products of a's and b's numbers
-//   floats(sums)
+//   float_sums(sums)
 #pragma once
 
 #include "kernel.h"
@@ -41,7 +41,7 @@ inline Sums add_products(Sums sums, Block a, Block b) {
     return {_mm512_add_epi32(sums.v, _mm512_madd_epi16(a.v, b.v))};
 #endif
 }
-inline F floats(Sums sums) { return {_mm512_cvtepi32_ps(sums.v)}; }
+inline F float_sums(Sums sums) { return {_mm512_cvtepi32_ps(sums.v)}; }
 
 #elif defined(__AVX2__) && !defined(LLMK_PLAIN)
 
@@ -75,7 +75,7 @@ inline __m256i add_products(__m256i sums, __m256i a, __m256i b) {
 inline Sums add_products(Sums sums, Block a, Block b) {
     return {add_products(add_products(sums.v, a.low, b.low), a.high, b.high)};
 }
-inline F floats(Sums sums) { return {_mm256_cvtepi32_ps(sums.v)}; }
+inline F float_sums(Sums sums) { return {_mm256_cvtepi32_ps(sums.v)}; }
 
 #elif defined(__ARM_NEON) && defined(__aarch64__) && !defined(LLMK_PLAIN)
 
@@ -106,7 +106,7 @@ inline Sums add_products(Sums sums, Block a, Block b) {
     }
     return sums;
 }
-inline F floats(Sums sums) { return {vcvtq_f32_s32(sums.low), vcvtq_f32_s32(sums.high)}; }
+inline F float_sums(Sums sums) { return {vcvtq_f32_s32(sums.low), vcvtq_f32_s32(sums.high)}; }
 
 #elif defined(__VSX__) && defined(__LITTLE_ENDIAN__) && !defined(LLMK_PLAIN)
 
@@ -139,7 +139,7 @@ inline Sums add_products(Sums sums, Block a, Block b) {
     sums.high = vec_msum(a.v[2], b.v[2], vec_msum(a.v[3], b.v[3], sums.high));
     return sums;
 }
-inline F floats(Sums sums) { return {vec_ctf(sums.low, 0), vec_ctf(sums.high, 0)}; }
+inline F float_sums(Sums sums) { return {vec_ctf(sums.low, 0), vec_ctf(sums.high, 0)}; }
 
 #else
 
@@ -169,7 +169,7 @@ inline Sums add_products(Sums sums, Block a, Block b) {
     for (int i = 0; i < kBlock; ++i) sums.v[i % F::N] += int32_t(a.v[i]) * b.v[i];
     return sums;
 }
-inline F floats(Sums sums) {
+inline F float_sums(Sums sums) {
     float out[F::N];
     for (int i = 0; i < F::N; ++i) out[i] = float(sums.v[i]);
     return load(out);

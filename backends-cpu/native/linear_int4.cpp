@@ -63,7 +63,7 @@ struct Int4Product {
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) totals[r][c] = fma(floats(sums[r][c]), scales[r], totals[r][c]);
+                for (int c = 0; c < C; ++c) totals[r][c] = fma(float_sums(sums[r][c]), scales[r], totals[r][c]);
             }
         }
         for (int c = 0; c < C; ++c) {

@@ -14,7 +14,7 @@ struct Int8Steps {
     static constexpr int kStep = kBlock;
 
     static Sums none() { return no_sums(); }
-    static float total(Sums sums) { return sum(floats(sums)); }
+    static float total(Sums sums) { return sum(float_sums(sums)); }
 
     template <int R, int C>
     static inline void step(Sums (&sums)[R][C], const int8_t* const (&w)[R], const int16_t* rows, int64_t stride) {
