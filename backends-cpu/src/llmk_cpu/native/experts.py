@@ -95,7 +95,9 @@ def prepare_int4_experts(parameters: Mapping[str, Tensor]) -> Experts | Any:
         packed = stored["weight_packed"]
         return Projection(_whole(packed), bias, packed.shape[2] * 2, whole.scale, whole.zero)
 
-    return _prepared(parameters, projection) or prepare_moe_int4_group(parameters)
+    gate_up = projection("gate_up", parameters.get("gate_up_bias"))
+    down = projection("down", parameters.get("down_bias"))
+    return prepare_moe_int4_group(parameters) if gate_up is None or down is None else Experts(gate_up, down)
 
 
 def fused_moe(
@@ -123,10 +125,10 @@ def fused_moe(
     return out
 
 
-def _prepared(parameters: Mapping[str, Tensor], projection: Callable[[str, Tensor | None], Projection | None]) -> Any:
-    gate_up = projection("gate_up", parameters.get("gate_up_bias"))
-    down = projection("down", parameters.get("down_bias"))
-    return None if gate_up is None or down is None else Experts(gate_up, down)
+def _prepared(parameters: Mapping[str, Tensor], projection: Callable[[str, Tensor | None], Projection]) -> Experts:
+    return Experts(
+        projection("gate_up", parameters.get("gate_up_bias")), projection("down", parameters.get("down_bias"))
+    )
 
 
 def _whole(tensor: Tensor) -> Tensor:
