@@ -20,7 +20,7 @@ from llmk_testing.invariance import check_rows
 
 FACTS = probe(Host()).facts
 assert FACTS is not None
-DTYPES = [torch.float32] + ([torch.bfloat16] if "bfloat16" in FACTS.dtypes else [])
+DTYPES = [torch.float32] + ([torch.bfloat16] if FACTS.features & {"avx512_bf16", "amx_bf16"} else [])
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 6e-3}
 """Relative to the norm of an exact result: rounding of sums in another order, and of a bf16 result."""
 

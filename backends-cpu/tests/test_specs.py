@@ -11,7 +11,13 @@ from llmk.api import Default, Host, LinearQuery, ModelFacts, PlatformFacts, Verd
 from llmk.config import load
 from llmk_cpu.machine import cores
 from llmk_cpu.probe import KNOWN, probe
-from llmk_cpu.specs import llmk_check_config, llmk_config_defaults, llmk_linear_kernels, supports_prepacked
+from llmk_cpu.specs import (
+    llmk_check_config,
+    llmk_config_defaults,
+    llmk_linear_kernels,
+    llmk_moe_kernels,
+    supports_prepacked,
+)
 
 BY_ARCH = {facts.arch: facts for facts in KNOWN}
 HERE = probe(Host()).facts
@@ -26,12 +32,28 @@ def ask(arch: str, dtype: str, size: int = 1024, **query: Any) -> Verdict:
 
 @pytest.mark.hook("llmk_linear_kernels")
 def test_prepacked_kernels_rank_higher_and_the_deterministic_one_declares_it() -> None:
-    prepacked, invariant, plain = llmk_linear_kernels()
+    prepacked, invariant, plain, *native = llmk_linear_kernels()
     names = ("cpu.linear_prepacked", "cpu.linear_prepacked_invariant", "cpu.linear_torch")
     assert (prepacked.id, invariant.id, plain.id) == names
     assert (prepacked.tier, prepacked.score) > (invariant.tier, invariant.score) > (plain.tier, plain.score)
     assert len({kernel.layout for kernel in (prepacked, invariant, plain)}) == 3
     assert [kernel.deterministic for kernel in (prepacked, invariant, plain)] == [False, True, False]
+    assert all(kernel.deterministic and plain.tier < kernel.tier < prepacked.tier for kernel in native)
+
+
+@pytest.mark.hook("llmk_moe_kernels")
+@pytest.mark.parametrize("arch", ["x86_64-avx2", "aarch64", "ppc64le"])
+def test_native_products_say_what_they_lack(arch: str) -> None:
+    query = LinearQuery(
+        platform=BY_ARCH[arch], site="out", dtype="bfloat16", in_features=48, out_features=8, weight_format="int4_group"
+    )
+    by_id = {kernel.id: kernel for kernel in (*llmk_linear_kernels(), *llmk_moe_kernels())}
+    assert [reason.code for reason in by_id["cpu.linear_int4"].supports(query).reasons] == ["in_features"]
+    assert [reason.code for reason in by_id["cpu.linear_int8"].supports(query).reasons] == ["weight_format"]
+    assert by_id["cpu.linear"].supports(replace(query, weight_format="plain"))
+    without = replace(BY_ARCH[arch], features=frozenset())
+    verdict = by_id["cpu.linear"].supports(replace(query, platform=without, weight_format="plain"))
+    assert [reason.code for reason in verdict.reasons] == ["library"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from llmk_testing.case import Skip
 from llmk_testing.tolerance import ROUNDED_INPUTS, Bound
 
 _OF_REFERENCE = ("int8_channel", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
+_LARGEST_GROUP = 128
+"""Inputs that share a scale in int4_group, or the largest power of two that divides the inputs."""
 _UNKNOWN = Bound(0.15, 2.0)
 """Bound for formats that only their method can dequantize: kernels are compared with the weight before quantization."""
 
@@ -45,7 +47,7 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
     if weight_format == "plain":
         return Stored({"weight": weight}, weight.float())
     if weight_format in _OF_REFERENCE:
-        parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{weight_format}")(weight)
+        parameters = _quantized(weight_format, weight)
         prepared: Any = getattr(quantized_weight, f"prepare_{weight_format}")(parameters)
         return Stored(parameters, prepared.dequantize(torch.float32), _bound(weight_format))
     method = next((m.spec for m in registry.of(QuantizationSpec) if m.spec.weight_format == weight_format), None)
@@ -66,6 +68,14 @@ def stored_experts(registry: Registry, weight_format: str, **weights: Tensor) ->
         meanings[name] = torch.stack([one.meaning for one in each])
         bound = each[0].bound
     return Stored(parameters, torch.empty(0), bound), meanings
+
+
+def _quantized(weight_format: str, weight: Tensor) -> dict[str, Tensor]:
+    if weight_format == "int4_group":
+        columns = weight.shape[1]
+        return quantize.quantize_int4_group(weight, min(columns & -columns, _LARGEST_GROUP))
+    parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{weight_format}")(weight)
+    return parameters
 
 
 def _bound(weight_format: str) -> Bound | None:

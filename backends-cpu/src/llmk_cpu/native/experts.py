@@ -1,0 +1,135 @@
+"""Mixtures of experts. Weights of experts that no token chose are not read. A token's result is bit-identical in any
+batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.reference.activations import GatedOptions
+from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, route
+from llmk_cpu.native.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from llmk_cpu.native.library import library
+from llmk_cpu.native.quantized import GroupedWeight, prepare_int4
+from llmk_cpu.native.tensors import CODES, rows_of
+
+_plain = library().function("linear_experts", "ppippppiiid")
+_int8 = library().function("linear_experts_int8", "ppipppppiiid")
+_int4 = library().function("linear_experts_int4", "ppippppp" + "ipiiidd")
+_mix = library().function("mix_experts", "ppppiiid")
+
+_ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
+    "silu": silu_and_mul,
+    "gelu": gelu_and_mul,
+    "gelu_tanh": gelu_tanh_and_mul,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One product of all experts. ``scale`` and ``zero`` belong to quantized weights; ``columns`` are its inputs."""
+
+    weight: Tensor
+    bias: Tensor | None
+    columns: int
+    scale: Tensor | None = None
+    zero: Tensor | None = None
+
+    def __call__(self, x: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
+        """Of each expert's ``rows`` of ``x``, in the order of experts: ``[len(rows), out]``."""
+        experts, outputs = self.weight.shape[:2]
+        out = torch.empty((rows.shape[0], outputs), dtype=x.dtype)
+        given = (out.data_ptr(), x.data_ptr(), x.stride(0), rows.data_ptr(), offsets.data_ptr(), self.weight.data_ptr())
+        bias = None if self.bias is None else self.bias.data_ptr()
+        sizes = (experts, outputs, self.columns, CODES[x.dtype])
+        if self.scale is None:
+            _plain(*given, bias, *sizes)
+        elif self.weight.dtype == torch.int8:
+            _int8(*given, self.scale.data_ptr(), bias, *sizes)
+        else:
+            zero = None if self.zero is None else self.zero.data_ptr()
+            groups = self.scale.shape[-1]
+            _int4(*given, self.scale.data_ptr(), zero, groups, bias, *sizes, CODES[self.scale.dtype])
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Both products."""
+
+    gate_up: Projection
+    down: Projection
+
+
+def prepare_plain(parameters: Mapping[str, Tensor]) -> Experts:
+    """The parameters of :func:`llmk.reference.moe.fused_moe`, unchanged."""
+    return _prepared(
+        parameters, lambda name, bias: Projection(_whole(parameters[name]), bias, parameters[name].shape[2])
+    )
+
+
+def prepare_int8_experts(parameters: Mapping[str, Tensor]) -> Experts:
+    """Those of :func:`llmk.reference.moe.prepare_moe_int8_channel`."""
+
+    def projection(name: str, bias: Tensor | None) -> Projection:
+        weight = parameters[name]
+        return Projection(_whole(weight), bias, weight.shape[2], _whole(parameters[f"{name}_scale"].float()))
+
+    return _prepared(parameters, projection)
+
+
+def prepare_int4_experts(parameters: Mapping[str, Tensor]) -> Experts | Any:
+    """Those of :func:`llmk.reference.moe.prepare_moe_int4_group`; the reference's weights where groups have no multiple
+    of 32 inputs."""
+
+    def projection(name: str, bias: Tensor | None) -> Projection | None:
+        stored = {f"weight{key.removeprefix(name)}": each for key, each in parameters.items() if key.startswith(name)}
+        flat = {key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"}
+        whole = prepare_int4(flat)
+        if not isinstance(whole, GroupedWeight):
+            return None
+        packed = stored["weight_packed"]
+        return Projection(_whole(packed), bias, packed.shape[2] * 2, whole.scale, whole.zero)
+
+    gate_up = projection("gate_up", parameters.get("gate_up_bias"))
+    down = projection("down", parameters.get("down_bias"))
+    return prepare_moe_int4_group(parameters) if gate_up is None or down is None else Experts(gate_up, down)
+
+
+def fused_moe(
+    x: Tensor, router_logits: Tensor, weights: Experts | Any, *, activation: str = "silu", **options: Any
+) -> Tensor:
+    """As :func:`llmk.reference.moe.fused_moe`, with weights of one of the functions above."""
+    if not isinstance(weights, Experts):
+        return fused_moe_dequantized(x, router_logits, weights, activation=activation, **options)
+    gated = {name: value for name, value in options.items() if name in GatedOptions.__annotations__}
+    shares, experts = route(router_logits, **{name: value for name, value in options.items() if name not in gated})
+    count, chosen = experts.shape
+    order = experts.flatten().argsort(stable=True)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    offsets = torch.zeros(weights.gate_up.weight.shape[0] + 1, dtype=torch.int64)
+    offsets[1:] = torch.bincount(experts.flatten(), minlength=len(offsets) - 1).cumsum(0)
+    inner = _ACTIVATIONS[activation](weights.gate_up(rows_of(x), order // chosen, offsets), **gated)
+    each = weights.down(inner, torch.arange(len(order)), offsets)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    shares = shares.contiguous()
+    _mix(
+        out.data_ptr(), each.data_ptr(), places.data_ptr(), shares.data_ptr(), count, chosen, x.shape[1],
+        CODES[x.dtype],
+    )  # fmt: skip
+    return out
+
+
+def _prepared(parameters: Mapping[str, Tensor], projection: Callable[[str, Tensor | None], Projection]) -> Experts:
+    return Experts(
+        projection("gate_up", parameters.get("gate_up_bias")), projection("down", parameters.get("down_bias"))
+    )
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.contiguous()

@@ -1,0 +1,117 @@
+"""Specs of the native products, and what they support. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmk.api import FIRST_FIELDS, KernelSpec, LinearQuery, MoEQuery, Needs, Tier, Verdict, no
+from llmk_cpu.native.specs import DTYPES, supports_library
+
+_NARROW = ("bfloat16", "float16")
+"""Dtypes that lose more than rounding activations to 16-bit integers does."""
+
+_PREPARED = "llmk.reference.quantized_weight:prepare_"
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_MULTIPLE = 32
+"""Inputs of int4 weights: whole groups, which are whole blocks of the kernel."""
+
+
+def linear_kernels() -> list[KernelSpec]:
+    """Products with plain weights in the layout of checkpoints, and with integer weights."""
+    return [
+        _kernel("linear", "linear:linear", "plain", DTYPES, summary="products that read the checkpoint's layout"),
+        _kernel(
+            "linear_int8",
+            "quantized:linear_int8",
+            "int8_channel",
+            _NARROW,
+            prepare=f"{_PREPARED}int8_channel",
+            layout="reference_int8_channel",
+            summary="products of int8 weights and activations as 16-bit integers",
+        ),
+        _kernel(
+            "linear_int4",
+            "quantized:linear_int4",
+            "int4_group",
+            _NARROW,
+            prepare="llmk_cpu.native.quantized:prepare_int4",
+            layout="cpu_int4_group",
+            summary="products of int4 weights and activations as 16-bit integers",
+        ),
+        *(_converted(weight_format) for weight_format in ("fp8_tensor", "fp8_channel", "fp8_block")),
+    ]
+
+
+def moe_kernels() -> list[KernelSpec]:
+    """Mixtures of experts with plain and integer weights."""
+    return [
+        _experts("", "plain", "prepare_plain", DTYPES),
+        _experts("_int8", "int8_channel", "prepare_int8_experts", _NARROW),
+        _experts("_int4", "int4_group", "prepare_int4_experts", _NARROW),
+    ]
+
+
+def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, ...]) -> KernelSpec:
+    def supports(query: MoEQuery) -> Verdict:
+        verdict = supports_library(query)
+        if query.weight_format != weight_format:
+            verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
+        elif weight_format == "int4_group":
+            for name in ("hidden_size", "intermediate_size"):
+                if (size := getattr(query, name)) % _MULTIPLE:
+                    verdict &= no(name, wanted=size, found=f"multiples of {_MULTIPLE}")
+        if query.activation not in _ACTIVATIONS:
+            verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+        return verdict
+
+    return KernelSpec(
+        id=f"cpu.fused_moe{suffix}",
+        kind="moe",
+        implementation="llmk_cpu.native.experts:fused_moe",
+        prepare=f"llmk_cpu.native.experts:{prepare}",
+        layout=f"cpu_experts{suffix}",
+        tier=Tier.NATIVE,
+        score=1,
+        needs=Needs(platforms=("cpu",), dtypes=dtypes),
+        supports=supports,
+        knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"},
+        deterministic=True,
+        summary="reads the weights of chosen experts only",
+    )
+
+
+def _converted(weight_format: str) -> KernelSpec:
+    return _kernel(
+        f"linear_{weight_format}",
+        "linear:linear_converted",
+        weight_format,
+        DTYPES,
+        prepare=f"{_PREPARED}{weight_format}",
+        layout=f"reference_{weight_format}",
+        summary="products of weights that are converted in every call",
+    )
+
+
+def _kernel(
+    name: str, where: str, weight_format: str, dtypes: tuple[str, ...], *, layout: str = "plain", **fields: Any
+) -> KernelSpec:
+    def supports(query: LinearQuery) -> Verdict:
+        verdict = supports_library(query)
+        if query.weight_format != weight_format:
+            verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
+        elif weight_format == "int4_group" and query.in_features % _MULTIPLE:
+            verdict &= no("in_features", wanted=query.in_features, found=f"multiples of {_MULTIPLE}")
+        return verdict
+
+    return KernelSpec(
+        id=f"cpu.{name}",
+        kind="linear",
+        implementation=f"llmk_cpu.native.{where}",
+        tier=Tier.NATIVE,
+        score=1,
+        needs=Needs(platforms=("cpu",), dtypes=dtypes),
+        supports=supports,
+        layout=layout,
+        deterministic=True,
+        **fields,
+    )

@@ -1,0 +1,103 @@
+"""Native products against the reference, at awkward shapes and on every level of instructions that this processor
+has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from llmk.reference import linear as reference
+from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel
+from llmk.reference.quantized_weight import prepare_int4_group, prepare_int8_channel
+from llmk.reference.tiles import cancelling
+from llmk_cpu.native.linear import linear
+from llmk_cpu.native.quantized import GroupedWeight, linear_int4, linear_int8, prepare_int4
+from llmk_testing.invariance import check_rows
+from llmk_testing.tolerance import Right, check
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SHAPES = [(1, 7), (7, 1), (33, 130), (1000, 61), (257, 1040), (50, 2100)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_equals_the_reference(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    outputs, inputs = shape
+    weight, bias = torch.randn(shape).to(dtype), torch.randn(outputs).to(dtype)
+    for rows in (1, 2, 3, 5, 17, 70, 130):
+        x = torch.randn(rows, inputs + 3).to(dtype)[:, 2 : 2 + inputs]
+        for offset in (None, bias):
+            exact = reference.linear(x.double(), weight.double(), None if offset is None else offset.double())
+            check(linear(x, weight, offset), Right(exact, dtype), f"{rows} rows")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_are_batch_invariant(dtype: torch.dtype) -> None:
+    for shape in ((64, 96), (33, 130), (100, 2048), (1, 7)):
+        rows, weight = cancelling(150, shape, dtype)
+        check_rows(lambda x, weight=weight: linear(x, weight, None), rows)
+
+
+def test_no_rows_and_parts_of_a_weight() -> None:
+    weight = torch.randn(40, 64).bfloat16()
+    assert linear(torch.empty(0, 64).bfloat16(), weight, None).shape == (0, 40)
+    x, part = torch.randn(3, 32).bfloat16(), weight[8:19, 16:48]
+    torch.testing.assert_close(linear(x, part, None), reference.linear(x, part, None))
+
+
+NARROW = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_int8_equals_the_reference(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    outputs, inputs = shape
+    weight = prepare_int8_channel(quantize_int8_channel(torch.randn(shape)))
+    bias = torch.randn(outputs).to(dtype)
+    for rows in (1, 2, 3, 5, 17, 70, 130):
+        x = torch.randn(rows, inputs + 3).to(dtype)[:, 2 : 2 + inputs]
+        exact = reference.linear(x.double(), weight.dequantize(torch.float32).double(), bias.double())
+        check(linear_int8(x, weight, bias), Right(exact, dtype), f"{rows} rows")
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    "size", [(1, 32, 32), (33, 160, 32), (50, 256, 128), (7, 1152, 128), (7, 2112, 2112), (9, 48, 16)]
+)
+def test_int4_equals_the_reference(size: tuple[int, int, int], symmetric: bool, dtype: torch.dtype) -> None:
+    outputs, inputs, group = size
+    parameters = quantize_int4_group(torch.randn(outputs, inputs), group, symmetric=symmetric)
+    for scales in (torch.float32, torch.float16, torch.bfloat16):
+        parameters["weight_scale"] = parameters["weight_scale"].to(scales)
+        weight, bias = prepare_int4(parameters), torch.randn(outputs).to(dtype)
+        meaning = prepare_int4_group(parameters).dequantize(torch.float32).double()
+        for rows in (1, 2, 3, 5, 17, 70, 130):
+            x = torch.randn(rows, inputs).to(dtype)
+            check(
+                linear_int4(x, weight, bias),
+                Right(reference.linear(x.double(), meaning, bias.double()), dtype),
+                f"{rows} rows",
+            )
+
+
+def test_scales_are_held_in_16_bits_where_that_is_exact() -> None:
+    parameters = quantize_int4_group(torch.randn(8, 64), 32)
+    dtypes = []
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        parameters["weight_scale"] = parameters["weight_scale"].to(dtype)
+        weight = prepare_int4(parameters)
+        assert isinstance(weight, GroupedWeight)
+        assert weight.packed.data_ptr() == parameters["weight_packed"].data_ptr()
+        dtypes.append(weight.scale.dtype)
+    assert dtypes == [torch.float32, torch.float16, torch.bfloat16]
+
+
+def test_a_row_that_is_not_finite_is_not_a_number_and_zeros_stay_zeros() -> None:
+    weight = prepare_int8_channel(quantize_int8_channel(torch.randn(5, 64)))
+    x = torch.randn(4, 64).bfloat16()
+    x[0, 3], x[1, 63], x[2] = torch.inf, torch.nan, 0
+    out = linear_int8(x, weight, None)
+    assert out[:2].isnan().all()
+    assert not out[2].any()
+    assert out[3].isfinite().all()
