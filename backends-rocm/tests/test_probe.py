@@ -174,14 +174,14 @@ def test_a_driver_without_compute(tmp_path: Path) -> None:
 def test_a_driver_that_does_not_know_the_gpu(tmp_path: Path) -> None:
     (reason,) = reasons(probe(on_bus(tmp_path, driver=True).host(), ROCM))
     assert reason.startswith(
-        "old driver: wanted a driver that knows this GPU, found amdgpu 6.3.6 shows none of 1 on the"
+        "driver too old: wanted a driver that knows this GPU, found amdgpu 6.3.6 shows none of 1 on the"
     )
     assert "newer" in reason
 
 
 def test_a_driver_that_does_not_say_the_architecture(tmp_path: Path) -> None:
     (reason,) = reasons(probe(machine(tmp_path, [WITHOUT_VERSION]).host(), ROCM))
-    assert reason.startswith("old driver: wanted a driver that says the architecture, found AMD GPU 0x740f")
+    assert reason.startswith("driver too old: wanted a driver that says the architecture, found AMD GPU 0x740f")
 
 
 def test_device_files_that_a_container_lacks(tmp_path: Path) -> None:

@@ -67,13 +67,13 @@ def _why_none(host: Host) -> Verdict:
         return no("no_driver", wanted="a driver with compute", found=found, hint=_INSTALL_DRIVER)
     found = f"amdgpu {_driver(host)} shows none of {found} to this process"
     hint = f"{_UPDATE_DRIVER}; in a container, pass {COMPUTE} and /dev/dri"
-    return no("old_driver", wanted="a driver that knows this GPU", found=found, hint=hint)
+    return no("driver_too_old", wanted="a driver that knows this GPU", found=found, hint=hint)
 
 
 def _unknown(gpu: Gpu) -> Verdict:
     if not gpu.version:
         found = f"{gpu.name}, without a version"
-        return no("old_driver", wanted="a driver that says the architecture", found=found, hint=_UPDATE_DRIVER)
+        return no("driver_too_old", wanted="a driver that says the architecture", found=found, hint=_UPDATE_DRIVER)
     hint = "pip install --upgrade llmk-backends-rocm, whose newer versions may know it"
     if gpu.version[0] in (11, 12):
         near = "11.0.0" if gpu.version[0] == 11 else "12.0.1"
