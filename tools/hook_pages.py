@@ -30,9 +30,12 @@ CONTRACTS = {
         *(f"llmk.api.platform:{name}" for name in ("Device", "Memory", "Graphs", "Compiling", "Collectives")),
     ),
     "llmk_executors": (
-        *(f"llmk.api.executors:{name}" for name in ("ModelExecutor", "ExecutorContext", "ExecutorQuery")),
-        *(f"llmk.api.executors:{name}" for name in ("Step", "StepRequest", "StepSampling", "StepWork", "LayerGroup")),
-        *("llmk.api.executors:PendingTokens", "llmk.api.executors:StepTokens", "llmk.api.cache:CacheSpec"),
+        *(f"llmk.api.engine.executors:{name}" for name in ("ModelExecutor", "ExecutorContext", "ExecutorQuery")),
+        *(
+            f"llmk.api.engine.executors:{name}"
+            for name in ("Step", "StepRequest", "StepSampling", "StepWork", "LayerGroup")
+        ),
+        *("llmk.api.engine.executors:PendingTokens", "llmk.api.executors:StepTokens", "llmk.api.cache:CacheSpec"),
     ),
     "llmk_attention_backends": (
         *("llmk.api.attention:AttentionBackend", "llmk.api.attention:CacheLayout"),
@@ -74,7 +77,7 @@ CONTRACTS = {
         f"llmk.api.io:IO{name}" for name in ("Processor", "Request", "Prompt", "Output", "Context", "Tokenizer")
     ),
     "llmk_scheduling_policies": tuple(
-        f"llmk.api.policy:{name}" for name in ("SchedulingPolicy", "Ticket", "PolicyContext")
+        f"llmk.api.engine.policy:{name}" for name in ("SchedulingPolicy", "Ticket", "PolicyContext")
     ),
     "llmk_logits_processors": tuple(
         f"llmk.api.decoding.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")

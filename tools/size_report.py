@@ -88,7 +88,7 @@ def functions(file: Path) -> Iterator[tuple[int, str, int]]:
     """Length, name and first line of every function in ``file``, GPU kernels aside: they can't share local state."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not any(
-            ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list
+            ast.unparse(decorator).startswith(("triton.jit", "gluon.jit")) for decorator in node.decorator_list
         ):
             yield (node.end_lineno or node.lineno) - node.lineno + 1, node.name, node.lineno
 

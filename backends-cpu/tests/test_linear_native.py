@@ -1,4 +1,4 @@
-"""Native products against the reference, at awkward shapes and on every level of instructions that this processor
+"""Native GEMMs against the reference, at awkward shapes and on every level of instructions that this processor
 has."""
 
 from __future__ import annotations

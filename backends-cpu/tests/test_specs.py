@@ -43,7 +43,7 @@ def test_prepacked_kernels_rank_higher_and_the_deterministic_one_declares_it() -
 
 @pytest.mark.hook("llmk_moe_kernels")
 @pytest.mark.parametrize("arch", ["x86_64-avx2", "aarch64", "ppc64le"])
-def test_native_products_say_what_they_lack(arch: str) -> None:
+def test_native_gemms_say_what_they_lack(arch: str) -> None:
     query = LinearQuery(
         platform=BY_ARCH[arch], site="out", dtype="bfloat16", in_features=48, out_features=8, weight_format="int4_group"
     )

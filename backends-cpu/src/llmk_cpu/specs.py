@@ -20,7 +20,7 @@ from llmk.api import (
     no,
 )
 from llmk_cpu.machine import cores
-from llmk_cpu.native import products
+from llmk_cpu.native import gemm_specs
 from llmk_cpu.native import specs as native
 from llmk_cpu.probe import KNOWN, probe
 
@@ -31,7 +31,7 @@ _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own GEMM is faster, measured with 1 to 512 rows."""
 
 _PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (4,)),), dtypes=("bfloat16", "float32"))
-"""AVX-512. With AVX2, native products are faster for any number of rows, measured on Zen 3."""
+"""AVX-512. With AVX2, native GEMMs are faster for any number of rows, measured on Zen 3."""
 
 
 @hookimpl
@@ -72,7 +72,7 @@ def supports_torch(query: LinearQuery) -> Verdict:
 
 @hookimpl
 def llmk_linear_kernels() -> list[KernelSpec]:
-    """Native products; oneDNN with prepacked weights where that is faster, also in a batch-invariant version; torch's
+    """Native GEMMs; oneDNN with prepacked weights where that is faster, also in a batch-invariant version; torch's
     own GEMM elsewhere."""
     return [
         KernelSpec(
@@ -108,14 +108,14 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             supports=supports_torch,
             summary="torch's own GEMM",
         ),
-        *products.linear_kernels(),
+        *gemm_specs.linear_kernels(),
     ]
 
 
 @hookimpl
 def llmk_moe_kernels() -> list[KernelSpec]:
     """Mixtures of experts of the C++ library."""
-    return products.moe_kernels()
+    return gemm_specs.moe_kernels()
 
 
 @hookimpl

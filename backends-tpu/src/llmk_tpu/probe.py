@@ -51,7 +51,7 @@ _EMULATION = PlatformFacts(
 
 
 def probe(host: Host) -> Probe:
-    """Usable where there is a TPU, and JAX with its library; or where the plugin is told to emulate one. Reports all
+    """Usable where there is a TPU, and JAX with its library; or where the plugin is to emulate one. Reports all
     reasons against it."""
     verdict = OK
     if not host.has_module("jax"):

@@ -31,7 +31,7 @@ _ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One product of all experts. ``scale`` and ``zero`` belong to quantized weights; ``columns`` are its inputs."""
+    """One GEMM of all experts. ``scale`` and ``zero`` belong to quantized weights; ``columns`` are its inputs."""
 
     weight: Tensor
     bias: Tensor | None
@@ -59,7 +59,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Both products."""
+    """Both GEMMs."""
 
     gate_up: Projection
     down: Projection

@@ -1,4 +1,4 @@
-"""Products with weights in the dtype of the activations, in the layout of checkpoints."""
+"""GEMMs with weights in the dtype of the activations, in the layout of checkpoints."""
 
 from __future__ import annotations
 

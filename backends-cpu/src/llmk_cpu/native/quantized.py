@@ -1,5 +1,5 @@
-"""Products with integer weights. Activations are rounded to 16-bit integers with a scale per row, which loses less than
-bfloat16 does, so that products are whole numbers. A row's result is bit-identical in any batch."""
+"""GEMMs with integer weights. Activations are rounded to 16-bit integers with a scale per row, which loses less than
+bfloat16 does, so that sums are whole numbers. A row's result is bit-identical in any batch."""
 
 from __future__ import annotations
 

@@ -31,6 +31,20 @@ from llmk.api.decoding.grammar import (
 from llmk.api.decoding.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
 from llmk.api.decoding.speculator import DeviceSpeculator, Speculator, SpeculatorContext
+from llmk.api.engine.executors import (
+    ExecutorContext,
+    ExecutorQuery,
+    ExecutorSpec,
+    LayerGroup,
+    ModelExecutor,
+    PendingTokens,
+    Step,
+    StepRequest,
+    StepSampling,
+    StepTokens,
+    StepWork,
+)
+from llmk.api.engine.policy import PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import (
     CheckpointError,
     ConfigError,
@@ -47,19 +61,6 @@ from llmk.api.errors import (
     RequestTimeout,
     SelectionError,
     UnknownArchitecture,
-)
-from llmk.api.executors import (
-    ExecutorContext,
-    ExecutorQuery,
-    ExecutorSpec,
-    LayerGroup,
-    ModelExecutor,
-    PendingTokens,
-    Step,
-    StepRequest,
-    StepSampling,
-    StepTokens,
-    StepWork,
 )
 from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
 from llmk.api.hooks import Command, Default, Problem
@@ -93,7 +94,6 @@ from llmk.api.platform import (
     PlatformFacts,
     Probe,
 )
-from llmk.api.policy import PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.query import (
     FIRST_FIELDS,
     AttentionQuery,

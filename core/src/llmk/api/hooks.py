@@ -15,7 +15,7 @@ import pluggy
 
 from llmk.api.checkpoint_format import CheckpointFormatSpec
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
-from llmk.api.executors import ExecutorSpec
+from llmk.api.engine.executors import ExecutorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.op_contract import OpContract
 from llmk.api.plan import Plan

@@ -51,7 +51,7 @@ DTYPE_BITS: Mapping[str, int] = {
 
 
 def stored_tensors(checkpoint: Checkpoint) -> Sequence[StoredTensor]:
-    """All tensors of a checkpoint, whatever its format. Raises CheckpointError as :func:`read_headers` does."""
+    """All tensors of a checkpoint of any format. Raises CheckpointError as :func:`read_headers` does."""
     return checkpoint.reader.tensors() if checkpoint.reader else read_headers(weight_files(checkpoint))
 
 

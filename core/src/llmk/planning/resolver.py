@@ -91,9 +91,7 @@ def resolve(
         check_loaded(executor, excluded or {})
         choices = [executor, *site_choices(registry, executor, resolver.queries(share))]
         resolver.wheels |= {piece.distribution: piece.version for piece in executor.pieces}
-    own = [choose_policy(registry, config, excluded or {})]
-    if speculator := choose_speculator(registry, config, checkpoint, excluded or {}):
-        own.append(speculator)
+    own = _engine_choices(registry, config, checkpoint, excluded or {})
     resolver.wheels |= {piece.distribution: piece.version for choice in own for piece in choice.pieces}
     plugins = [platform.plugin, model.plugin, *(method.plugin for method in methods)]
     others = {plugin.distribution: plugin.version for plugin in plugins}
@@ -115,6 +113,14 @@ def resolve(
         traffic=tuple(traffic.shares.items()),
         traffic_source=traffic.source,
     )
+
+
+def _engine_choices(
+    registry: Registry, config: Config, checkpoint: Checkpoint, excluded: Mapping[str, Reason]
+) -> list[Choice]:
+    """What the engine uses besides kernels: the scheduling policy, and the speculator if there is one."""
+    speculator = choose_speculator(registry, config, checkpoint, excluded)
+    return [choose_policy(registry, config, excluded), *([speculator] if speculator else ())]
 
 
 def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> tuple[str, list[str]]:

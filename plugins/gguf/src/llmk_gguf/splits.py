@@ -24,7 +24,7 @@ _TEKKEN = rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_REST}"
 @dataclass(frozen=True, slots=True)
 class Split:
     """A pre-tokenizer: ``patterns`` split a text one after the other. ``whole_words``: a piece that is a token is not
-    merged from smaller ones. ``nfc``: texts are brought to the normal form C first. ``bos``: a text starts with the
+    merged from smaller ones. ``nfc``: texts get the normal form C first. ``bos``: a text starts with the
     token for that, unless the file says otherwise."""
 
     patterns: tuple[str, ...]

@@ -176,7 +176,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, metadata: Metadata, tokens: Seque
 
 
 def _surround(backend: tokenizers.Tokenizer, metadata: Metadata, tokens: Sequence[str]) -> None:
-    """Puts the tokens for a text's begin and end around it, as the file says or as is usual for its kind."""
+    """Puts the tokens for a text's start and end around it, as the file says or as is usual for its kind."""
     from tokenizers import processors
 
     usual = metadata.text(_MODEL) == "llama" or getattr(SPLITS.get(metadata.text(_PRE) or ""), "bos", False)

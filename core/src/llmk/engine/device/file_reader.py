@@ -194,7 +194,7 @@ def map_file(chunks: Iterable[Chunk], storage: Tensor) -> tuple[Tensor, Mapped] 
 
 
 def _address_in_file(chunk: Chunk, storage: Tensor) -> tuple[CheckpointFile, int] | None:
-    """The file, and the byte of it, that the beginning of ``storage`` would lie at if the file were in memory as the
+    """The file, and the byte of it, at which ``storage`` would start if the file were in memory as the
     chunk is; ``None`` where that can't be, as it is cast or decoded, or its rows are parts of the file's."""
     if (
         chunk.decode is not None
@@ -208,9 +208,9 @@ def _address_in_file(chunk: Chunk, storage: Tensor) -> tuple[CheckpointFile, int
 def _make_present(chunk: Chunk, mapped: Mapped) -> None:
     """Has the system read a chunk's pages of a mapping, where it can be asked to; else their first use does."""
     end = chunk.start - mapped.start + chunk.num_bytes
-    begin = (chunk.start - mapped.start) // mmap.PAGESIZE * mmap.PAGESIZE
+    first = (chunk.start - mapped.start) // mmap.PAGESIZE * mmap.PAGESIZE
     try:
-        mapped.pages.madvise(_POPULATE_READ, begin, end - begin)
+        mapped.pages.madvise(_POPULATE_READ, first, end - first)
     except OSError as error:
         if error.errno != errno.EINVAL:  # which is what a kernel before Linux 5.14 answers
             raise _unreadable(chunk, error) from error

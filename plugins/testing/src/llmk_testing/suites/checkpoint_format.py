@@ -1,4 +1,4 @@
-"""The suite of formats of checkpoints: what they claim of files that are none of theirs, and how they refuse files that
+"""The suite of formats of checkpoints: what they claim of files of other formats, and how they refuse files that
 only start like one."""
 
 from __future__ import annotations

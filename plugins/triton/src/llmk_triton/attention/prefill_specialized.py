@@ -130,7 +130,7 @@ def _load(
 ):  # fmt: skip
     """The loading warp: queries, keys and values of this program's work items; of keys, the last tile first.
 
-    A part is what one copy brings: 64 columns of a block, or of half of an item's queries.
+    A part is what one copy loads: 64 columns of a block, or of half of an item's queries.
     """
     query_full, query_empty, key_full, key_empty, value_full, value_empty = barriers
     BLOCKS: gl.constexpr = TILE // BLOCK_SIZE
@@ -246,10 +246,10 @@ def _compute(
     for turn in range(_count_turns(limit)):
         index = _find_turn(turn)
         item, kv_head = items + index // KV_HEADS * 4, index % KV_HEADS
-        first_row, left, begin = gl.load(item), gl.load(item + 1), gl.load(item + 2)
-        _low, first, tiles = _find_tiles(begin, left, QUERIES, TILE, WINDOW)
+        first_row, left, origin = gl.load(item), gl.load(item + 1), gl.load(item + 2)
+        _low, first, tiles = _find_tiles(origin, left, QUERIES, TILE, WINDOW)
         last = first + tiles - 1
-        position = begin + HALF * (QUERIES // 2) + row // GROUP
+        position = origin + HALF * (QUERIES // 2) + row // GROUP
         acc = gl.zeros([_HALF, SIZE], gl.float32, layout)
         peak = gl.full([_HALF], float("-inf"), gl.float32, gl.SliceLayout(1, logits_layout))
         total = gl.zeros([_HALF], gl.float32, gl.SliceLayout(1, logits_layout))
@@ -258,10 +258,10 @@ def _compute(
             peak = gl.load(sinks + kv_head * GROUP + row % GROUP).to(gl.float32) * _LOG2E
             total += 1.0
         # From ``clear`` to ``again``, counted from the last tile, every row sees every key.
-        clear = last + 1 - (begin + 1) // TILE
+        clear = last + 1 - (origin + 1) // TILE
         again = tiles
         if WINDOW > 0:
-            again = last + 1 - gl.maximum(begin + QUERIES - WINDOW + TILE - 1, 0) // TILE
+            again = last + 1 - gl.maximum(origin + QUERIES - WINDOW + TILE - 1, 0) // TILE
 
         place, stage = turn % QUERY_STAGES, num_tiles % STAGES
         q = query_tiles.index(2 * place + HALF)

@@ -120,7 +120,7 @@ def list_work_kernel(
         )
         longer = _count_longer(tiles, number, length, context, QUERIES, KEYS)
         as_long = _count_longer(tiles - 1, number, length, context, QUERIES, KEYS) - longer
-        # Of one request, items with as many keys follow one another, ahead of those with more.
+        # Of one request, items with as many keys are neighbors, ahead of those with more.
         ahead = number[None, :] - longer - as_long
         earlier = tl.where(request[None, :] < owner[:, None], as_long, 0)
         place += tl.sum(longer + tl.where(request[None, :] == owner[:, None], tile[:, None] - ahead, earlier), 1)

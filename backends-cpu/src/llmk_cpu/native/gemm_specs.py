@@ -1,4 +1,4 @@
-"""Specs of the native products, and what they support. Imports no torch."""
+"""Specs of the native GEMMs, and what they support. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MULTIPLE = 32
 def linear_kernels() -> list[KernelSpec]:
     """Products with plain weights in the layout of checkpoints, and with integer weights."""
     return [
-        _kernel("linear", "linear:linear", "plain", DTYPES, summary="products that read the checkpoint's layout"),
+        _kernel("linear", "linear:linear", "plain", DTYPES, summary="GEMMs that read the checkpoint's layout"),
         _kernel(
             "linear_int8",
             "quantized:linear_int8",
@@ -27,7 +27,7 @@ def linear_kernels() -> list[KernelSpec]:
             _NARROW,
             prepare=f"{_PREPARED}int8_channel",
             layout="reference_int8_channel",
-            summary="products of int8 weights and activations as 16-bit integers",
+            summary="GEMMs of int8 weights and activations as 16-bit integers",
         ),
         _kernel(
             "linear_int4",
@@ -36,7 +36,7 @@ def linear_kernels() -> list[KernelSpec]:
             _NARROW,
             prepare="llmk_cpu.native.quantized:prepare_int4",
             layout="cpu_int4_group",
-            summary="products of int4 weights and activations as 16-bit integers",
+            summary="GEMMs of int4 weights and activations as 16-bit integers",
         ),
         *(_converted(weight_format) for weight_format in ("fp8_tensor", "fp8_channel", "fp8_block")),
     ]
@@ -88,7 +88,7 @@ def _converted(weight_format: str) -> KernelSpec:
         DTYPES,
         prepare=f"{_PREPARED}{weight_format}",
         layout=f"reference_{weight_format}",
-        summary="products of weights that are converted in every call",
+        summary="GEMMs of weights that are converted in every call",
     )
 
 

@@ -1,0 +1,1 @@
+"""What plugins provide to the engine: executors and scheduling policies."""
