@@ -28,9 +28,10 @@ The signatures of llmk.api changed. Plugins of other people depend on them, so:
 def render(folder: Path = API) -> str:
     """The snapshot of all modules in ``folder``, as text."""
     lines: list[str] = []
-    for file in sorted(folder.glob("*.py")):
+    for file in sorted(folder.rglob("*.py")):
         tree = ast.parse(file.read_text())
-        lines.append("llmk.api" if file.stem == "__init__" else f"llmk.api.{file.stem}")
+        parts = file.relative_to(folder).with_suffix("").parts
+        lines.append(".".join(("llmk", "api", *(part for part in parts if part != "__init__"))))
         lines += [f"    {line}" for line in _members(tree.body)]
     return "\n".join(lines) + "\n"
 

@@ -35,7 +35,11 @@ CONTRACTS = {
             f"llmk.api.engine.executors:{name}"
             for name in ("Step", "StepRequest", "StepSampling", "StepWork", "LayerGroup")
         ),
-        *("llmk.api.engine.executors:PendingTokens", "llmk.api.executors:StepTokens", "llmk.api.cache:CacheSpec"),
+        *(
+            "llmk.api.engine.executors:PendingTokens",
+            "llmk.api.engine.executors:StepTokens",
+            "llmk.api.cache:CacheSpec",
+        ),
     ),
     "llmk_attention_backends": (
         *("llmk.api.attention:AttentionBackend", "llmk.api.attention:CacheLayout"),
