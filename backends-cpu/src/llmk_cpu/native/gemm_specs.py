@@ -17,7 +17,7 @@ _MULTIPLE = 32
 
 
 def linear_kernels() -> list[KernelSpec]:
-    """Products with plain weights in the layout of checkpoints, and with integer weights."""
+    """GEMMs with plain weights in the layout of checkpoints, and with integer weights."""
     return [
         _kernel("linear", "linear:linear", "plain", DTYPES, summary="GEMMs that read the checkpoint's layout"),
         _kernel(
