@@ -67,7 +67,6 @@ def resolve(
     """Chooses kernels for every site of the model and of the engine, unless an ``executor`` computes them all.
 
     ``platform_facts`` are of the platform ``platform_id``, or of the only one of their name.
-
     Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for.
     ``quantization`` are the methods of the weight formats in ``facts`` (:mod:`llmk.planning.formats`). ``excluded``
     maps ids that can't be loaded to the reason. Raises SelectionError if no kernel supports a site, a pin can't be
