@@ -326,7 +326,7 @@ def test_executor_arrives(environment: Environment, checkpoint: Path) -> None:
     sites = [one for one in plan["choices"] if one["kind"] in ("attention", "linear")]
     assert sites
     assert {(one["pieces"][0]["id"], one["pieces"][0]["why"]) for one in sites} == {("good.executor", "by hand")}
-    flags = ("--on", "good/g1", "--select.executor.use", "good.executor", "--engine.deterministic")
+    flags = ("--on", "good/g1", "--select.executor.use", "good.executor", "--model.load-format", "dummy")
     refused = environment.llmk("explain", str(checkpoint), *flags, cwd=checkpoint)
     assert refused.returncode != 0
-    assert "an executor that does not know deterministic" in refused.stderr
+    assert "an executor that does not know dummy_weights" in refused.stderr
