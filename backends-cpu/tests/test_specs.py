@@ -103,11 +103,6 @@ def test_leaves_memory_to_others_wherever_it_runs() -> None:
     assert advised(replace(HERE, name="other")) == {}, "what an accelerator's memory is used for is not its business"
 
 
-def test_no_process_stands_by_where_memory_is_the_models() -> None:
-    assert advised(HERE)["engine.standby"].value is False
-    assert "180 MB" in advised(HERE)["engine.standby"].why
-
-
 @pytest.mark.hook("llmk_check_config")
 def test_refuses_more_threads_than_cores() -> None:
     usable = cores(Host()).logical

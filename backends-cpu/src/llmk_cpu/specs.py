@@ -30,8 +30,7 @@ _SMALLEST_THREADED = 1 << 25
 _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own GEMM is faster, measured with 1 to 512 rows."""
 
-_PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (4,)),), dtypes=("bfloat16", "float32"))
-"""AVX-512. With AVX2, native GEMMs are faster for any number of rows, measured on Zen 3."""
+_PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (3,)),), dtypes=("bfloat16", "float32"))
 
 
 @hookimpl
@@ -132,19 +131,14 @@ def llmk_ops() -> list[KernelSpec]:
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
-    """Half of the free memory for the cache; short steps if several tenants are served; no standby process; and, if the
-    plan is for this machine, one thread per core.
+    """Half of the free memory for the cache; short steps if several tenants are served; and, if the plan is for this
+    machine, one thread per core.
     """
     if platform.name != "cpu":
         return []
     shared = "the machine's memory serves other programs too, and what is free now may not be later"
     linear = "on a CPU, a step's time grows with every token, so one tenant's prompt would slow down another's answer"
-    standby = "a process that only waits to replace the engine would take 180 MB of the memory that the model is in"
-    defaults = [
-        Default("cache.memory_share", 0.5, shared),
-        Default("scheduler.max_slowdown", 1.5, linear),
-        Default("engine.standby", False, standby),
-    ]
+    defaults = [Default("cache.memory_share", 0.5, shared), Default("scheduler.max_slowdown", 1.5, linear)]
     host = Host()
     if platform == probe(host).facts:
         defaults.append(_advise_threads(host, model))

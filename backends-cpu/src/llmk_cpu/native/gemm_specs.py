@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmk.api import FIRST_FIELDS, KernelSpec, LinearQuery, MoEQuery, Needs, Tier, Verdict, no
-from llmk_cpu.native.specs import DTYPES, supports_library
+from llmk_cpu.native.specs import DTYPES, OPT_IN, supports_library
 
 _NARROW = ("bfloat16", "float16")
 """Dtypes that lose more than rounding activations to 16-bit integers does."""
@@ -76,6 +76,7 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
         supports=supports,
         knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"},
         deterministic=True,
+        opt_in=OPT_IN,
         summary="reads the weights of chosen experts only",
     )
 
@@ -113,5 +114,6 @@ def _kernel(
         supports=supports,
         layout=layout,
         deterministic=True,
+        opt_in=OPT_IN,
         **fields,
     )

@@ -81,6 +81,9 @@ def supports_write(query: OpQuery) -> Verdict:
     return verdict
 
 
+OPT_IN = "whole models were not yet served by native kernels on all kinds of processors"
+"""Why none is chosen unless it is named or measured."""
+
 _SUPPORTS = {"rope": supports_rope, "rope_interleaved": supports_rope, "qk_norm_rope_write_kv": supports_write}
 
 
@@ -124,5 +127,6 @@ def _kernel(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
         tier=Tier.NATIVE,
         needs=_NEEDS,
         deterministic=True,
+        opt_in=OPT_IN,
         **fields,
     )
