@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from llmk.api import PluginError, RequestError
 from llmk.config.settings import load
-from llmk.serve.http import auth, errors
+from llmk.serve.http import auth, error_handlers, errors
 from llmk.serve.http.allowed_hosts import AllowedHosts
 from llmk.serve.integrity import check_integrity
 from llmk.serve.service import Service
@@ -250,7 +250,8 @@ def test_a_guard_that_was_replaced_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     async def everybody(*args: Any) -> None:
         """What a plugin may put in the place of a check."""
 
-    for owner, name in ((auth.ApiKeys, "__call__"), (auth, "_digest"), (auth, "ApiKeys"), (errors.Refused, "__init__")):
+    checks = ((auth.ApiKeys, "__call__"), (auth, "_digest"), (auth, "ApiKeys"), (error_handlers.Refused, "__init__"))
+    for owner, name in checks:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, everybody)
             with pytest.raises(PluginError, match=rf"{name}.*test_door\.py"):

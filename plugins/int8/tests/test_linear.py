@@ -14,7 +14,8 @@ from llmk_cpu.probe import KNOWN
 from llmk_int8.specs import llmk_linear_kernels
 
 KERNELS = {spec.id: spec for spec in llmk_linear_kernels()}
-AVX2, AVX512 = KNOWN[0], KNOWN[1]
+BY_LABEL = {facts.label: facts for facts in KNOWN}
+AVX2, AVX512 = BY_LABEL["cpu/x86_64-avx2"], BY_LABEL["cpu/x86_64-avx512"]
 TOLERANCE = {"bfloat16": 6e-3, "float32": 1e-6}
 """Relative error: in bfloat16 of the inputs' scales and of two roundings of the result."""
 

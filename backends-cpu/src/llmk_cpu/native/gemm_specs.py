@@ -60,6 +60,12 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
             for name in ("hidden_size", "intermediate_size"):
                 if (size := getattr(query, name)) % _MULTIPLE:
                     verdict &= no(name, wanted=size, found=f"multiples of {_MULTIPLE}")
+        if (
+            query.num_experts % query.num_groups
+            or query.top_k > query.num_experts // query.num_groups * query.top_groups
+        ):
+            groups = f"{query.top_groups} of {query.num_groups} groups of {query.num_experts} experts"
+            verdict &= no("num_groups", wanted=f"{query.top_k} experts from {groups}", found="equal, large groups only")
         if query.activation not in _ACTIVATIONS:
             verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
         return verdict
