@@ -11,6 +11,7 @@ _NARROW = ("bfloat16", "float16")
 """Dtypes that lose more than rounding activations to 16-bit integers does."""
 
 _PREPARED = "llmk.reference.quantized_weight:prepare_"
+_SCORINGS = ("softmax", "sigmoid")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _MULTIPLE = 32
 """Inputs of int4 weights: whole groups, which are whole blocks of the kernel."""
@@ -60,12 +61,13 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
             for name in ("hidden_size", "intermediate_size"):
                 if (size := getattr(query, name)) % _MULTIPLE:
                     verdict &= no(name, wanted=size, found=f"multiples of {_MULTIPLE}")
-        if (
-            query.num_experts % query.num_groups
-            or query.top_k > query.num_experts // query.num_groups * query.top_groups
-        ):
+        if query.scoring not in _SCORINGS:
+            verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
+        size, left_over = divmod(query.num_experts, query.num_groups)
+        smallest = 2 if query.group_scoring == "top2_sum" and query.num_groups > 1 else 1
+        if left_over or size < smallest or query.top_k > min(query.top_groups, query.num_groups) * size:
             groups = f"{query.top_groups} of {query.num_groups} groups of {query.num_experts} experts"
-            verdict &= no("num_groups", wanted=f"{query.top_k} experts from {groups}", found="equal, large groups only")
+            verdict &= no("num_groups", wanted=f"{query.top_k} experts from {groups}", found="equal groups that fit")
         if query.activation not in _ACTIVATIONS:
             verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
         return verdict
