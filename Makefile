@@ -90,6 +90,7 @@ carry: wheels ## Put llmk's wheels, and what it needs on a machine with a GPU an
 	$(BIN)/python -m pip download -qq --no-deps --only-binary :all: --python-version 3.12 --implementation cp \
 		--platform manylinux_2_28_x86_64 --platform manylinux_2_26_x86_64 --platform manylinux2014_x86_64 \
 		-d .carry -r tools/gpu_requirements.txt
+	rm -f .carry/llmk*.whl
 	cp dist/*.whl .carry/
 
 clean: ## Remove caches and build outputs.
