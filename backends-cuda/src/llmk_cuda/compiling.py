@@ -40,6 +40,19 @@ def read_compiler() -> None:
     Thread(target=triton_key, daemon=True).start()
 
 
+def report_compilations() -> None:
+    """From now on, logs each kernel that is compiled at its launch, for which running requests wait."""
+    from triton import knobs
+
+    knobs.compilation.listener = _report
+
+
+def _report(*, src: Any, times: Any, cache_hit: bool, **_: object) -> None:
+    """Follows Triton's ``CompilationListener``; ``times.total`` is in microseconds."""
+    if not cache_hit:
+        logger.warning("kernel %s was not compiled ahead: requests waited %.1f s for it", src.name, times.total / 1e6)
+
+
 class TritonCompiling:
     """Follows ``llmk.api.Compiling``. Only launches of the thread that enters :meth:`ahead` are collected."""
 
@@ -61,6 +74,7 @@ class TritonCompiling:
         finally:
             active_mode.reset(token)
             mode.finish()
+            report_compilations()
 
 
 class _Ahead:

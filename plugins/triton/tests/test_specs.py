@@ -33,9 +33,8 @@ def reasons(spec: KernelSpec, query: Any) -> list[str]:
 def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
     tma = spec.id.endswith("_tma")
-    specialized = spec.id == "triton.attention_specialized"
     assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
-    assert bool(spec.opt_in) == (tma or specialized)
+    assert bool(spec.opt_in) == tma
     if spec.kind == "op":
         assert spec.id == f"triton.{spec.op}" + ("_tma" if tma else "")
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"

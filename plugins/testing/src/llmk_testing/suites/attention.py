@@ -66,16 +66,16 @@ def _paged(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery], *
 
 def _agrees(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
     """Prefill, chunked prefill and decode, alone and mixed in one step, with lengths around the edges of blocks and
-    tiles."""
-    size = asked.query.block_size
+    tiles, and longer than the window."""
+    size, longest = asked.query.block_size, max(_LONG, (asked.query.sliding_window or 0) + 43)
     steps: list[Work] = [
         history(1, size + 1, 129, max(1, size - 1), size),
         [(2, 129, 130), (5, 0, 127), (0, 1, 2), (1, size + 1, size + 8)],
         [(5, 127, 256), (3, max(1, size - 1), max(1, size - 1) + 1), (4, size, size + 1), (0, 2, 3)],
-        [(5, 256, _LONG), (0, 3, 4), (2, 130, 131), (1, size + 8, size + 9)],
-        [(5, _LONG, _LONG + 1)],
+        [(5, 256, longest), (0, 3, 4), (2, 130, 131), (1, size + 8, size + 9)],
+        [(5, longest, longest + 1)],
     ]
-    paged = _paged(candidate, asked, requests=6, longest=_LONG + 43)
+    paged = _paged(candidate, asked, requests=6, longest=longest + 43)
     with poisoned():
         outs = [paged.play(work) for work in steps]
     return agreeing([paged.check(out, work, "attention") for out, work in zip(outs, steps, strict=True)])

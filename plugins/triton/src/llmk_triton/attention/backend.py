@@ -14,6 +14,7 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk_triton.attention.decode import decode_kernel
 from llmk_triton.attention.decode_schedule import Rule, Schedule
+from llmk_triton.attention.padding import zero_padding
 from llmk_triton.attention.prefill import prefill_kernel
 from llmk_triton.attention.prefill_schedule import PrefillSchedule, schedule_prefill
 from llmk_triton.attention.work_list import WorkList, list_work
@@ -193,14 +194,15 @@ class TritonAttention:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. In a step with only decode requests,
         it can also do the Q/K norms, RoPE and K/V write for the ``new`` tokens."""
         query = rows(query)
-        # In a captured step, rows of padding pass through what may index by them, such as routers.
-        padded = meta.prefills is not None and (query.shape[0] != meta.step.num_tokens or not meta.step.host_seq_lens)
-        out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         tensors = (out, query, cache, query if sinks is None else sinks)
         if meta.decoding is not None and meta.schedule is not None:
             self._decode(tensors, meta, meta.decoding.tile, meta.schedule, scales, new)
         if meta.prefills is not None:
             self._prefill(tensors, meta, meta.prefills, scales)
+            # In a captured step, rows of padding pass through what may index by them, such as routers.
+            if query.shape[0] != meta.step.num_tokens or not meta.step.host_seq_lens:
+                zero_padding(out, meta.step.query_start)
         return out
 
     def _decode(

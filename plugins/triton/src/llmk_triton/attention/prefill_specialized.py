@@ -204,8 +204,8 @@ def _load(
 
 @gluon.jit
 def _softmax(
-    logits, peak, total, position, start, masked, SCALE: gl.constexpr, SOFTCAP: gl.constexpr, WINDOW: gl.constexpr,
-    TILE: gl.constexpr, layout: gl.constexpr,
+    logits, peak, total, position, start, MASKED: gl.constexpr, SCALE: gl.constexpr, SOFTCAP: gl.constexpr,
+    WINDOW: gl.constexpr, TILE: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """One step of the online softmax, in units of ``log2(e)``: the weights of a tile, and the factor for what has been
     summed so far."""
@@ -213,18 +213,47 @@ def _softmax(
     if SOFTCAP > 0:
         # tanh(y) is 2 * sigmoid(2 * y) - 1.
         logits = SOFTCAP * (2.0 / (1.0 + gl.exp2(-2.0 * SCALE / SOFTCAP * _LOG2E * logits)) - 1.0)
-    if masked:
+    if MASKED:
         token = start + gl.arange(0, TILE, gl.SliceLayout(0, layout))
         seen = token[None, :] <= position[:, None]
         if WINDOW > 0:
             seen = seen & (token[None, :] > position[:, None] - WINDOW)
         logits = gl.where(seen, logits, float("-inf"))
     new_peak = gl.maximum(peak, gl.max(logits, 1) * scale)
-    # For rows that have seen no key so far.
-    anchor = gl.where(new_peak == float("-inf"), 0.0, new_peak)
+    anchor = new_peak
+    if MASKED:  # for rows that have seen no key so far
+        anchor = gl.where(new_peak == float("-inf"), 0.0, new_peak)
     weights = gl.exp2(logits * scale - anchor[:, None])
     shrink = gl.exp2(peak - anchor)
     return weights, shrink, new_peak, total * shrink + gl.sum(weights, 1)
+
+
+@gluon.jit
+def _advance(
+    q, key_tiles, value_tiles, barriers, number, acc, weights, peak, total, position, start,
+    MASKED: gl.constexpr, SCALE: gl.constexpr, SOFTCAP: gl.constexpr, WINDOW: gl.constexpr, TILE: gl.constexpr,
+    STAGES: gl.constexpr, logits_layout: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """Starts the logits of tile ``number``, adds the values of the one before while they are computed, and then takes
+    the softmax of these logits. Whether there is a mask is constant: with a branch, the GEMMs would wait for each
+    other."""
+    _query_full, _query_empty, key_full, key_empty, value_full, value_empty = barriers
+    before, stage = (number - 1) % STAGES, number % STAGES
+    none = gl.zeros([_HALF, TILE], gl.float32, logits_layout)
+    mbarrier.wait(key_full.index(stage), number // STAGES & 1)
+    logits = warpgroup_mma(q, key_tiles.index(stage).permute((1, 0)), none, use_acc=False, is_async=True)
+    mbarrier.wait(value_full.index(before), (number - 1) // STAGES & 1)
+    acc = warpgroup_mma(weights, value_tiles.index(before), acc, is_async=True)
+    logits = warpgroup_mma_wait(1, deps=[logits])
+    mbarrier.arrive(key_empty.index(stage), count=1)
+    new_weights, shrink, peak, total = _softmax(
+        logits, peak, total, position, start, MASKED, SCALE, SOFTCAP, WINDOW, TILE, logits_layout
+    )
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(value_empty.index(before), count=1)
+    acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, layout))[:, None]
+    weights = gl.convert_layout(new_weights.to(q.dtype), gl.DotOperandLayout(0, layout, 2))
+    return acc, weights, peak, total
 
 
 @gluon.jit
@@ -258,10 +287,11 @@ def _compute(
             peak = gl.load(sinks + kv_head * GROUP + row % GROUP).to(gl.float32) * _LOG2E
             total += 1.0
         # From ``clear`` to ``again``, counted from the last tile, every row sees every key.
-        clear = last + 1 - (origin + 1) // TILE
+        clear = gl.minimum(gl.maximum(last + 1 - (origin + 1) // TILE, 1), tiles)
         again = tiles
         if WINDOW > 0:
             again = last + 1 - gl.maximum(origin + QUERIES - WINDOW + TILE - 1, 0) // TILE
+            again = gl.minimum(gl.maximum(again, clear), tiles)
 
         place, stage = turn % QUERY_STAGES, num_tiles % STAGES
         q = query_tiles.index(2 * place + HALF)
@@ -270,36 +300,33 @@ def _compute(
         logits = warpgroup_mma(q, key_tiles.index(stage).permute((1, 0)), none, use_acc=False, is_async=True)
         logits = warpgroup_mma_wait(0, deps=[logits])
         mbarrier.arrive(key_empty.index(stage), count=1)
-        weights, shrink, peak, total = _softmax(
+        weights, _shrink, peak, total = _softmax(
             logits, peak, total, position, last * TILE, True, SCALE, SOFTCAP, WINDOW, TILE, logits_layout
         )
         weights = gl.convert_layout(weights.to(q.dtype), operand)
-        for number in range(1, tiles):
-            before, before_phase = num_tiles % STAGES, num_tiles // STAGES & 1
-            num_tiles += 1
-            stage, phase = num_tiles % STAGES, num_tiles // STAGES & 1
-            mbarrier.wait(key_full.index(stage), phase)
-            logits = warpgroup_mma(q, key_tiles.index(stage).permute((1, 0)), none, use_acc=False, is_async=True)
-            mbarrier.wait(value_full.index(before), before_phase)
-            acc = warpgroup_mma(weights, value_tiles.index(before), acc, is_async=True)
-            logits = warpgroup_mma_wait(1, deps=[logits])
-            mbarrier.arrive(key_empty.index(stage), count=1)
-            masked = (number < clear) | (number >= again)
-            new_weights, shrink, peak, total = _softmax(
-                logits, peak, total, position, (last - number) * TILE, masked, SCALE, SOFTCAP, WINDOW, TILE,
-                logits_layout,
+        for number in range(1, clear):
+            acc, weights, peak, total = _advance(
+                q, key_tiles, value_tiles, barriers, num_tiles + number, acc, weights, peak, total, position,
+                (last - number) * TILE, True, SCALE, SOFTCAP, WINDOW, TILE, STAGES, logits_layout, layout,
             )  # fmt: skip
-            acc = warpgroup_mma_wait(0, deps=[acc])
-            mbarrier.arrive(value_empty.index(before), count=1)
-            acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, layout))[:, None]
-            weights = gl.convert_layout(new_weights.to(q.dtype), operand)
+        for number in range(clear, again):
+            acc, weights, peak, total = _advance(
+                q, key_tiles, value_tiles, barriers, num_tiles + number, acc, weights, peak, total, position,
+                (last - number) * TILE, False, SCALE, SOFTCAP, WINDOW, TILE, STAGES, logits_layout, layout,
+            )  # fmt: skip
+        if WINDOW > 0:
+            for number in range(again, tiles):
+                acc, weights, peak, total = _advance(
+                    q, key_tiles, value_tiles, barriers, num_tiles + number, acc, weights, peak, total, position,
+                    (last - number) * TILE, True, SCALE, SOFTCAP, WINDOW, TILE, STAGES, logits_layout, layout,
+                )  # fmt: skip
+        num_tiles += tiles
         mbarrier.arrive(query_empty.index(place), count=1)
-        stage = num_tiles % STAGES
-        mbarrier.wait(value_full.index(stage), num_tiles // STAGES & 1)
+        stage = (num_tiles - 1) % STAGES
+        mbarrier.wait(value_full.index(stage), (num_tiles - 1) // STAGES & 1)
         acc = warpgroup_mma(weights, value_tiles.index(stage), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(value_empty.index(stage), count=1)
-        num_tiles += 1
 
         total = gl.convert_layout(total, gl.SliceLayout(1, layout))
         acc = acc / gl.where(total == 0.0, 1.0, total)[:, None]
