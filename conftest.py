@@ -6,13 +6,19 @@ import os
 import random
 import subprocess
 import sys
+from collections import defaultdict
 from functools import cache
 from hashlib import blake2b
+from operator import itemgetter
 
 import pytest
 
 SHARE = 0.05
 """Of the cases of slow tests, so many are run unless all are asked for."""
+LISTED = 15
+"""Files that are listed with their time at the end."""
+SECONDS: defaultdict[str, float] = defaultdict(float)
+"""By file, what its tests took."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,7 +88,17 @@ def _draw_the_same_numbers() -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Names what failed at once, as a run that hangs or is stopped never comes to its summary."""
+    SECONDS[report.nodeid.partition("::")[0]] += report.duration
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         sys.stderr.write(f"\n{report.nodeid}: {report.when} failed\n")
         if report.longrepr is not None:
             sys.stderr.write(str(report.longrepr)[-2000:] + "\n")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lists the files that took the most time, for whoever keeps the run short."""
+    total = sum(SECONDS.values())
+    if total > 60:
+        terminalreporter.section(f"{total:.0f} s of tests, most of them in")
+        for file, seconds in sorted(SECONDS.items(), key=itemgetter(1), reverse=True)[:LISTED]:
+            terminalreporter.line(f"{seconds:6.0f} s  {file}")
