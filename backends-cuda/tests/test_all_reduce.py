@@ -1,5 +1,5 @@
-"""All-reduces through memory that ranks share. The ranks are processes, which Triton's interpreter runs the kernels for,
-on memory of the host that a compiled library in place of the driver shares; with several GPUs,
+"""All-reduces through memory that ranks share. The ranks are processes, for which Triton's interpreter runs the kernels
+on memory of the host; a compiled library in place of the driver shares it. With several GPUs,
 ``benchmarks/all_reduce.py`` checks them there."""
 
 from __future__ import annotations

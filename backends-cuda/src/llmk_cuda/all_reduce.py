@@ -91,15 +91,24 @@ class PeerAllReduce:
         addresses: of each rank's memory, which :class:`Layout` describes, zeros at first.
         most: up to which size each kernel is used.
         device: of this process.
+        pdl: whether the device starts kernels before the one before has ended.
     """
 
     def __init__(
-        self, rank: int, addresses: Sequence[int], most: Most, device: torch.device, tiles: Tiles = TILES
+        self,
+        rank: int,
+        addresses: Sequence[int],
+        most: Most,
+        device: torch.device,
+        tiles: Tiles = TILES,
+        *,
+        pdl: bool = False,
     ) -> None:
         layout = Layout(len(addresses), most, tiles)
         self._rank, self._size, self._most, self._tiles = rank, len(addresses), most, tiles
         self._words = layout.one_shot_words, layout.two_shot_words
         self._areas = tuple(addresses), tuple(address + layout.two_shot_at for address in addresses)
+        self._options: dict[str, Any] = {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
         programs = layout.one_shot_words // tiles.one_shot, tiles.programs
         self._counts = [torch.zeros(count, dtype=torch.int32, device=device) for count in programs]
 
@@ -124,14 +133,15 @@ class PeerAllReduce:
     def _one_shot(self, x: Tensor, words: int) -> None:
         tiles = self._tiles
         given = (x, self._areas[0], self._counts[0], words // 4, self._rank, self._size, self._words[0])
-        one_shot_kernel[(triton.cdiv(words, tiles.one_shot),)](*given, tiles.one_shot, num_warps=tiles.one_shot_warps)
+        grid = (triton.cdiv(words, tiles.one_shot),)
+        one_shot_kernel[grid](*given, tiles.one_shot, num_warps=tiles.one_shot_warps, **self._options)
 
     def _two_shot(self, x: Tensor, words: int) -> None:
         tiles = self._tiles
         count = triton.cdiv(words, self._size * tiles.two_shot)
         given = (x, self._areas[1], self._counts[1], words // 4, count, self._rank, self._size, self._words[1])
         grid = (min(count, tiles.programs),)
-        two_shot_kernel[grid](*given, tiles.programs, tiles.two_shot, num_warps=tiles.two_shot_warps)
+        two_shot_kernel[grid](*given, tiles.programs, tiles.two_shot, num_warps=tiles.two_shot_warps, **self._options)
 
 
 def offer(group: Any, device: torch.device, most: Most | None = None, tiles: Tiles = TILES) -> PeerAllReduce | Verdict:
@@ -148,7 +158,8 @@ def offer(group: Any, device: torch.device, most: Most | None = None, tiles: Til
         addresses = _on_all(partial(memory.map, handles, rank), group)[rank]
     except RuntimeError as error:
         return no("peer_memory", found=error)
-    return PeerAllReduce(rank, addresses, most, device, tiles)
+    pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return PeerAllReduce(rank, addresses, most, device, tiles, pdl=pdl)
 
 
 def _up(words: int, unit: int) -> int:

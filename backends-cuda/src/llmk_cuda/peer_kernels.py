@@ -7,6 +7,9 @@ before it waits. The device starts programs in order, so those that are waited f
 What arrives is known by the number of the call, which each program counts for itself in its rank's memory: a recorded
 launch that is replayed goes on counting. All ranks add in the same order, in float32, and round once, so that all have
 the same bits, whatever the size of the message.
+
+With ``PDL`` (programmatic dependent launch), a kernel starts while the one before it ends, and the one after it while
+this one waits for its peers: a GEMM then reads its weights ahead. Nothing is read before the kernel before has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["quads"])
 def one_shot_kernel(
-    x, areas, counts, quads, RANK: tl.constexpr, WORLD: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr
+    x,
+    areas,
+    counts,
+    quads,
+    RANK: tl.constexpr,
+    WORLD: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Sums ``x``, of ``4 * quads`` words, in place: a program ``BLOCK`` of them. Every rank sends its message to all.
 
@@ -28,6 +39,7 @@ def one_shot_kernel(
     A rank that sends its next but one message has received all of the next. Those who sent it had read the one before,
     whose place it takes.
     """
+    start(PDL)
     program = tl.program_id(0)
     call = next_call(counts, program)
     column = program * BLOCK + tl.arange(0, BLOCK)
@@ -42,7 +54,10 @@ def one_shot_kernel(
     mailbox = memory(areas[RANK], tl.uint64) + place
     for rank in tl.static_range(WORLD):
         low, high = halves(x, own if rank == RANK else received(mailbox + rank * WORDS, there, call))
-        low_sum, high_sum = (low, high) if rank == 0 else (low_sum + low, high_sum + high)  # noqa: F821
+        if rank == 0:
+            low_sum, high_sum = low, high
+        else:
+            low_sum, high_sum = low_sum + low, high_sum + high
     tl.store(words, rounded(x, low_sum, high_sum), there)
     tl.debug_barrier()
     tl.store(counts + program, call)
@@ -60,6 +75,7 @@ def two_shot_kernel(
     WORDS: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Sums ``x``, of ``4 * quads`` words, in place: each rank sums a part of ``tiles`` times ``BLOCK`` words, which the
     others send to it, and sends the sum to them.
@@ -71,6 +87,7 @@ def two_shot_kernel(
     A rank that has received all sums of a call knows that the others have read its words; and one that has received
     words of the next call, that they have read its sums. So neither overwrites what is still to be read.
     """
+    start(PDL)
     program, programs = tl.program_id(0), tl.num_programs(0)
     call = next_call(counts, program)
     words = x.to(tl.pointer_type(tl.uint32), bitcast=True)
@@ -97,7 +114,10 @@ def two_shot_kernel(
                 low, high = halves(x, tl.load(own, there, other=0))
             else:
                 low, high = halves(x, tl.load(found, there, other=0, cache_modifier=".cg"))
-            low_sum, high_sum = (low, high) if rank == 0 else (low_sum + low, high_sum + high)  # noqa: F821
+            if rank == 0:
+                low_sum, high_sum = low, high
+            else:
+                low_sum, high_sum = low_sum + low, high_sum + high
         total = rounded(x, low_sum, high_sum)
         for distance in tl.static_range(1, WORLD):
             peer = memory(areas[(RANK + distance) % WORLD], tl.uint32) + WORDS + RANK * part
@@ -110,6 +130,14 @@ def two_shot_kernel(
             there = at < quads * 4
             tl.store(words + at, tl.load(mailbox + WORDS + at, there, other=0, cache_modifier=".cg"), there)
     tl.store(counts + program, call)
+
+
+@triton.jit
+def start(PDL: tl.constexpr):
+    """Lets the next kernel start once all programs of this one have, and waits until the one before has ended."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
