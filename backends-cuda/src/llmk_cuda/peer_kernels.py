@@ -6,7 +6,7 @@ before it waits. The device starts programs in order, so those that are waited f
 
 What arrives is known by the number of the call, which each program counts for itself in its rank's memory: a recorded
 launch that is replayed goes on counting. All ranks add in the same order, in float32, and round once, so that all have
-the same bits, whatever the size of the message.
+the same bits, for messages of all sizes.
 
 With ``PDL`` (programmatic dependent launch), a kernel starts while the one before it ends, and the one after it while
 this one waits for its peers: a GEMM then reads its weights ahead. Nothing is read before the kernel before has ended.
@@ -33,8 +33,8 @@ def one_shot_kernel(
     """Sums ``x``, of ``4 * quads`` words, in place: a program ``BLOCK`` of them. Every rank sends its message to all.
 
     ``areas`` are the addresses of the ranks' areas, ``[2, WORLD, WORDS]`` 64-bit numbers: for even and odd calls, and
-    by sender, words with the number of the call in their upper half. So a word tells by itself that it has arrived, as
-    in NCCL's protocol LL: it takes one way over the link and no fence, for twice the bytes.
+    by sender, words with the number of the call in their upper half. So a word itself says that it has arrived, as in
+    NCCL's protocol LL: it takes one way over the link and no fence, for twice the bytes.
 
     A rank that sends its next but one message has received all of the next. Those who sent it had read the one before,
     whose place it takes.
@@ -164,7 +164,7 @@ def received(mailbox, there, call):
 
 @triton.jit
 def exchange(areas, flag, call, RANK: tl.constexpr, WORLD: tl.constexpr):
-    """Tells this program's peers that what it wrote to them is there, and waits until theirs is."""
+    """Says to this program's peers that what it wrote to them is there, and waits until theirs is."""
     tl.debug_barrier()
     for distance in tl.static_range(1, WORLD):
         peer = memory(areas[(RANK + distance) % WORLD], tl.uint32) + flag + RANK

@@ -109,7 +109,7 @@ def test_the_library_sums_where_the_platform_says_why_it_does_not(tmp_path: Path
     on_all(run, 2, tmp_path)
 
 
-def test_sums_in_order_have_the_same_bits_by_whatever_sums(tmp_path: Path) -> None:
+def test_sums_in_order_have_the_same_bits_by_library_and_platform(tmp_path: Path) -> None:
     """Of three ranks, as rounding each sum of two differs from rounding once."""
 
     def run(parallel: Distributed) -> None:
