@@ -149,7 +149,7 @@ def offer(group: Any, device: torch.device, most: Most | None = None, tiles: Til
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     most = most or next((most for ranks, most in MEASURED.items() if ranks >= size), None)
     if most is None:
-        return no("ranks", wanted=f"at most {max(MEASURED)}", found=size)
+        return no("peer_memory", wanted=f"at most {max(MEASURED)} ranks", found=size)
     try:
         memory = PeerMemory()
         places = _on_all(memory.place, group)
