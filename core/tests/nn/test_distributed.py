@@ -109,6 +109,14 @@ def test_the_library_sums_where_the_platform_says_why_it_does_not(tmp_path: Path
     on_all(run, 2, tmp_path)
 
 
+def test_what_is_gathered_is_side_by_side(tmp_path: Path) -> None:
+    def run(parallel: Distributed) -> None:
+        each = [values(rank, 12, torch.float32).view(4, 3).T for rank in range(3)]
+        assert torch.equal(parallel.all_gather(each[parallel.tensor_rank]), torch.cat(each, dim=1))
+
+    on_all(run, 3, tmp_path)
+
+
 def test_sums_in_order_have_the_same_bits_by_library_and_platform(tmp_path: Path) -> None:
     """Of three ranks, as rounding each sum of two differs from rounding once."""
 

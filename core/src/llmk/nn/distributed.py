@@ -65,14 +65,14 @@ class Distributed(Parallel):
             return self.own(x)
         if self.in_order and self.tensor_size > 2:  # of two, the order does not matter
             wide = torch.promote_types(x.dtype, torch.float32)  # as the platform's own, so that sizes don't matter
-            return reduce(torch.add, (part.to(wide) for part in self._all_gather(x))).to(x.dtype)
+            return reduce(torch.add, self._all_gather(x).to(wide).unbind()).to(x.dtype)
         self.num_calls += 1
         total = x.contiguous()
         dist.all_reduce(total, group=self._group)
         return total
 
     def all_gather(self, x: Tensor) -> Tensor:
-        return torch.cat(self._all_gather(x), dim=-1)
+        return torch.cat(self._all_gather(x).unbind(), dim=-1)
 
     def send(self, tensor: Tensor, stage: int) -> None:
         dist.send(tensor, self._rank(stage))
@@ -82,11 +82,12 @@ class Distributed(Parallel):
         assert pending is not None
         return pending
 
-    def _all_gather(self, x: Tensor) -> list[Tensor]:
+    def _all_gather(self, x: Tensor) -> Tensor:
+        """``[ranks, ...]``."""
         self.num_calls += 1
-        parts = [x.new_empty(x.shape) for _ in range(self.tensor_size)]
-        dist.all_gather(parts, x.contiguous(), group=self._group)
-        return parts
+        parts = x.new_empty(self.tensor_size * x.numel())
+        dist.all_gather_into_tensor(parts, x.reshape(-1), group=self._group)
+        return parts.view(self.tensor_size, *x.shape)
 
     def _rank(self, stage: int) -> int:
         return stage * self.tensor_size + self.tensor_rank
