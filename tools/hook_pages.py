@@ -27,7 +27,8 @@ CONTRACTS = {
     "llmk_platforms": (
         *(f"llmk.api.platform:{name}" for name in ("Platform", "PlatformFacts")),
         *("llmk.api.platform:Host", "llmk.api.platform:Probe"),
-        *(f"llmk.api.platform:{name}" for name in ("Device", "Memory", "Graphs", "Compiling", "Collectives")),
+        *(f"llmk.api.platform:{name}" for name in ("Device", "Memory", "Graphs", "Compiling")),
+        *(f"llmk.api.platform:{name}" for name in ("Collectives", "AllReduce")),
     ),
     "llmk_executors": (
         *(f"llmk.api.engine.executors:{name}" for name in ("ModelExecutor", "ExecutorContext", "ExecutorQuery")),

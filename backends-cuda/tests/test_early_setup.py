@@ -13,7 +13,7 @@ import pytest
 from llmk.config import load
 from llmk.planning.boot import boot
 from llmk.planning.packed_boot import early_setup
-from llmk_cuda.early_setup import LIBRARY
+from llmk_cuda.driver import LIBRARY
 
 SOURCE = Path(__file__).with_name("cuda_fixture.c")
 CODE = "import sys, llmk_cuda.early_setup as e; e.early_setup(int(sys.argv[1])); assert 'torch' not in sys.modules"

@@ -43,6 +43,13 @@ def test_a_platform_with_early_setup(good: PlatformSpec, bench: Bench) -> None:
     assert result.outcome == "passed", result
 
 
+@pytest.mark.slow
+def test_a_platform_with_an_all_reduce_of_its_own(good: PlatformSpec, bench: Bench) -> None:
+    spec = replace(good, implementation="defects.platform:GatheringPlatform")
+    (result,) = [Result.of(case) for case in cases("platform", spec, bench) if case.name == "two ranks are joined"]
+    assert result.outcome == "passed", result
+
+
 def test_facets_that_the_processor_lacks(good: PlatformSpec, bench: Bench) -> None:
     """Graphs that run again, and memory that is counted."""
     counted = with_facet(bench, "graphs", Rerun(), features=bench.facts.features | GRAPHS)

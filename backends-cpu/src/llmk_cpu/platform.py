@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
 
-from llmk.api import Compiling, Graphs, Host, PlatformFacts
+from llmk.api import AllReduce, Compiling, Graphs, Host, PlatformFacts, Verdict, no
 from llmk_cpu.machine import cores, memory_free, memory_limit
 from llmk_cpu.native import library
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class CPUDevice:
@@ -60,6 +64,10 @@ class GlooCollectives:
 
     backend = "gloo"
     recordable = False
+
+    def all_reduce(self, group: ProcessGroup, device: torch.device) -> AllReduce | Verdict:
+        """None."""
+        return no("not_offered", found="gloo alone")
 
 
 class CPUPlatform:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 
+from llmk_cuda.driver import call, load_driver
 from llmk_cuda.visible import number_by_bus
-
-LIBRARY = "libcuda.so.1"
 
 
 def early_setup(index: int) -> None:
@@ -20,13 +19,8 @@ def early_setup(index: int) -> None:
     number_by_bus()
     # As torch does when it initialises CUDA itself. Newer drivers default to it.
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
-    driver = ctypes.CDLL(LIBRARY)
+    driver = load_driver()
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    _call(driver, "cuInit", 0)
-    _call(driver, "cuDeviceGet", ctypes.byref(device), index)
-    _call(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-
-
-def _call(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
-    if code := getattr(driver, name)(*arguments):
-        raise RuntimeError(f"{name}: CUDA's error {code}")
+    call(driver, "cuInit", 0)
+    call(driver, "cuDeviceGet", ctypes.byref(device), index)
+    call(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from llmk.api import Collectives, Compiling, Device, Graphs, Memory, PlatformFacts
+from llmk.api import AllReduce, Collectives, Compiling, Device, Graphs, Memory, PlatformFacts, Verdict, no
 from llmk_cuda.compiling import TritonCompiling, read_compiler
 from llmk_cuda.graphs import CUDAGraphs
 from llmk_cuda.visible import number_by_bus
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class CUDADevice:
@@ -63,10 +67,21 @@ class CUDAMemory:
 
 
 class NCCLCollectives:
-    """Collectives through NCCL."""
+    """Collectives through NCCL, but for sums that kernels of our own do faster, where kernels are compiled."""
 
     backend = "nccl"
     recordable = True
+
+    def __init__(self, compiles: bool) -> None:
+        self._compiles = compiles
+
+    def all_reduce(self, group: ProcessGroup, device: torch.device) -> AllReduce | Verdict:
+        """Through memory that GPUs read and write of each other, by Triton's kernels."""
+        if not self._compiles:
+            return no("package_missing", wanted="triton")
+        from llmk_cuda.all_reduce import offer
+
+        return offer(group, device)
 
 
 class CUDAPlatform:
@@ -79,4 +94,4 @@ class CUDAPlatform:
         self.memory: Memory = CUDAMemory()
         self.graphs: Graphs | None = CUDAGraphs()
         self.compiling: Compiling | None = TritonCompiling() if compiles else None
-        self.collectives: Collectives | None = NCCLCollectives()
+        self.collectives: Collectives | None = NCCLCollectives(compiles)

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from llmk.api import Collectives, Compiling, Device, Graphs, Host, Memory, PlatformFacts
+from llmk.api import AllReduce, Collectives, Compiling, Device, Graphs, Host, Memory, PlatformFacts, Verdict, no
 from llmk_rocm.graphs import HIPGraphs
 from llmk_rocm.visible import device_index
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class ROCmDevice:
@@ -63,6 +67,10 @@ class RCCLCollectives:
 
     backend = "nccl"
     recordable = True
+
+    def all_reduce(self, group: ProcessGroup, device: torch.device) -> AllReduce | Verdict:
+        """None."""
+        return no("not_offered", found="RCCL alone")
 
 
 class ROCmPlatform:

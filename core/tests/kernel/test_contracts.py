@@ -43,7 +43,7 @@ FACETS = {
     "graphs": makes("", capture="run"),
     "compiling": makes("", ahead=""),
 }
-COLLECTIVES = SimpleNamespace(backend="gloo", recordable=False)
+COLLECTIVES = SimpleNamespace(backend="gloo", recordable=False, all_reduce=takes("group, device"))
 ROUTING = "activation='silu', scoring='', selection_bias=0, scaling=1, num_groups=1, top_groups=1, group_scoring=''"
 
 
@@ -284,6 +284,7 @@ def test_facets_that_may_be_absent(load: Callable[..., Any], name: str) -> None:
         ({"graphs": SimpleNamespace(capture=takes(""))}, "graphs.capture() instead of graphs.capture(run)"),
         ({"compiling": SimpleNamespace(ahead=None)}, "compiling.ahead = None, which can't be called"),
         ({"collectives": SimpleNamespace(backend="gloo")}, "no collectives.recordable"),
+        ({"collectives": SimpleNamespace(backend="gloo", recordable=True)}, "no collectives.all_reduce(group, device)"),
         ({"memory": None}, "memory = None"),
     ],
 )

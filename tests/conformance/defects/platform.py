@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe
 from llmk_cpu.platform import CPUPlatform
@@ -92,6 +94,50 @@ class Wandering:
         """Runs nothing."""
         kept: list[Any] = []
         return lambda: kept.append(run()) or kept[-1]
+
+
+class Gathering:
+    """An all-reduce of the platform's own: the good one."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def takes(self, num_bytes: int, dtype: torch.dtype) -> bool:
+        """Whole 16 bytes."""
+        return num_bytes % 16 == 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Gathers, and sums in float32."""
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(parts, x, group=self._group)
+        return torch.stack([part.float() for part in parts]).sum(0).to(x.dtype)
+
+
+class Cutting(Gathering):
+    """Sums whole blocks, and leaves the rest as it is."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Of 256 elements."""
+        whole = x.numel() // 256 * 256
+        return torch.cat((super().__call__(x[:whole]), x[whole:]))
+
+
+class GatheringPlatform(CPUPlatform):
+    """A platform that has it."""
+
+    own = Gathering
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        super().__init__(facts)
+        self.collectives: Any = SimpleNamespace(
+            backend="gloo", recordable=False, all_reduce=lambda group, device: self.own(group)
+        )
+
+
+class CuttingPlatform(GatheringPlatform):
+    """A platform that has the other."""
+
+    own = Cutting
 
 
 def probe_facts() -> PlatformFacts:
@@ -215,6 +261,12 @@ DEFECTS = (
         "there are graphs that the facts don't name",
         "facets are complete",
         lambda spec, bench: (spec, with_facet(bench, "graphs", Rerun())),
+    ),
+    Defect(
+        "all_reduce_cuts",
+        "its own all-reduce sums whole blocks only",
+        "two ranks are joined",
+        lambda spec, bench: (replace(spec, implementation="defects.platform:CuttingPlatform"), bench),
     ),
     Defect(
         "half_a_facet",

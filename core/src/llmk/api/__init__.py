@@ -84,6 +84,7 @@ from llmk.api.parsers import (
 )
 from llmk.api.plan import Alternative, Choice, Piece, Plan, QuantizationChoice, Rejection, Shadow, SiteVariant
 from llmk.api.platform import (
+    AllReduce,
     Collectives,
     Compiling,
     Device,
@@ -146,6 +147,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "FIRST_FIELDS",
     "OK",
+    "AllReduce",
     "Alternative",
     "AnswerDelta",
     "AnswerHead",

@@ -19,6 +19,8 @@ from llmk.api.verdict import Verdict
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,27 @@ class Compiling(Protocol):
         ...
 
 
+class AllReduce(Protocol):
+    """A sum of a tensor over the ranks of a process group, of the platform's own. All ranks call it on tensors of equal
+    shape and dtype, in the same order.
+
+    Ranks are added in order, in float32 or the wider dtype of the tensor, and rounded once: so all ranks have the same
+    bits, and they don't depend on the tensor's size. ``str()`` of one is what a log calls it.
+    """
+
+    @abstractmethod
+    def takes(self, num_bytes: int, dtype: torch.dtype) -> bool:
+        """Whether it is to sum tensors of that size and dtype: where not, ``torch.distributed`` does. All ranks say the
+        same."""
+        ...
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns the sum of ``x``, of any shape; it may be computed in place. Where collectives are recordable, graphs
+        can capture it, be replayed any number of times, and take turns."""
+        ...
+
+
 class Collectives(Protocol):
     """The collectives facet."""
 
@@ -134,6 +157,12 @@ class Collectives(Protocol):
     @abstractmethod
     def recordable(self) -> bool:
         """Whether the platform's graphs can capture steps that use collectives."""
+        ...
+
+    @abstractmethod
+    def all_reduce(self, group: ProcessGroup, device: torch.device) -> AllReduce | Verdict:
+        """An all-reduce of the platform's own for tensors on ``device``, or why there is none. All ranks of ``group``
+        call it at the start, on devices that are set up; either all of them get one, or none does."""
         ...
 
 

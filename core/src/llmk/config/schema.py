@@ -79,6 +79,11 @@ class ParallelSection(Section):
 
     tensor: Annotated[int, Field(ge=1)] = Field(default=1, description="Tensor-parallel size.")
     pipeline: Annotated[int, Field(ge=1)] = Field(default=1, description="Pipeline-parallel size: number of stages.")
+    all_reduce: Literal["auto", "library"] = Field(
+        default="auto",
+        description="What sums over tensor-parallel ranks: 'auto', the platform's own all-reduce where it is faster; "
+        "'library', torch.distributed's backend alone.",
+    )
 
 
 class SelectSection(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from llmk.api import AllReduce, Verdict
 from llmk.nn.parallel import Parallel, PendingReceive
 
 
@@ -19,10 +21,11 @@ class Distributed(Parallel):
     next.
 
     ``in_order``: all-reduce sums in the order of the ranks, for bit-identical results. A backend's own order may depend
-    on the tensor's size.
+    on the tensor's size. ``own`` is the platform's all-reduce, if there is one.
     """
 
     in_order: bool = False
+    own: AllReduce | None = field(default=None, init=False)
     _group: Any = field(init=False)
 
     def join(self, backend: str, store: str, device: torch.device) -> None:
@@ -44,19 +47,32 @@ class Distributed(Parallel):
         stages = [range(start, start + self.tensor_size) for start in range(0, size, self.tensor_size)]
         self._group = [dist.new_group(list(ranks)) for ranks in stages][self.stage]
 
+    def use_own(self, offer: Callable[[Any, torch.device], AllReduce | Verdict], device: torch.device) -> str:
+        """Has all-reduces done by what ``offer`` returns, for the tensors that it takes; all ranks of a stage call it.
+        Returns what does them, for the log."""
+        found = offer(self._group, device)
+        if isinstance(found, Verdict):
+            return f"by torch.distributed ({'; '.join(map(str, found.reasons))})"
+        self.own = found
+        return str(found)
+
     def barrier(self) -> None:
         dist.barrier()
 
     def all_reduce(self, x: Tensor) -> Tensor:
+        if self.own is not None and self.own.takes(x.numel() * x.element_size(), x.dtype):
+            self.num_calls += 1
+            return self.own(x)
         if self.in_order and self.tensor_size > 2:  # of two, the order does not matter
-            return reduce(torch.add, self._all_gather(x))
+            wide = torch.promote_types(x.dtype, torch.float32)  # as the platform's own, so that sizes don't matter
+            return reduce(torch.add, self._all_gather(x).to(wide).unbind()).to(x.dtype)
         self.num_calls += 1
         total = x.contiguous()
         dist.all_reduce(total, group=self._group)
         return total
 
     def all_gather(self, x: Tensor) -> Tensor:
-        return torch.cat(self._all_gather(x), dim=-1)
+        return torch.cat(self._all_gather(x).unbind(), dim=-1)
 
     def send(self, tensor: Tensor, stage: int) -> None:
         dist.send(tensor, self._rank(stage))
@@ -66,11 +82,12 @@ class Distributed(Parallel):
         assert pending is not None
         return pending
 
-    def _all_gather(self, x: Tensor) -> list[Tensor]:
+    def _all_gather(self, x: Tensor) -> Tensor:
+        """``[ranks, ...]``."""
         self.num_calls += 1
-        parts = [x.new_empty(x.shape) for _ in range(self.tensor_size)]
-        dist.all_gather(parts, x.contiguous(), group=self._group)
-        return parts
+        parts = x.new_empty(self.tensor_size * x.numel())
+        dist.all_gather_into_tensor(parts, x.reshape(-1), group=self._group)
+        return parts.view(self.tensor_size, *x.shape)
 
     def _rank(self, stage: int) -> int:
         return stage * self.tensor_size + self.tensor_rank

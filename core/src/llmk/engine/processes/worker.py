@@ -163,9 +163,11 @@ def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
             hint="set parallel.tensor and parallel.pipeline to 1",
         )
     stage, tensor_rank = divmod(rank, plan.tensor)
-    in_order = boot.settings.config.engine.deterministic
-    parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline, in_order=in_order)
-    parallel.join(platform.collectives.backend, store, platform.device.torch_device(rank))
+    config, device = boot.settings.config, platform.device.torch_device(rank)
+    parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline, in_order=config.engine.deterministic)
+    parallel.join(platform.collectives.backend, store, device)
+    if plan.tensor > 1 and config.parallel.all_reduce == "auto":
+        logger.info("all-reduce: %s", parallel.use_own(platform.collectives.all_reduce, device))
     return parallel
 
 

@@ -68,7 +68,7 @@ torch.ones(2, device=device.torch_device(0)).sum().item()
 _JOINED = """
 import sys, torch
 import torch.distributed as dist
-from llmk.api import Host
+from llmk.api import Host, Verdict
 from llmk.kernel.loader import load_object
 facts, rank = load_object(sys.argv[1])(Host()).facts, int(sys.argv[4])
 platform = load_object(sys.argv[2])(facts)
@@ -95,6 +95,44 @@ def recorded():  # frees the graph at return: a process group must outlive the g
 
 if platform.collectives.recordable:
     recorded()
+
+DTYPES, COUNTS = (torch.bfloat16, torch.float16, torch.float32), (1, 7, 8, 1000, 4096, 5000, 65544, 1 << 20)
+
+def filled(x, number):  # returns the sum, which both ranks know: in float32, rounded once
+    each = [torch.Generator().manual_seed(2 * number + one) for one in range(2)]
+    each = [torch.randn(x.shape, generator=one).to(x.dtype) for one in each]
+    x.copy_(each[rank])
+    return (each[0].float() + each[1].float()).to(x.dtype)
+
+def check(total, expected, how):
+    assert total.dtype == expected.dtype and total.shape == expected.shape, f"{how}: {total.shape}, {total.dtype}"
+    off = int((total.cpu() != expected).sum())
+    assert not off, f"the platform's own all-reduce of {expected.numel()} {expected.dtype}, {how}: {off} are wrong"
+
+def compared(own):
+    taken = []
+    for dtype in DTYPES:
+        for count in COUNTS:
+            x = torch.empty(count, dtype=dtype, device=device)
+            takes = torch.tensor([float(own.takes(x.numel() * x.element_size(), dtype))], device=device)
+            dist.all_reduce(takes)
+            assert takes.item() in (0.0, 2.0), f"one rank takes {count} {dtype}, the other doesn't"
+            taken += [x] if takes.item() else []
+    for round in range(3):
+        for number, x in enumerate(taken):
+            expected = filled(x, number + round)
+            check(own(x.clone()), expected, f"round {round}")
+    if platform.collectives.recordable:
+        replays = [platform.graphs.capture(lambda x=x: own(x.clone())) for x in taken]
+        for number in [*range(len(taken)), *range(0, len(taken), 2), *range(len(taken))[::-1]]:
+            expected = filled(taken[number], number + 50)
+            check(replays[number](), expected, "replayed")
+
+own = platform.collectives.all_reduce(dist.group.WORLD, device)
+if isinstance(own, Verdict):
+    assert own.reasons, "there is no all-reduce of the platform's own, and no reason"
+else:
+    compared(own)
 dist.destroy_process_group()
 """
 

@@ -1,0 +1,130 @@
+"""Ranks that are processes, over gloo: what sums over them, and in which order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from llmk.api import AllReduce, Verdict, no
+from llmk.nn.distributed import Distributed
+
+CPU = torch.device("cpu")
+PATIENCE = 60.0
+
+
+class Gathering:
+    """Follows ``llmk.api.AllReduce``, for bfloat16 of up to 64 bytes."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.calls = 0
+
+    def __str__(self) -> str:
+        return "gathered"
+
+    def takes(self, num_bytes: int, dtype: torch.dtype) -> bool:
+        return num_bytes <= 64 and dtype == torch.bfloat16
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(parts, x, group=self._group)
+        return in_order(parts)
+
+
+def in_order(parts: list[Tensor]) -> Tensor:
+    """The sum in float32, rounded once."""
+    total = parts[0].float()
+    for part in parts[1:]:
+        total += part.float()
+    return total.to(parts[0].dtype)
+
+
+def offer(group: Any, device: torch.device) -> AllReduce | Verdict:
+    assert device == CPU
+    return Gathering(group)
+
+
+def refuse(group: Any, device: torch.device) -> AllReduce | Verdict:
+    return no("peer_memory", found="no link")
+
+
+def on_all(run: Callable[[Distributed], None], ranks: int, folder: Path, *, in_order: bool = False) -> None:
+    """Runs ``run`` on joined ranks."""
+
+    def one(rank: int) -> None:
+        torch.set_num_threads(1)
+        try:
+            parallel = Distributed(rank, ranks, in_order=in_order)
+            parallel.join("gloo", str(folder / "store"), CPU)
+            run(parallel)
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+            raise
+
+    processes = [multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    try:
+        for rank, process in enumerate(processes):
+            process.join(PATIENCE)
+            assert process.exitcode == 0, f"rank {rank} ended with {process.exitcode}"
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def values(rank: int, count: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """A rank's addend."""
+    return torch.randn(count, generator=torch.Generator().manual_seed(rank)).to(dtype)
+
+
+def test_the_platform_sums_what_it_takes(tmp_path: Path) -> None:
+    def run(parallel: Distributed) -> None:
+        assert parallel.use_own(offer, CPU) == "gathered"
+        own: Any = parallel.own
+        for count, dtype, calls in ((32, torch.bfloat16, 1), (33, torch.bfloat16, 1), (8, torch.float32, 1)):
+            each = [values(rank, count, dtype) for rank in range(2)]
+            assert torch.equal(parallel.all_reduce(each[parallel.tensor_rank].clone()), in_order(each))
+            assert own.calls == calls
+        assert parallel.num_calls == 3
+
+    on_all(run, 2, tmp_path)
+
+
+def test_the_library_sums_where_the_platform_says_why_it_does_not(tmp_path: Path) -> None:
+    def run(parallel: Distributed) -> None:
+        assert parallel.use_own(refuse, CPU) == "by torch.distributed (peer memory: no link)"
+        assert parallel.own is None
+        assert torch.equal(parallel.all_reduce(torch.ones(4)), torch.full((4,), 2.0))
+
+    on_all(run, 2, tmp_path)
+
+
+def test_what_is_gathered_is_side_by_side(tmp_path: Path) -> None:
+    def run(parallel: Distributed) -> None:
+        each = [values(rank, 12, torch.float32).view(4, 3).T for rank in range(3)]
+        assert torch.equal(parallel.all_gather(each[parallel.tensor_rank]), torch.cat(each, dim=1))
+
+    on_all(run, 3, tmp_path)
+
+
+def test_sums_in_order_have_the_same_bits_by_library_and_platform(tmp_path: Path) -> None:
+    """Of three ranks, as rounding each sum of two differs from rounding once."""
+
+    def run(parallel: Distributed) -> None:
+        x = values(parallel.tensor_rank, 32)
+        by_library = parallel.all_reduce(x.clone())
+        parallel.use_own(offer, CPU)
+        assert torch.equal(parallel.all_reduce(x.clone()), by_library)
+        assert parallel.num_calls == 2
+
+    on_all(run, 3, tmp_path, in_order=True)
