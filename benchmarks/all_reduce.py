@@ -138,12 +138,13 @@ def check(
                 if not same(found, expected):
                     problems.append(f"{dtype} {size}: {difference(found, expected)}")
                 into = torch.empty_like(source)
-                graphs.append((capture(partial(copy_and_run, run, source, into)), into, expected, dtype, size))
+                recorded = capture(partial(copy_and_run, run, source, into))
+                graphs.append((recorded, source, into, expected, dtype, size))  # which reads and writes both
         generator = torch.Generator().manual_seed(1)
         for number in torch.randint(len(graphs), (400,), generator=generator).tolist():
             graphs[number][0].replay()
         torch.cuda.synchronize()
-        for graph, into, expected, dtype, size in graphs:
+        for graph, _, into, expected, dtype, size in graphs:
             graph.replay()
             torch.cuda.synchronize()
             if not same(into, expected):

@@ -12,7 +12,19 @@ from paged_device import BehindDevice, make_core
 
 from llmk.api import EngineDead
 from llmk.engine.core import EngineCore
-from llmk.engine.processes.engine_loop import Add, Close, Command, Failed, Ping, Pong, Ready, Reply, Stepped, run_engine
+from llmk.engine.processes.engine_loop import (
+    QUIET,
+    Add,
+    Close,
+    Command,
+    Failed,
+    Ping,
+    Pong,
+    Ready,
+    Reply,
+    Stepped,
+    run_engine,
+)
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.request import EngineRequest
 from llmk.engine.wire.sampling_params import SamplingParams
@@ -90,7 +102,32 @@ def test_an_engine_that_has_nothing_to_do_prepares_until_nothing_is_left() -> No
             yield Close()
 
     assert run_engine(lambda: (core, INFO), receive, lambda reply: None)
-    assert waits == [0.0, 0.0, 0.0, None]
+    assert waits == [QUIET, 0.0, 0.0, None]
+
+
+def test_nothing_is_prepared_between_requests_that_follow_one_another() -> None:
+    core = make_core()
+    core.can_prepare = True
+    prepared, waits = list[StepPlan](), list[float | None]()
+    submit = core.runner.submit
+
+    def watched(plan: StepPlan) -> Any:
+        if plan.record:
+            prepared.append(plan)
+        return submit(plan)
+
+    def receive(seconds: float | None) -> Iterator[Command]:
+        waits.append(seconds)
+        if seconds == QUIET:  # the client has its answer, and sends another request at once
+            if waits.count(QUIET) > 5:
+                yield Close()
+            params = SamplingParams(max_tokens=2)
+            yield Add([EngineRequest(id=str(len(waits)), prompt_token_ids=[1, 2], params=params)])
+
+    core.runner.submit = watched
+    assert run_engine(lambda: (core, INFO), receive, lambda reply: None)
+    assert not prepared
+    assert waits.count(QUIET) == 6
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory"), EngineDead("gone")])

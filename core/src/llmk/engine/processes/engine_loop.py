@@ -75,6 +75,9 @@ Reply = Ready | Failed | Stepped | Pong
 
 LEAST_SPARE = 1e-3
 """Seconds for which it is worth it to wait for requests before the next step is issued."""
+QUIET = 0.25
+"""Seconds without work after which later steps are prepared. A request that comes meanwhile would wait for that, and
+clients often send one when they have the answer to another."""
 
 
 class Receive(Protocol):
@@ -106,15 +109,18 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
     def announce(outputs: EngineOutputs) -> None:
         send(Stepped(outputs))
 
+    quiet = False
     while True:
-        for command in receive(_patience(core)):
+        commands = list(receive(_patience(core, quiet)))
+        for command in commands:
             if isinstance(command, Close):
                 return
             _obey(core, command, send)
+        quiet = not (commands or core.has_work)
         if core.has_work:
             if core.spare_seconds() < LEAST_SPARE:
                 send(Stepped(core.step(announce)))
-        elif core.can_prepare:
+        elif core.can_prepare and quiet:
             core.prepare()
 
 
@@ -133,8 +139,10 @@ def _obey(core: EngineCore, command: Add | Abort | Unpin | Ping, send: Callable[
             send(Pong(command.number, core.answers()))
 
 
-def _patience(core: EngineCore) -> float | None:
-    """How long to wait for a command; ``None``: until one comes."""
+def _patience(core: EngineCore, quiet: bool) -> float | None:
+    """How long to wait for a command; ``None``: until one comes. ``quiet``: there was no work for :data:`QUIET`."""
     if core.has_work:
         return core.spare_seconds()
-    return 0.0 if core.can_prepare else None
+    if core.can_prepare:
+        return 0.0 if quiet else QUIET
+    return None
