@@ -54,7 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--sweep", action="store_true", help="also time other tiles")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds after which a rank that waits is ended")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a rank that waits is ended")
     args = parser.parse_args()
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # a host has few multicast objects, and may be shared
     with TemporaryDirectory(prefix="llmk-") as folder:

@@ -20,12 +20,12 @@ from gpus import FP8
 from torch import Tensor
 
 from llmk_cuda import driver
-from llmk_cuda.all_reduce import MEASURED, Layout, Most, PeerAllReduce, Tiles, offer
+from llmk_cuda.all_reduce import MOST, Layout, Most, PeerAllReduce, Tiles, offer
 
 SOURCE = Path(__file__).with_name("peer_fixture.c")
 CPU = torch.device("cpu")
 TILES = Tiles(one_shot=64, two_shot=64, programs=3)
-MOST = Most(one_shot=1024, two_shot=8192)
+LIMITS = Most(one_shot=1024, two_shot=8192)
 SIZES = (16, 1024, 4096, 272, 8192, 1040, 16, 5008)
 """Bytes of one message after the other: of one program and several, in whole tiles and not, in parts that are empty."""
 PATIENCE = 60.0
@@ -99,7 +99,7 @@ def same(found: Tensor, wanted: Tensor) -> bool:
 )
 def test_sums_of_messages_of_all_sizes(on_all: Callable[..., None], ranks: int, dtype: torch.dtype) -> None:
     def run(rank: int) -> None:
-        own: Any = offer(dist.group.WORLD, CPU, MOST, TILES)
+        own: Any = offer(dist.group.WORLD, CPU, LIMITS, TILES)
         for number, size in enumerate(SIZES):
             assert own.takes(size, dtype)
             total = own(values(number, rank, size, dtype))
@@ -112,7 +112,7 @@ def test_numbers_of_calls_start_again(on_all: Callable[..., None]) -> None:
     """After 2^32 calls: what memory held before the first one is not taken for what has arrived."""
 
     def run(rank: int) -> None:
-        own: Any = offer(dist.group.WORLD, CPU, MOST, TILES)
+        own: Any = offer(dist.group.WORLD, CPU, LIMITS, TILES)
         for counts in own._counts:
             counts.fill_(-3)
         for number in range(4):
@@ -128,7 +128,7 @@ def test_tensors_that_are_not_aligned(on_all: Callable[..., None]) -> None:
     """They are copied: columns, and what starts within 16 bytes."""
 
     def run(rank: int) -> None:
-        own: Any = offer(dist.group.WORLD, CPU, MOST, TILES)
+        own: Any = offer(dist.group.WORLD, CPU, LIMITS, TILES)
         x = torch.arange(65.0)
         for part in (x[1:], x[:64].view(8, 8).T, x[:1].expand(4)):
             assert torch.equal(own(part), 2 * part)
@@ -147,14 +147,14 @@ def test_tensors_that_are_not_aligned(on_all: Callable[..., None]) -> None:
 )
 def test_all_ranks_know_why_there_is_none(on_all: Callable[..., None], environ: dict[str, str], why: str) -> None:
     def run(rank: int) -> None:
-        found: Any = offer(dist.group.WORLD, CPU, MOST, TILES)
+        found: Any = offer(dist.group.WORLD, CPU, LIMITS, TILES)
         assert why in "; ".join(map(str, found.reasons))
 
     on_all(2, run, **environ)
 
 
 def test_what_is_taken() -> None:
-    own = PeerAllReduce(0, [0, 0], MOST, CPU, TILES)
+    own = PeerAllReduce(0, [0, 0], LIMITS, CPU, TILES)
     sizes = (0, 8, 16, 1032, 8192, 8208)
     assert [size for size in sizes if own.takes(size, torch.bfloat16)] == [16, 8192]
     assert not own.takes(16, torch.float64)
@@ -164,7 +164,7 @@ def test_what_is_taken() -> None:
 @pytest.mark.parametrize("ranks", range(2, 9))
 def test_memory_of_a_rank(ranks: int) -> None:
     """Room for the largest messages, and less than a hundredth of a GPU."""
-    most = next(most for size, most in MEASURED.items() if size >= ranks)
+    most = next(most for size, most in MOST.items() if size >= ranks)
     layout = Layout(ranks, most, Tiles())
     assert layout.one_shot_words * 4 >= most.one_shot
     assert layout.two_shot_words * 4 >= most.two_shot

@@ -33,11 +33,11 @@ QUANTIZED = """
         quantize_groups(x)
 """
 SUMMED = """
-    from llmk_cuda.all_reduce import MEASURED, PeerAllReduce
+    from llmk_cuda.all_reduce import MOST, PeerAllReduce
 
     early = target != "cuda:80"
     for ranks in (2, 8):
-        most = MEASURED[ranks]
+        most = MOST[ranks]
         own = PeerAllReduce(1, [(rank + 1) << 40 for rank in range(ranks)], most, torch.device("cpu"), pdl=early)
         own(torch.empty(8, dtype=torch.bfloat16))
         own(torch.empty(most.two_shot // 2, dtype=torch.bfloat16))

@@ -30,12 +30,13 @@ class Most(NamedTuple):
     two_shot: int
 
 
-MEASURED = {
+MOST = {
     2: Most(1 << 20, 8 << 20),
     4: Most(256 << 10, 8 << 20),
     8: Most(128 << 10, 8 << 20),
 }
-"""By the number of ranks, or the next greater one: ``python benchmarks/all_reduce.py --ranks 2``, on H100s."""
+"""By the number of ranks, or the next greater one. ``python benchmarks/all_reduce.py --ranks 2`` measures them; these
+are estimates from the bytes that go over NVLink."""
 
 
 class Tiles(NamedTuple):
@@ -147,9 +148,9 @@ class PeerAllReduce:
 def offer(group: Any, device: torch.device, most: Most | None = None, tiles: Tiles = TILES) -> PeerAllReduce | Verdict:
     """What sums over the ranks of a process group, all of which call it; or why nothing does."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    most = most or next((most for ranks, most in MEASURED.items() if ranks >= size), None)
+    most = most or next((most for ranks, most in MOST.items() if ranks >= size), None)
     if most is None:
-        return no("peer_memory", wanted=f"at most {max(MEASURED)} ranks", found=size)
+        return no("peer_memory", wanted=f"at most {max(MOST)} ranks", found=size)
     try:
         memory = PeerMemory()
         places = _on_all(memory.place, group)

@@ -7,14 +7,19 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from llmk.api import AllReduce, Verdict, no
+from llmk.config import load
+from llmk.engine.processes.worker import join
 from llmk.nn.distributed import Distributed
+from llmk.planning.boot import boot
 
 CPU = torch.device("cpu")
 PATIENCE = 60.0
@@ -60,12 +65,21 @@ def refuse(group: Any, device: torch.device) -> AllReduce | Verdict:
 def on_all(run: Callable[[Distributed], None], ranks: int, folder: Path, *, in_order: bool = False) -> None:
     """Runs ``run`` on joined ranks."""
 
+    def joined(rank: int) -> None:
+        parallel = Distributed(rank, ranks, in_order=in_order)
+        parallel.join("gloo", str(folder / "store"), CPU)
+        run(parallel)
+
+    in_processes(joined, ranks)
+
+
+def in_processes(run: Callable[[int], None], ranks: int) -> None:
+    """Runs ``run(rank)`` for all ranks, each in a process."""
+
     def one(rank: int) -> None:
         torch.set_num_threads(1)
         try:
-            parallel = Distributed(rank, ranks, in_order=in_order)
-            parallel.join("gloo", str(folder / "store"), CPU)
-            run(parallel)
+            run(rank)
         except BaseException:
             traceback.print_exc(file=sys.__stderr__)
             raise
@@ -128,3 +142,18 @@ def test_sums_in_order_have_the_same_bits_by_library_and_platform(tmp_path: Path
         assert parallel.num_calls == 2
 
     on_all(run, 3, tmp_path, in_order=True)
+
+
+@pytest.mark.parametrize(("wanted", "used"), [("auto", True), ("library", False)])
+def test_a_worker_uses_it_unless_the_configuration_says_otherwise(wanted: str, used: bool, tmp_path: Path) -> None:
+    booted = boot(load({"parallel.tensor": 2, "parallel.all_reduce": wanted}, environ={}), on="cpu")
+    collectives = SimpleNamespace(backend="gloo", recordable=False, all_reduce=offer)
+    device = SimpleNamespace(torch_device=lambda index: CPU)
+    platform: Any = SimpleNamespace(collectives=collectives, device=device)
+
+    def run(rank: int) -> None:
+        parallel = join(booted, platform, rank, str(tmp_path / "store"))
+        assert (parallel.own is not None) == used
+        assert torch.equal(parallel.all_reduce(torch.ones(8, dtype=torch.bfloat16)), torch.full((8,), 2.0).bfloat16())
+
+    in_processes(run, 2)
