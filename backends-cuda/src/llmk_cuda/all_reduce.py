@@ -31,12 +31,12 @@ class Most(NamedTuple):
 
 
 MOST = {
-    2: Most(1 << 20, 8 << 20),
+    2: Most(2 << 20, 64 << 20),
     4: Most(256 << 10, 8 << 20),
     8: Most(128 << 10, 8 << 20),
 }
-"""By the number of ranks, or the next greater one. ``python benchmarks/all_reduce.py --ranks 2`` measures them; these
-are estimates from the bytes that go over NVLink."""
+"""By the number of ranks, or the next greater one. Two were measured on H100s (``python benchmarks/all_reduce.py --ranks
+2``); for more, these are estimates from the bytes that go over NVLink."""
 
 
 class Tiles(NamedTuple):
