@@ -96,6 +96,23 @@ assert launched == ["whole"] and len(compiled) == 1
 assert torch.empty is not None
 """
 
+LATE = """
+import logging
+
+@triton.jit
+def late(x):
+    tl.store(x, 2.0)
+
+logging.basicConfig()
+triton.knobs.compilation.listener = None
+with TritonCompiling().ahead():
+    whole[(1,)](x)
+for _ in range(2):
+    whole[(1,)](x)
+    late[(1,)](x)
+assert launched == ["whole", "late"] * 2, launched
+"""
+
 NOTED = """
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -191,3 +208,14 @@ def test_ahead(code: str, tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_kernel_that_was_not_compiled_ahead_is_reported_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SETUP.format(tests=str(ROOT / "plugins/triton/tests")) + KERNEL + LATE)
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was not compiled ahead") == 1, done.stderr
+    assert "kernel late was not compiled ahead: requests waited" in done.stderr

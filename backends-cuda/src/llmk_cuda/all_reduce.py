@@ -35,8 +35,8 @@ MOST = {
     4: Most(256 << 10, 8 << 20),
     8: Most(128 << 10, 8 << 20),
 }
-"""By the number of ranks, or the next greater one. Two were measured on H100s (``python benchmarks/all_reduce.py --ranks
-2``); for more, these are estimates from the bytes that go over NVLink."""
+"""By the number of ranks, or the next greater one. Two were measured on H100s, by ``python benchmarks/all_reduce.py
+--ranks 2``; for more, these are estimates from the bytes that go over NVLink."""
 
 
 class Tiles(NamedTuple):

@@ -41,10 +41,11 @@ def read_compiler() -> None:
 
 
 def report_compilations() -> None:
-    """From now on, logs each kernel that is compiled at its launch, for which running requests wait."""
+    """From now on, logs each kernel that is compiled at its launch, for which running requests wait. A listener that
+    was set before stays."""
     from triton import knobs
 
-    knobs.compilation.listener = _report
+    knobs.compilation.listener = knobs.compilation.listener or _report
 
 
 def _report(*, src: Any, times: Any, cache_hit: bool, **_: object) -> None:
