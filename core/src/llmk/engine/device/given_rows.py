@@ -29,11 +29,12 @@ class _Run:
 
 class GivenRows:
     """The embeddings of the requests in a batch, in ``dtype``. They are sent to ``device`` by the step that needs them,
-    and kept no longer. All stages have them, since no recorded step does."""
+    and kept no longer; ``needed``: whether this process embeds tokens at all."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, needed: bool) -> None:
         self._device = device
         self._dtype = dtype
+        self._needed = needed
         self._runs: dict[int, list[_Run]] = {}
         """Of slots that have any."""
 
@@ -42,7 +43,7 @@ class GivenRows:
         for slot in (*freed, *(request.slot for request in new)) if self._runs else ():
             self._runs.pop(slot, None)
         for request in new:
-            if request.embeddings:
+            if request.embeddings and self._needed:
                 self._runs[request.slot] = [_Run.of(run, self._dtype) for run in request.embeddings]
 
     def of(self, work: Sequence[Work]) -> GivenEmbeddings | None:

@@ -237,6 +237,8 @@ def why_not_recorded(plan: Plan, shapes: Sequence[StepShape], wanted: bool = Tru
     """Why steps of such shapes can't be recorded, in words; empty where nothing speaks against it."""
     if not wanted:
         return "engine.graphs"
+    if plan.pipeline > 1:
+        return "layers are spread over stages"
     choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
     found = dict(pair for shape in shapes for choice in choices for pair in obstacles(choice, *shape[:2]))
     for shadow in plan.shadows:

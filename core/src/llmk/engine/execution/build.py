@@ -191,17 +191,12 @@ def recordable(boot: Boot, platform: Platform) -> Recordings:
         against = f"{plan.platform.label} can't record how processes exchange tensors"
     if against:
         return Recordings(against=against)
-    if plan.pipeline > 1:
-        return Recordings(_with_variants(boot, first))  # how long others take to issue was not measured over stages
     if speculation_of(plan) is not None:
         first += _unless_refused(plan, "that verify drafts", verifying_shapes(most, config.speculation.num_drafts))
     later = _unless_refused(plan, "with prompts", mixed_shapes(most, most_tokens))
-    return Recordings(_with_variants(boot, first), _with_variants(boot, later))
-
-
-def _with_variants(boot: Boot, shapes: list[StepShape]) -> list[StepShape]:
     variants = [frozenset[str](), *([ADAPTERS] if boot.adapters else [])]
-    return [shape._replace(variant=one) for shape in shapes for one in variants]
+    first, later = ([shape._replace(variant=one) for shape in shapes for one in variants] for shapes in (first, later))
+    return Recordings(first, later)
 
 
 def _unless_refused(plan: Plan, which: str, shapes: list[StepShape]) -> list[StepShape]:
