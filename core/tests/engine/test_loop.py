@@ -105,7 +105,7 @@ def test_an_engine_that_has_nothing_to_do_prepares_until_nothing_is_left() -> No
     assert waits == [QUIET, 0.0, 0.0, None]
 
 
-def test_nothing_is_prepared_between_requests_that_follow_one_another() -> None:
+def test_nothing_is_prepared_between_requests_that_follow_each_other() -> None:
     core = make_core()
     core.can_prepare = True
     prepared, waits = list[StepPlan](), list[float | None]()
