@@ -81,7 +81,7 @@ def supports_write(query: OpQuery) -> Verdict:
     return verdict
 
 
-OPT_IN = "whole models were not yet served by native kernels on all kinds of processors"
+OPT_IN = ""
 """Why none is chosen unless it is named or measured."""
 
 _SUPPORTS = {"rope": supports_rope, "rope_interleaved": supports_rope, "qk_norm_rope_write_kv": supports_write}
