@@ -44,7 +44,9 @@ void copy_weight(const T* weight, int64_t stride, int64_t count, int64_t depth, 
 // sums[kTall, kWide] += rows [depth, kTall] x weight [depth, kWide]; rows of sums are kBlockOutputs apart.
 void add_products(const float* rows, const float* weight, int64_t depth, float* sums) {
     F total[kTall][kVectors];
+#pragma GCC unroll 12
     for (auto& row : total) {
+#pragma GCC unroll 12
         for (F& each : row) each = zero();
     }
     for (int64_t i = 0; i < depth; ++i, rows += kTall, weight += kWide) {
