@@ -22,21 +22,29 @@ inline void score(const float* query, int64_t size, const C* const* keys, int64_
     // With narrow vectors, every second one starts a cache line.
     constexpr int kLine = F::N < 16 ? 2 : 1;
     F sums[R][NV];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) sums[r][v] = zero();
     for (int64_t d = 0; d < size; ++d) {
         F key[NV];
+#pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) key[v] = load(keys[v] + d * key_stride);
+#pragma GCC unroll 8
         for (int v = 0; next && v < NV; v += kLine) {
             __builtin_prefetch(next[v] + d * key_stride);
             __builtin_prefetch(keys[v] + d * key_stride + ahead);
         }
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             F q = set1(query[r * size + d]);
+#pragma GCC unroll 8
             for (int v = 0; v < NV; ++v) sums[r][v] = fma(q, key[v], sums[r][v]);
         }
     }
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) store(scores + r * kChunk + v * F::N, sums[r][v]);
 }
 
@@ -45,21 +53,28 @@ template <int R, int NV, class C>
 inline void mix(const float* weights, const C* values, int64_t value_stride, int64_t keys, float* mixed, int64_t width,
                 int64_t n) {
     F sums[R][NV];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) sums[r][v] = load(mixed + r * width + v * F::N);
     for (int64_t k = 0; k < keys; ++k) {
         F value[NV];
         if (NV == 1 && n < F::N) {
             value[0] = load(values + k * value_stride, n);
         } else {
+#pragma GCC unroll 8
             for (int v = 0; v < NV; ++v) value[v] = load(values + k * value_stride + v * F::N);
         }
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             F weight = set1(weights[r * kChunk + k]);
+#pragma GCC unroll 8
             for (int v = 0; v < NV; ++v) sums[r][v] = fma(weight, value[v], sums[r][v]);
         }
     }
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) store(mixed + r * width + v * F::N, sums[r][v]);
 }
 

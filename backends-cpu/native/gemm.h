@@ -90,15 +90,19 @@ struct Rowwise : S {
                      const typename S::Row* rows, int64_t stride, float* out, int64_t out_stride) {
         constexpr int kStep = S::kStep;
         typename S::Sum sums[R][C];
+#pragma GCC unroll 8
         for (auto& row : sums) {
+#pragma GCC unroll 8
             for (auto& sum : row) sum = S::none();
         }
         const Element* w[R];
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r * gap) * weight.stride + begin;
         int64_t ahead = weight.stride, i = begin;  // the next tile
         rows += begin;
         for (; i + kStep <= end; i += kStep, rows += kStep) {
             S::template step<R, C>(sums, w, rows, stride);
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 __builtin_prefetch(w[r] + ahead);
                 w[r] += kStep;
@@ -107,13 +111,16 @@ struct Rowwise : S {
         if (i < end) {
             Element copy[R][kStep];
             memset(copy, 0, sizeof copy);
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 memcpy(copy[r], w[r], sizeof(Element) * (end - i));
                 w[r] = copy[r];
             }
             S::template step<R, C>(sums, w, rows, stride);
         }
+#pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) out[c * out_stride + r * gap] += S::total(sums[r][c]);
         }
     }

@@ -27,7 +27,9 @@ struct Int4Product {
     static void tile(const Weight& weight, int64_t n, int64_t gap, int64_t begin, int64_t end, const int16_t* rows,
                      int64_t stride, float* out, int64_t out_stride) {
         F totals[R][C];
+#pragma GCC unroll 8
         for (auto& row : totals) {
+#pragma GCC unroll 8
             for (F& total : row) total = zero();
         }
         const uint8_t* w = weight.data + n * weight.bytes;
@@ -43,6 +45,7 @@ struct Int4Product {
                 int64_t at = (n + r * gap) * weight.groups + group;
                 scales[r] = set1(widen(weight.scales[at]));
                 zeros[r] = weight.zeros ? weight.zeros[at] : kSymmetricZero;
+#pragma GCC unroll 8
                 for (Sums& sum : sums[r]) sum = no_sums();
             }
             for (; i < stop; i += kStep) {
@@ -66,7 +69,9 @@ struct Int4Product {
                 for (int c = 0; c < C; ++c) totals[r][c] = fma(float_sums(sums[r][c]), scales[r], totals[r][c]);
             }
         }
+#pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) out[c * out_stride + r * gap] += sum(totals[r][c]);
         }
     }

@@ -6,11 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from llmk.api import LinearKernel
 from llmk.reference import linear as reference
 from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel
 from llmk.reference.quantized_weight import prepare_int4_group, prepare_int8_channel
 from llmk.reference.tiles import cancelling
-from llmk_cpu.native.linear import linear
+from llmk_cpu.native.library import library
+from llmk_cpu.native.linear import linear, linear_many
 from llmk_cpu.native.quantized import GroupedWeight, linear_int4, linear_int8, prepare_int4
 from llmk_testing.invariance import check_rows
 from llmk_testing.tolerance import Right, check
@@ -19,16 +21,29 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = [(1, 7), (7, 1), (33, 130), (1000, 61), (257, 1040), (50, 2100)]
 
 
+@pytest.mark.parametrize("kernel", [linear, linear_many])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_equals_the_reference(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_equals_the_reference(shape: tuple[int, int], dtype: torch.dtype, kernel: LinearKernel) -> None:
     outputs, inputs = shape
     weight, bias = torch.randn(shape).to(dtype), torch.randn(outputs).to(dtype)
     for rows in (1, 2, 3, 5, 17, 70, 130):
         x = torch.randn(rows, inputs + 3).to(dtype)[:, 2 : 2 + inputs]
         for offset in (None, bias):
             exact = reference.linear(x.double(), weight.double(), None if offset is None else offset.double())
-            check(linear(x, weight, offset), Right(exact, dtype), f"{rows} rows")
+            check(kernel(x, weight, offset), Right(exact, dtype), f"{rows} rows")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_rows_take_several_passes_over_blocks_of_the_weight(threads: int) -> None:
+    x, weight = torch.randn(401, 400), torch.randn(300, 400)
+    before = library().threads
+    library().set_threads(threads)
+    try:
+        found = linear_many(x, weight, None)
+    finally:
+        library().set_threads(before)
+    check(found, Right(x.double() @ weight.double().T, torch.float32), f"{threads} threads")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -38,11 +53,12 @@ def test_rows_are_batch_invariant(dtype: torch.dtype) -> None:
         check_rows(lambda x, weight=weight: linear(x, weight, None), rows)
 
 
-def test_no_rows_and_parts_of_a_weight() -> None:
+@pytest.mark.parametrize("kernel", [linear, linear_many])
+def test_no_rows_and_parts_of_a_weight(kernel: LinearKernel) -> None:
     weight = torch.randn(40, 64).bfloat16()
-    assert linear(torch.empty(0, 64).bfloat16(), weight, None).shape == (0, 40)
+    assert kernel(torch.empty(0, 64).bfloat16(), weight, None).shape == (0, 40)
     x, part = torch.randn(3, 32).bfloat16(), weight[8:19, 16:48]
-    torch.testing.assert_close(linear(x, part, None), reference.linear(x, part, None))
+    torch.testing.assert_close(kernel(x, part, None), reference.linear(x, part, None))
 
 
 NARROW = (torch.bfloat16, torch.float16)

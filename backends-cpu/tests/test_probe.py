@@ -33,8 +33,8 @@ GIB = 1 << 30
     ("flags", "arch", "version", "dtypes"),
     [
         ("fpu sse2", "x86_64", (2,), ("float32",)),
-        (AVX2, "x86_64-avx2", (3,), ("float32",)),
-        (AVX512, "x86_64-avx512", (4,), ("float32",)),
+        (AVX2, "x86_64-avx2", (3,), ("float32", "bfloat16")),
+        (AVX512, "x86_64-avx512", (4,), ("float32", "bfloat16")),
         (f"{AVX512} avx512_bf16", "x86_64-avx512", (4,), ("bfloat16", "float32")),
         (AMX, "x86_64-amx", (5,), ("bfloat16", "float32", "float16")),
     ],
@@ -51,6 +51,12 @@ def test_x86(tmp_path: Path, flags: str, arch: str, version: tuple[int, ...], dt
 def test_the_library_is_a_feature() -> None:
     flags = frozenset(AVX2.split())
     assert facts_of("x86_64", flags).features - facts_of("x86_64", flags, native=False).features == {FEATURE}
+
+
+def test_without_the_library_bfloat16_needs_instructions() -> None:
+    flags = frozenset(AVX2.split())
+    assert facts_of("x86_64", flags, native=False).dtypes == ("float32",)
+    assert facts_of("x86_64", flags | {"avx512_bf16"}, native=False).dtypes == ("bfloat16", "float32")
 
 
 @pytest.mark.parametrize("uname", ["aarch64", "arm64"])

@@ -38,11 +38,14 @@ def test_prepacked_kernels_rank_higher_and_the_deterministic_one_declares_it() -
     assert (prepacked.tier, prepacked.score) > (invariant.tier, invariant.score) > (plain.tier, plain.score)
     assert len({kernel.layout for kernel in (prepacked, invariant, plain)}) == 3
     assert [kernel.deterministic for kernel in (prepacked, invariant, plain)] == [False, True, False]
-    assert all(kernel.deterministic and plain.tier < kernel.tier < prepacked.tier for kernel in native)
+    assert all(plain.tier < kernel.tier < prepacked.tier and not kernel.opt_in for kernel in native)
+    by_id = {kernel.id: kernel for kernel in native}
+    assert [id for id, kernel in by_id.items() if not kernel.deterministic] == ["cpu.linear_many"]
+    assert by_id["cpu.linear_many"].layout == by_id["cpu.linear"].layout == plain.layout
 
 
 @pytest.mark.hook("llmk_moe_kernels")
-@pytest.mark.parametrize("arch", ["x86_64-avx2", "aarch64", "ppc64le"])
+@pytest.mark.parametrize("arch", ["x86_64-avx2", "aarch64", "power9"])
 def test_native_gemms_say_what_they_lack(arch: str) -> None:
     query = LinearQuery(
         platform=BY_ARCH[arch], site="out", dtype="bfloat16", in_features=48, out_features=8, weight_format="int4_group"
@@ -54,6 +57,15 @@ def test_native_gemms_say_what_they_lack(arch: str) -> None:
     without = replace(BY_ARCH[arch], features=frozenset())
     verdict = by_id["cpu.linear"].supports(replace(query, platform=without, weight_format="plain"))
     assert [reason.code for reason in verdict.reasons] == ["library"]
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "ppc64le", "s390x", "riscv64"])
+def test_no_native_kernel_serves_in_plain_cpp(arch: str) -> None:
+    query = LinearQuery(platform=BY_ARCH[arch], site="out", dtype="float32", in_features=48, out_features=8)
+    by_id = {kernel.id: kernel for kernel in llmk_linear_kernels()}
+    (reason,) = by_id["cpu.linear"].supports(query).reasons
+    assert reason.code == "missing_feature"
+    assert "torch is faster" in str(reason)
 
 
 @pytest.mark.parametrize(

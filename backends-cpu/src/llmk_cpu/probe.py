@@ -57,7 +57,7 @@ def facts_of(
         arch_family=machine,
         arch_version=version,
         features=features | {FEATURE} if native else features,
-        dtypes=_dtypes(features),
+        dtypes=_dtypes(features, native=native),
         memory_bytes=memory_bytes,
         device_name=device_name,
         shared_device=True,
@@ -75,11 +75,18 @@ def _x86_level(found: frozenset[str]) -> tuple[int, str]:
     return 2, ""
 
 
-def _dtypes(features: frozenset[str]) -> tuple[str, ...]:
-    """Dtypes with native arithmetic. Without it, GEMMs with many rows are far slower than in float32."""
+def _dtypes(features: frozenset[str], *, native: bool) -> tuple[str, ...]:
+    """Dtypes with native arithmetic, and bfloat16 where the C++ library computes it at the speed of float32. In others,
+    GEMMs with many rows are far slower than in float32."""
     bfloat16 = features & {"avx512_bf16", "amx_bf16", "bf16", "mma", "zvfbfwma"}
     float16 = features & {"avx512_fp16", "amx_fp16", "asimdhp", "mma", "zvfh"}
-    return (*(("bfloat16",) if bfloat16 else ()), "float32", *(("float16",) if float16 else ()))
+    widened = native and not bfloat16 and {"avx2", "fma"} <= features
+    return (
+        *(("bfloat16",) if bfloat16 else ()),
+        "float32",
+        *(("float16",) if float16 else ()),
+        *(("bfloat16",) if widened else ()),
+    )
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})

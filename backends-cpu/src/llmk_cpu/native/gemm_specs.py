@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmk.api import FIRST_FIELDS, KernelSpec, LinearQuery, MoEQuery, Needs, Tier, Verdict, no
-from llmk_cpu.native.specs import DTYPES, OPT_IN, supports_library
+from llmk.api import FIRST_FIELDS, KernelSpec, LinearQuery, MoEQuery, Needs, Tier, TokenBand, Verdict, no
+from llmk_cpu.native.specs import DTYPES, supports_library
 
 _NARROW = ("bfloat16", "float16")
 """Dtypes that lose more than rounding activations to 16-bit integers does."""
@@ -13,6 +13,8 @@ _NARROW = ("bfloat16", "float16")
 _PREPARED = "llmk.reference.quantized_weight:prepare_"
 _SCORINGS = ("softmax", "sigmoid")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_MANY = 192
+"""Rows from which copying the weights pays, measured on Zen 3 with one thread."""
 _MULTIPLE = 32
 """Inputs of int4 weights: whole groups, which are whole blocks of the kernel."""
 
@@ -21,6 +23,15 @@ def linear_kernels() -> list[KernelSpec]:
     """GEMMs with plain weights in the layout of checkpoints, and with integer weights."""
     return [
         _kernel("linear", "linear:linear", "plain", DTYPES, summary="GEMMs that read the checkpoint's layout"),
+        _kernel(
+            "linear_many",
+            "linear:linear_many",
+            "plain",
+            DTYPES,
+            deterministic=False,
+            bands=(TokenBand(_MANY, score=1),),
+            summary="GEMMs that first copy weights in blocks, for many rows",
+        ),
         _kernel(
             "linear_int8",
             "quantized:linear_int8",
@@ -84,7 +95,6 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
         supports=supports,
         knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"},
         deterministic=True,
-        opt_in=OPT_IN,
         summary="reads the weights of chosen experts only",
     )
 
@@ -121,7 +131,5 @@ def _kernel(
         needs=Needs(platforms=("cpu",), dtypes=dtypes),
         supports=supports,
         layout=layout,
-        deterministic=True,
-        opt_in=OPT_IN,
-        **fields,
+        **{"deterministic": True, **fields},
     )

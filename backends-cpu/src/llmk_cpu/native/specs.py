@@ -9,6 +9,12 @@ from llmk.api import FIRST_FIELDS, OK, AttentionQuery, KernelSpec, Needs, OpQuer
 FEATURE = "native_kernels"
 """Feature of a CPU for which the wheel has the C++ library."""
 
+MISSING = "a wheel that was built without a C++ compiler"
+BUILD_HINT = "install one (Debian: g++) and the wheel again"
+
+_VECTORS = {"x86_64": "avx2", "aarch64": "asimd", "ppc64le": "vsx"}
+"""By architecture, the feature without which kernels are in plain C++, which only has to be right."""
+
 DTYPES = ("bfloat16", "float16", "float32")
 _ATTENTION = "cpu.attention"
 _NEEDS = Needs(platforms=("cpu",), dtypes=DTYPES)
@@ -39,15 +45,14 @@ _OPS = (
 
 
 def supports_library(query: Query) -> Verdict:
-    """Machines for which the wheel has the library."""
-    if FEATURE in query.platform.features:
-        return OK
-    return no(
-        "library",
-        wanted="the C++ kernels of llmk-backends-cpu",
-        found="a wheel that was built without a C++ compiler",
-        hint="install one (Debian: g++) and the wheel again",
-    )
+    """Machines for which the wheel has the library, with vectors that its kernels are written for."""
+    platform = query.platform
+    if FEATURE not in platform.features:
+        return no("library", wanted="the C++ kernels of llmk-backends-cpu", found=MISSING, hint=BUILD_HINT)
+    vectors = _VECTORS.get(platform.arch_family, "vectors that kernels are written for")
+    if vectors not in platform.features:
+        return no("missing_feature", wanted=vectors, found=f"{platform.arch}, on which torch is faster")
+    return OK
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
@@ -80,9 +85,6 @@ def supports_write(query: OpQuery) -> Verdict:
         verdict &= no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
     return verdict
 
-
-OPT_IN = "whole models were not yet served by native kernels on all kinds of processors"
-"""Why none is chosen unless it is named or measured."""
 
 _SUPPORTS = {"rope": supports_rope, "rope_interleaved": supports_rope, "qk_norm_rope_write_kv": supports_write}
 
@@ -127,6 +129,5 @@ def _kernel(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
         tier=Tier.NATIVE,
         needs=_NEEDS,
         deterministic=True,
-        opt_in=OPT_IN,
         **fields,
     )
