@@ -89,10 +89,11 @@ def unused(root: Path = ROOT) -> list[Item]:
     files = [file for folder in source_folders(root) for file in python_files(folder) if TEMPLATES not in file.parts]
     files += [file for name in SCRIPTS for file in python_files(root / name) if not file.name.startswith("test_")]
     named = {*named_by_strings(files), *named_by_specs(_specs())}
-    finder = Vulture(ignore_names=[*CALLED_BY_NAME, *named, *KEPT], ignore_decorators=[*CALLED_BY_DECORATOR])
+    # Names that are known in full are looked up here: vulture would match every definition with each of thousands.
+    finder = Vulture(ignore_names=[*CALLED_BY_NAME], ignore_decorators=[*CALLED_BY_DECORATOR])
     finder.scavenge([str(file) for file in files])
     found: list[Item] = finder.get_unused_code(min_confidence=60, sort_by_size=False)
-    return [item for item in found if item.typ not in ("variable", "attribute")]
+    return [item for item in found if item.typ not in ("variable", "attribute") and item.name not in named | KEPT.keys()]
 
 
 def main() -> int:
