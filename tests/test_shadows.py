@@ -347,7 +347,7 @@ def test_the_server_has_metrics_and_a_plan(folder: Path, site: Path, tmp_path: P
             assert re.search(rf"llmk:shadow_{name}{labels} [\d.]+", served.get("/metrics")[1]), name
         assert '"shadows":[{"choice":{"kind":"linear"' in served.get("/v1/plan")[1].replace(" ", "")
         until(lambda: "the shadow odd.skewed differs" in served.log.read_text())
-        assert re.search(r"linear +down +\S+ +odd.skewed +odd 1.0", served.log.read_text())
+        assert re.search(r"linear +down +(1- +)?\S+ +odd.skewed +odd 1.0", served.log.read_text())
     finally:
         served.close()
 
@@ -369,6 +369,7 @@ def test_attention_of_every_form_has_a_shadow(family: str, tmp_path: Path) -> No
     alone, _ = run(model, flags)
     tokens, counts = run(model, flags | shadow("attention", "odd.attention") | shadow("op", "reference"))
     assert tokens == alone
-    mine = [count for count in counts if count.shadow == "odd.attention"]
+    # A count bears the name of the first kernel that differs, which may be another of the same op.
+    mine = [count for count in counts if count.shadow == "odd.attention" or count.site.endswith("attention.whole")]
     assert mine
     assert all(count.compared and not count.diverged and not count.failures for count in mine), mine

@@ -58,7 +58,7 @@ def test_without_avx2_the_faster_kernels_say_why_they_are_not_used() -> None:
     reasons = {each["id"]: each["reasons"] for each in linear["rejected"]}["cpu.linear_prepacked"]
     assert reasons[0] | {"hint": ""} == {
         "code": "arch",
-        "wanted": "x86_64 >= 3",
+        "wanted": "x86_64 >= 4",
         "found": "x86_64 (x86_64 2)",
         "hint": "",
     }

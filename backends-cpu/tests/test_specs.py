@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmk.api import Default, Host, LinearQuery, ModelFacts, PlatformFacts, Verdict
+from llmk.api import AttentionFacts, Default, Host, LinearFacts, LinearQuery, ModelFacts, PlatformFacts, Verdict
 from llmk.config import load
 from llmk_cpu.machine import cores
 from llmk_cpu.probe import KNOWN, probe
@@ -20,6 +20,10 @@ from llmk_cpu.specs import (
 )
 
 BY_ARCH = {facts.arch: facts for facts in KNOWN}
+MODEL = ModelFacts(
+    architecture="A", model="m.a", num_layers=1, hidden_size=8, vocab_size=8, max_model_len=8, dtype="bfloat16",
+    num_parameters=5_000_000,
+)  # fmt: skip
 HERE = probe(Host()).facts
 assert HERE is not None
 
@@ -100,19 +104,32 @@ def test_advises_threads_for_this_machine_only() -> None:
 
 
 def test_a_small_model_gets_one_thread() -> None:
-    facts = ModelFacts(
-        architecture="A", model="m.a", num_layers=1, hidden_size=8, vocab_size=8, max_model_len=8, dtype="bfloat16",
-        num_parameters=5_000_000,
-    )  # fmt: skip
-    assert advised(HERE, facts)["platform.threads"].value == 1
-    assert "5,000,000" in advised(HERE, facts)["platform.threads"].why
-    large = replace(facts, num_parameters=600_000_000)
+    assert advised(HERE, MODEL)["platform.threads"].value == 1
+    assert "5,000,000" in advised(HERE, MODEL)["platform.threads"].why
+    large = replace(MODEL, num_parameters=600_000_000)
     assert advised(HERE, large)["platform.threads"].value == cores(Host()).advised_threads
 
 
 def test_leaves_memory_to_others_wherever_it_runs() -> None:
     assert advised(replace(HERE, arch="elsewhere"))["cache.memory_share"].value == 0.5
     assert advised(replace(HERE, name="other")) == {}, "what an accelerator's memory is used for is not its business"
+
+
+@pytest.mark.parametrize(
+    ("arch", "latent", "dtype", "advises"),
+    [
+        ("x86_64-avx2", 32, "bfloat16", True),
+        ("x86_64-avx2", None, "bfloat16", False),
+        ("x86_64-avx2", 32, "float32", False),
+        ("x86_64-amx", 32, "bfloat16", False),
+        ("x86_64", 32, "bfloat16", False),
+    ],
+)
+def test_float32_where_torch_would_compute_in_bf16(arch: str, latent: int | None, dtype: str, advises: bool) -> None:
+    attention = AttentionFacts(num_layers=1, num_heads=4, num_kv_heads=1, head_dim=40, latent_dim=latent)
+    linear = LinearFacts(site="out", in_features=64, out_features=64)
+    model = replace(MODEL, dtype=dtype, attention=(attention,), linear=(linear,))
+    assert ("model.dtype" in advised(BY_ARCH[arch], model)) is advises
 
 
 @pytest.mark.hook("llmk_check_config")

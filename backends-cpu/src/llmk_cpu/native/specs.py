@@ -9,9 +9,6 @@ from llmk.api import FIRST_FIELDS, OK, AttentionQuery, KernelSpec, Needs, OpQuer
 FEATURE = "native_kernels"
 """Feature of a CPU for which the wheel has the C++ library."""
 
-MISSING = "a wheel that was built without a C++ compiler"
-BUILD_HINT = "install one (Debian: g++) and the wheel again"
-
 _VECTORS = {"x86_64": "avx2", "aarch64": "asimd", "ppc64le": "vsx"}
 """By architecture, the feature without which kernels are in plain C++, which only has to be right."""
 
@@ -48,7 +45,12 @@ def supports_library(query: Query) -> Verdict:
     """Machines for which the wheel has the library, with vectors that its kernels are written for."""
     platform = query.platform
     if FEATURE not in platform.features:
-        return no("library", wanted="the C++ kernels of llmk-backends-cpu", found=MISSING, hint=BUILD_HINT)
+        return no(
+            "library",
+            wanted="the C++ kernels of llmk-backends-cpu",
+            found="a wheel that was built without a C++ compiler",
+            hint="install one (Debian: g++) and the wheel again; until then torch's kernels serve, which are slower",
+        )
     vectors = _VECTORS.get(platform.arch_family, "vectors that kernels are written for")
     if vectors not in platform.features:
         return no("missing_feature", wanted=vectors, found=f"{platform.arch}, on which torch is faster")

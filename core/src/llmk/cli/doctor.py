@@ -16,7 +16,7 @@ from llmk.planning.boot import boot
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.planning.choices.models import MODELS_WHEEL, find_checkpoint
 from llmk.planning.choices.platforms import probe_platforms
-from llmk.planning.report import could_serve, with_gaps
+from llmk.planning.report import could_serve, not_built, with_gaps
 
 GOOD, NOTE, BAD = "ok", "note", "problem"
 SECTIONS = ("model", "platform", "select", "plugins", "engine")
@@ -144,3 +144,4 @@ def _plan(settings: Settings, registry: Registry) -> Iterator[Finding]:
     yield from (Finding(NOTE, warning) for warning in plan.warnings if warning not in quarantined)
     yield from (Finding(NOTE, f"left out: {line}") for line in with_gaps(plan))
     yield from (Finding(NOTE, f"could also serve: {line}") for line in could_serve(plan))
+    yield from (Finding(NOTE, f"not built: {line}") for line in not_built(plan))

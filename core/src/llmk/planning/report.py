@@ -31,6 +31,7 @@ def render_table(plan: Plan) -> str:
     lines += [f"warning: {warning}" for warning in plan.warnings]
     lines += [f"left out: {line}" for line in with_gaps(plan)]
     lines += [f"could also serve: {line}" for line in could_serve(plan)]
+    lines += [f"not built: {line}" for line in not_built(plan)]
     return "\n".join(lines)
 
 
@@ -66,6 +67,14 @@ def with_gaps(plan: Plan) -> list[str]:
     for choice, out, reason in _lone_reasons(plan, "token_gap"):
         sites.setdefault((out.id, out.distribution, reason), []).append(choice.site)
     return [f"{id} ({wheel}) at {', '.join(at)}; {reason}" for (id, wheel, reason), at in sites.items()]
+
+
+def not_built(plan: Plan) -> list[str]:
+    """Kernels of libraries that a wheel was built without, by wheel, and how to get them."""
+    kernels: dict[tuple[str, Reason], list[str]] = {}
+    for _, out, reason in _lone_reasons(plan, "library"):
+        kernels.setdefault((out.distribution, reason), []).append(out.id)
+    return [f"{', '.join(dict.fromkeys(ids))} ({wheel}); {reason}" for (wheel, reason), ids in kernels.items()]
 
 
 def _lone_reasons(plan: Plan, code: str) -> Iterator[tuple[Choice, Rejection, Reason]]:
