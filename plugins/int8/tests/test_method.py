@@ -143,4 +143,4 @@ def test_the_demo_model_still_answers() -> None:
         kernels = {piece.id for choice in llm.boot.plan.choices if choice.kind == "linear" for piece in choice.pieces}
     assert "Tokyo" in answer.outputs[0].text
     assert {id for id in kernels if not id.startswith("cpu.")} <= {"int8.linear_packed", "int8.linear_widened"}
-    assert "int8.linear_widened" in kernels
+    assert kernels & {"int8.linear_widened", "cpu.linear_int8"}
