@@ -30,6 +30,8 @@ for source, target in zip(sys.argv[1::2], sys.argv[2::2]):
     import_module(backend).build_wheel(target)
 """
 """Builds a wheel of each source folder into its target folder by PEP 517, as pip does in a process for each step."""
+BUILD_SECONDS = 550.0
+"""For all wheels of the workspace, one of which compiles a C++ library while other tests run."""
 
 
 def run(command: list[str], timeout: float = 300, **options: object) -> subprocess.CompletedProcess[str]:
@@ -47,9 +49,12 @@ def build_wheels(sources: Mapping[str, Path], folder: Path) -> dict[str, Path]:
     with FileLock(folder / ".lock"):
         missing = [name for name in sources if not (folder / name).exists()]
         folders = [(folder / "source" / name, folder / f"{name}.unfinished") for name in missing]
-        for name, (copy, _) in zip(missing, folders, strict=True):
+        for name, (copy, unfinished) in zip(missing, folders, strict=True):
+            for left in (copy, unfinished):  # of a build that was ended
+                shutil.rmtree(left, ignore_errors=True)
             shutil.copytree(sources[name], copy, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
-        done = run([sys.executable, "-c", BUILD, *(str(path) for pair in folders for path in pair)])
+        arguments = [str(path) for pair in folders for path in pair]
+        done = run([sys.executable, "-c", BUILD, *arguments], timeout=BUILD_SECONDS)
         assert done.returncode == 0, f"not all of {', '.join(missing)} build:\n{done.stdout}{done.stderr}"
         for name, (_, unfinished) in zip(missing, folders, strict=True):
             unfinished.rename(folder / name)
