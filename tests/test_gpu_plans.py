@@ -63,7 +63,8 @@ def test_hot_sites_have_their_kernels(tmp_path: Path, model: str, on: str) -> No
     plan = start(tmp_path, model, on).plan
     assert plan.dtype == "bfloat16"
     assert not plan.warnings
-    assert {piece.id for piece in plan.choice("attention", "attention").pieces} == {"triton.attention"}
+    attention = "triton.attention_specialized" if on in HOPPER else "triton.attention"
+    assert {piece.id for piece in plan.choice("attention", "attention").pieces} == {attention}
     for site in LINEARS[model]:
         choice = plan.choice("linear", site)
         assert at(choice, 4096).id == "cuda.linear", "the library keeps the tensor cores busy"
@@ -113,7 +114,7 @@ def test_flashinfer_that_is_installed_waits_to_be_named(tmp_path: Path, monkeypa
     matching._check_package.cache_clear()
     try:
         plan = start(tmp_path, "dense", "cuda/h200").plan
-        assert plan.choice("attention", "attention").id == "triton.attention"
+        assert plan.choice("attention", "attention").id == "triton.attention_specialized"
         assert reasons(plan, "attention", "attention", "cuda.flashinfer") == ["opt_in"]
         named = start(tmp_path, "dense", "cuda/h200", **{"select.attention.prefer": ["cuda.flashinfer"]}).plan
         assert named.choice("attention", "attention").id == "cuda.flashinfer"
