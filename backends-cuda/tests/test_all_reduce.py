@@ -4,11 +4,8 @@ on memory of the host; a compiled library in place of the driver shares it. With
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gpus import FP8
+from rank_processes import in_processes
 from torch import Tensor
 
 from llmk_cuda import driver
@@ -28,7 +26,6 @@ TILES = Tiles(one_shot=64, two_shot=64, programs=3)
 LIMITS = Most(one_shot=1024, two_shot=8192)
 SIZES = (16, 1024, 4096, 272, 8192, 1040, 16, 5008)
 """Bytes of one message after the other: of one program and several, in whole tiles and not, in parts that are empty."""
-PATIENCE = 60.0
 
 pytestmark = pytest.mark.skipif(FP8, reason="the kernels are compiled here, and memory of the host is nothing to them")
 
@@ -39,31 +36,17 @@ def on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     monkeypatch.setattr(driver, "LIBRARY", str(tmp_path / "driver.so"))
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", driver.LIBRARY, SOURCE], check=True)
 
-    def one(rank: int, ranks: int, run: Callable[[int], None]) -> None:
-        os.environ["RANK"] = str(rank)
-        torch.set_num_threads(1)
-        store = dist.FileStore(str(tmp_path / "store"), ranks)  # type: ignore[attr-defined]
-        try:
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-            run(rank)
-        except BaseException:
-            traceback.print_exc(file=sys.__stderr__)
-            raise
-
     def start(ranks: int, run: Callable[[int], None], **environ: str) -> None:
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        fork = multiprocessing.get_context("fork").Process
-        processes = [fork(target=one, args=(rank, ranks, run)) for rank in range(ranks)]
-        for process in processes:
-            process.start()
-        try:
-            for rank, process in enumerate(processes):
-                process.join(PATIENCE)
-                assert process.exitcode == 0, f"rank {rank} ended with {process.exitcode}"
-        finally:
-            for process in processes:
-                process.kill()
+
+        def joined(rank: int) -> None:
+            os.environ["RANK"] = str(rank)
+            store = dist.FileStore(str(tmp_path / "store"), ranks)  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+            run(rank)
+
+        in_processes(joined, ranks)
 
     return start
 

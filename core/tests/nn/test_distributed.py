@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from rank_processes import in_processes
 from torch import Tensor
 
 from llmk.api import AllReduce, Verdict, no
@@ -22,7 +20,6 @@ from llmk.nn.distributed import Distributed
 from llmk.planning.boot import boot
 
 CPU = torch.device("cpu")
-PATIENCE = 60.0
 
 
 class Gathering:
@@ -71,29 +68,6 @@ def on_all(run: Callable[[Distributed], None], ranks: int, folder: Path, *, in_o
         run(parallel)
 
     in_processes(joined, ranks)
-
-
-def in_processes(run: Callable[[int], None], ranks: int) -> None:
-    """Runs ``run(rank)`` for all ranks, each in a process."""
-
-    def one(rank: int) -> None:
-        torch.set_num_threads(1)
-        try:
-            run(rank)
-        except BaseException:
-            traceback.print_exc(file=sys.__stderr__)
-            raise
-
-    processes = [multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(ranks)]
-    for process in processes:
-        process.start()
-    try:
-        for rank, process in enumerate(processes):
-            process.join(PATIENCE)
-            assert process.exitcode == 0, f"rank {rank} ended with {process.exitcode}"
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def values(rank: int, count: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
