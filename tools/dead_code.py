@@ -93,7 +93,9 @@ def unused(root: Path = ROOT) -> list[Item]:
     finder = Vulture(ignore_names=[*CALLED_BY_NAME], ignore_decorators=[*CALLED_BY_DECORATOR])
     finder.scavenge([str(file) for file in files])
     found: list[Item] = finder.get_unused_code(min_confidence=60, sort_by_size=False)
-    return [item for item in found if item.typ not in ("variable", "attribute") and item.name not in named | KEPT.keys()]
+    return [
+        item for item in found if item.typ not in ("variable", "attribute") and item.name not in named | KEPT.keys()
+    ]
 
 
 def main() -> int:
