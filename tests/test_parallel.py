@@ -112,7 +112,12 @@ def test_layers_have_the_shapes_that_were_planned_for(
         made.append((site, self.parameters[0]._storage().shape))
 
     monkeypatch.setattr(Linear, "__init__", noting)
-    flags = {"model.path": str(make(tmp_path, family)), "parallel.tensor": 2, "parallel.pipeline": 2}
+    flags = {
+        "model.path": str(make(tmp_path, family)),
+        "parallel.tensor": 2,
+        "parallel.pipeline": 2,
+        "select.moe.prefer": ["reference.fused_moe"],
+    }
     booted = boot(load({**flags, "model.dtype": "float32"}, environ={}))
     model: Any = load_model(booted, 3, lambda _: place(booted.plan, 3)).model
     assert {site for site, _ in made} | {"lm_head"} == {site.site for site in booted.facts.linear}

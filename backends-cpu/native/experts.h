@@ -27,11 +27,13 @@ inline int64_t next_segments(Segment* out, const int64_t* offsets, int64_t exper
     return count;
 }
 
-// y = x w[e]^T for rows sorted by expert: n outputs, k inputs. matrix(e) is expert e's weight; arrange and finish as in
-// multiply, finish with the expert as first argument.
-template <class P, class Matrix, class Arrange, class Finish>
-void multiply_experts(const Matrix& matrix, const int64_t* offsets, int64_t experts, int64_t n, int64_t k, int64_t bytes,
-                      Scratch& scratch, const Arrange& arrange, const Finish& finish) {
+// y = x w[e]^T for rows sorted by expert: n outputs, k inputs. matrix(e, out) sets `out` to expert e's weight; arrange and
+// finish as in multiply, finish with the expert as first argument.
+template <class P>
+void multiply_experts(FunctionRef<void(int64_t expert, typename P::Weight& out)> matrix, const int64_t* offsets,
+                      int64_t experts, int64_t n, int64_t k, int64_t bytes, Scratch& scratch,
+                      FunctionRef<void(int64_t row, typename P::Row* out)> arrange,
+                      FunctionRef<void(int64_t expert, int64_t row, int64_t n, int64_t count, const float* sums)> finish) {
     using Row = typename P::Row;
     int64_t stride = padded(k, P::kStep) + 64 / int64_t(sizeof(Row));
     Row* rows = static_cast<Row*>(scratch.get(sizeof(Row) * stride * smaller(offsets[experts], kBatch)));
@@ -47,7 +49,9 @@ void multiply_experts(const Matrix& matrix, const int64_t* offsets, int64_t expe
             for (int64_t i = from; i < to; ++i) {
                 const Segment& part = segments[i / per_segment];
                 int64_t n0 = i % per_segment * size;
-                multiply_piece<P>(matrix(part.expert), n0, smaller(n0 + size, n), k, rows + (part.begin - first) * stride,
+                typename P::Weight weight;
+                matrix(part.expert, weight);
+                multiply_piece<P>(weight, n0, smaller(n0 + size, n), k, rows + (part.begin - first) * stride,
                                   stride, part.end - part.begin,
                                   [&](int64_t row, int64_t at, int64_t outputs, const float* sums) {
                                       finish(part.expert, part.begin + row, at, outputs, sums);

@@ -30,9 +30,24 @@ struct Count {
     static constexpr int value = V;
 };
 
+// Calls f with `count`, at least 1 and at most Most, as a constant.
+template <int Most, class F>
+void with_count(int64_t count, const F& f) {
+    if constexpr (Most > 1) {
+        if (count < Most) return with_count<Most - 1>(count, f);
+    }
+    f(Count<Most>());
+}
+
 // The largest tile of C columns for which sums and operands fit in the registers.
+#if defined(LLMK_PLAIN)
+constexpr int kColumns = 1;
+#else
 constexpr int kColumns = 4;
-#if defined(__AVX512F__) || defined(__aarch64__) || defined(__VSX__)
+#endif
+#if defined(LLMK_PLAIN)
+constexpr int tile_rows(int) { return 1; }
+#elif defined(__AVX512F__) || defined(__aarch64__) || defined(__VSX__)
 constexpr int tile_rows(int) { return 4; }
 #else
 constexpr int tile_rows(int columns) { return columns <= 2 ? 4 : columns == 3 ? 3 : 2; }
@@ -49,7 +64,7 @@ inline void keep(F& x) {
 #endif
 }
 
-inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t pieces(int64_t size, int64_t piece) { return (size + piece - 1) / piece; }
 inline int64_t padded(int64_t size, int64_t step) { return pieces(size, step) * step; }
 
@@ -155,23 +170,19 @@ void add_rows(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t 
     for (int64_t begin = 0; begin < m; begin += columns) {
         const typename P::Row* first = rows + begin * stride;
         float* out = sums + begin * sums_stride;
-        auto run = [&](auto count) {
+        with_count<kColumns>(smaller(columns, m - begin), [&](auto count) {
             add_tiles<P, decltype(count)::value>(weight, n0, n1, k0, k1, first, stride, out, sums_stride);
-        };
-        switch (smaller(columns, m - begin)) {
-            case 1: run(Count<1>()); break;
-            case 2: run(Count<2>()); break;
-            case 3: run(Count<3>()); break;
-            default: run(Count<4>());
-        }
+        });
     }
 }
 
+using Finish = FunctionRef<void(int64_t row, int64_t n, int64_t count, const float* sums)>;
+
 // Products of m <= kRows arranged rows and the weight's rows from n0 to n1, k inputs. finish(row, n, count, sums) gets
 // the sums of outputs n to n + count - 1.
-template <class P, class Finish>
+template <class P>
 void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k, const typename P::Row* rows,
-                    int64_t stride, int64_t m, const Finish& finish) {
+                    int64_t stride, int64_t m, Finish finish) {
     alignas(64) float sums[kRows * kOutputs];
     // Rows of x that fill one tile pass over whole rows of the weight; more of them stay in the cache in part.
     int64_t inputs = m <= kColumns ? k : kInputs;
@@ -187,9 +198,9 @@ void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, in
 
 // y = x w^T in several threads: n outputs, k inputs, m rows. arrange(row, out) arranges a row of x in scratch memory,
 // finish(row, n, count, sums) gets the sums of a row. `bytes` is the size of a row of the weight.
-template <class P, class Arrange, class Finish>
+template <class P>
 void multiply(const typename P::Weight& weight, int64_t m, int64_t n, int64_t k, int64_t bytes, Scratch& scratch,
-              const Arrange& arrange, const Finish& finish) {
+              FunctionRef<void(int64_t row, typename P::Row* out)> arrange, Finish finish) {
     using Row = typename P::Row;
     // A cache line more than needed, because lines that are a power of two apart share a set of the cache.
     int64_t stride = padded(k, P::kStep) + 64 / int64_t(sizeof(Row));

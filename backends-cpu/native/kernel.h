@@ -41,6 +41,27 @@ inline void by_dtype(int32_t dtype, F&& f) {
     }
 }
 
+// A reference to a function object, which must outlive it. What takes one is compiled once for all function objects,
+// where a template would be compiled for each.
+template <class Signature>
+class FunctionRef;
+
+template <class... Arguments>
+class FunctionRef<void(Arguments...)> {
+  public:
+    template <class F>
+    FunctionRef(const F& f)
+        : object_(&f), call_([](const void* object, Arguments... arguments) {
+              (*static_cast<const F*>(object))(arguments...);
+          }) {}
+
+    void operator()(Arguments... arguments) const { call_(object_, arguments...); }
+
+  private:
+    const void* object_;
+    void (*call_)(const void*, Arguments...);
+};
+
 // Calls f(begin, end) in several threads, for ranges of at least `grain` items (but the last) that make up [0, n).
 template <class F>
 inline void parallel_for(int64_t n, int64_t grain, F&& f) {

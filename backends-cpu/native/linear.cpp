@@ -152,8 +152,8 @@ LLMK_EXPORT(linear_experts)
         using T = decltype(zero);
         using P = Product<T>;
         multiply_experts<P>(
-            [&](int64_t e) { return typename P::Weight{(const T*)weight + e * n * k, k}; }, offsets, experts, n, k,
-            k * int64_t(sizeof(T)), scratch,
+            [&](int64_t e, typename P::Weight& out) { out = {(const T*)weight + e * n * k, k}; }, offsets, experts, n,
+            k, k * int64_t(sizeof(T)), scratch,
             [&](int64_t row, typename P::Row* to) { P::arrange((const T*)x + rows[row] * x_stride, k, to); },
             [&](int64_t e, int64_t row, int64_t first, int64_t count, const float* sums) {
                 write((T*)out + row * n + first, sums, 1.f, nullptr, bias ? (const T*)bias + e * n + first : nullptr,

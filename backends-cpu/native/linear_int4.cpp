@@ -8,20 +8,37 @@ namespace {
 
 constexpr int kSymmetricZero = 8;
 
-template <class S>
 struct Int4Matrix {
     const uint8_t* data;   // [n, k / 2], the even input in the low half of a byte
-    const S* scales;       // [n, groups]
+    const void* scales;    // [n, groups]
     const uint8_t* zeros;  // [n, groups], or null: kSymmetricZero
     int64_t bytes, groups, group;
+    int32_t scale_dtype;
+
+    float scale(int64_t at) const {
+        float found;
+        by_dtype(scale_dtype, [&](auto none) { found = widen(static_cast<const decltype(none)*>(scales)[at]); });
+        return found;
+    }
+
+    // Of the expert `e`, where the experts' matrices of n rows follow one another.
+    Int4Matrix of(int64_t e, int64_t n) const {
+        Int4Matrix found = *this;
+        int64_t at = e * n * groups;
+        found.data += e * n * bytes;
+        by_dtype(scale_dtype, [&](auto none) { found.scales = static_cast<const decltype(none)*>(scales) + at; });
+        if (zeros) found.zeros += at;
+        return found;
+    }
 };
 
-template <class S>
 struct Int4Product {
     using Row = int16_t;
-    using Weight = Int4Matrix<S>;
+    using Weight = Int4Matrix;
     static constexpr int kStep = kBlock;
-    static constexpr int tile_rows(int columns) { return columns == 1 ? 4 : 2; }
+    static constexpr int tile_rows(int columns) {
+        return int(smaller(LLMK_LEVEL::tile_rows(columns), columns == 1 ? 4 : 2));
+    }
 
     template <int R, int C>
     static void tile(const Weight& weight, int64_t n, int64_t gap, int64_t begin, int64_t end, const int16_t* rows,
@@ -43,7 +60,7 @@ struct Int4Product {
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 int64_t at = (n + r * gap) * weight.groups + group;
-                scales[r] = set1(widen(weight.scales[at]));
+                scales[r] = set1(weight.scale(at));
                 zeros[r] = weight.zeros ? weight.zeros[at] : kSymmetricZero;
 #pragma GCC unroll 8
                 for (Sums& sum : sums[r]) sum = no_sums();
@@ -93,21 +110,18 @@ LLMK_EXPORT(linear_int4)
  const void* zeros, int64_t groups, const void* bias, int64_t m, int64_t n, int64_t k, int32_t dtype,
  int32_t scale_dtype) {
     float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * m));
-    by_dtype(scale_dtype, [&](auto of_scales) {
-        using S = decltype(of_scales);
-        Int4Matrix<S> matrix{(const uint8_t*)weight, (const S*)scales, (const uint8_t*)zeros, k / 2, groups, k / groups};
-        by_dtype(dtype, [&](auto zero) {
-            using T = decltype(zero);
-            multiply<Int4Product<S>>(
-                matrix, m, n, k, k / 2, scratch,
-                [&](int64_t row, int16_t* rows) {
-                    row_scales[row] = arrange_integers((const T*)x + row * x_stride, k, true, rows);
-                },
-                [&](int64_t row, int64_t first, int64_t count, const float* sums) {
-                    write((T*)out + row * out_stride + first, sums, row_scales[row], nullptr,
-                          bias ? (const T*)bias + first : nullptr, count);
-                });
-        });
+    Int4Matrix matrix{(const uint8_t*)weight, scales, (const uint8_t*)zeros, k / 2, groups, k / groups, scale_dtype};
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        multiply<Int4Product>(
+            matrix, m, n, k, k / 2, scratch,
+            [&](int64_t row, int16_t* rows) {
+                row_scales[row] = arrange_integers((const T*)x + row * x_stride, k, true, rows);
+            },
+            [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                write((T*)out + row * out_stride + first, sums, row_scales[row], nullptr,
+                      bias ? (const T*)bias + first : nullptr, count);
+            });
     });
 }
 
@@ -117,25 +131,17 @@ LLMK_EXPORT(linear_experts_int4)
  const void* scales, const void* zeros, int64_t groups, const void* bias, int64_t experts, int64_t n, int64_t k,
  int32_t dtype, int32_t scale_dtype) {
     float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
-    by_dtype(scale_dtype, [&](auto of_scales) {
-        using S = decltype(of_scales);
-        by_dtype(dtype, [&](auto zero) {
-            using T = decltype(zero);
-            multiply_experts<Int4Product<S>>(
-                [&](int64_t e) {
-                    int64_t at = e * n * groups;
-                    const uint8_t* own = zeros ? (const uint8_t*)zeros + at : nullptr;
-                    return Int4Matrix<S>{(const uint8_t*)weight + e * n * k / 2, (const S*)scales + at, own, k / 2,
-                                         groups, k / groups};
-                },
-                offsets, experts, n, k, k / 2, scratch,
-                [&](int64_t row, int16_t* to) {
-                    row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, true, to);
-                },
-                [&](int64_t e, int64_t row, int64_t first, int64_t count, const float* sums) {
-                    write((T*)out + row * n + first, sums, row_scales[row], nullptr,
-                          bias ? (const T*)bias + e * n + first : nullptr, count);
-                });
-        });
+    Int4Matrix first{(const uint8_t*)weight, scales, (const uint8_t*)zeros, k / 2, groups, k / groups, scale_dtype};
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        multiply_experts<Int4Product>(
+            [&](int64_t e, Int4Matrix& own) { own = first.of(e, n); }, offsets, experts, n, k, k / 2, scratch,
+            [&](int64_t row, int16_t* to) {
+                row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, true, to);
+            },
+            [&](int64_t e, int64_t row, int64_t at, int64_t count, const float* sums) {
+                write((T*)out + row * n + at, sums, row_scales[row], nullptr,
+                      bias ? (const T*)bias + e * n + at : nullptr, count);
+            });
     });
 }

@@ -69,8 +69,8 @@ LLMK_EXPORT(linear_experts_int8)
         using T = decltype(zero);
         float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
         multiply_experts<Int8Product>(
-            [&](int64_t e) { return Int8Product::Weight{(const int8_t*)weight + e * n * k, k}; }, offsets, experts, n, k, k,
-            scratch,
+            [&](int64_t e, Int8Product::Weight& out) { out = {(const int8_t*)weight + e * n * k, k}; }, offsets, experts,
+            n, k, k, scratch,
             [&](int64_t row, int16_t* to) {
                 row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, false, to);
             },

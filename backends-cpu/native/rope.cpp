@@ -7,20 +7,22 @@ namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
-// Cosines and sines: table[position] has rot / 2 cosines and as many sines. With axes, pair i turns by the position
-// positions[token * num_axes + axes[i]].
+// Cosines and sines: table[position] has rot / 2 cosines and as many sines. A token's positions are `token_stride`
+// elements apart from the next token's. With axes, there is one per axis, `axis_stride` elements apart, and pair i turns
+// by that of axes[i].
 struct Rotation {
     const float* table;
     const int64_t *positions, *axes;
-    int64_t num_axes, rot;
+    int64_t token_stride, axis_stride, rot;
     bool neighbours;  // pairs are 2 * i and 2 * i + 1, not i and i + rot / 2
 
     // Where the cosines of a token are; with axes, they are collected in `buffer`.
     const float* angles(int64_t token, float* buffer) const {
-        if (!axes) return table + positions[token] * rot;
+        const int64_t* own = positions + token * token_stride;
+        if (!axes) return table + *own * rot;
         int64_t half = rot / 2;
         for (int64_t i = 0; i < half; ++i) {
-            const float* row = table + positions[token * num_axes + axes[i]] * rot;
+            const float* row = table + own[axes[i] * axis_stride] * rot;
             buffer[i] = row[i], buffer[half + i] = row[half + i];
         }
         return buffer;
@@ -127,8 +129,9 @@ using namespace llmk::LLMK_LEVEL;
 // Rotates `heads` heads of each token: x and out are [tokens, heads, size], out contiguous.
 LLMK_EXPORT(rope)
 (void* out, const void* x, int64_t x_stride, int64_t tokens, int64_t heads, int64_t size, const int64_t* positions,
- const int64_t* axes, int64_t num_axes, const float* cos_sin, int64_t rot, int32_t neighbours, int32_t dtype) {
-    Rotation rotation{cos_sin, positions, axes, num_axes, rot, neighbours != 0};
+ const int64_t* axes, int64_t token_stride, int64_t axis_stride, const float* cos_sin, int64_t rot, int32_t neighbours,
+ int32_t dtype) {
+    Rotation rotation{cos_sin, positions, axes, token_stride, axis_stride, rot, neighbours != 0};
     by_dtype(dtype, [&](auto none) {
         using T = decltype(none);
         parallel_for(tokens, tokens_at_once(heads * size), [&](int64_t begin, int64_t end) {
@@ -151,11 +154,11 @@ LLMK_EXPORT(rope)
 LLMK_EXPORT(write_kv)
 (void* q_out, const void* q, int64_t q_stride, const void* k, int64_t k_stride, const void* v, int64_t v_stride,
  const void* q_weight, const void* k_weight, float eps, float offset, const int64_t* positions, const int64_t* axes,
- int64_t num_axes, const float* cos_sin, int64_t rot, void* cache, int64_t block_stride, int64_t block_size,
- const int64_t* slots, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t value_dim,
- int32_t dtype, int32_t cache_dtype) {
+ int64_t token_stride, int64_t axis_stride, const float* cos_sin, int64_t rot, void* cache, int64_t block_stride,
+ int64_t block_size, const int64_t* slots, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
+ int64_t value_dim, int32_t dtype, int32_t cache_dtype) {
     Cache where{cache, block_stride, block_size, kv_heads, head_dim, value_dim};
-    Rotation rotation{cos_sin, positions, axes, num_axes, rot, false};
+    Rotation rotation{cos_sin, positions, axes, token_stride, axis_stride, rot, false};
     by_dtype(dtype, [&](auto none) {
         using T = decltype(none);
         int64_t elements = heads * head_dim + kv_heads * (head_dim + value_dim);

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_attention import FACTS, query_of
+from attention_steps import FACTS, query_of
 
 from llmk.api import KernelSpec, OpQuery
 from llmk.reference.norms import rms_norm as reference

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from attention_steps import query_of, step_of
 from levels import LIBRARY, at_level
-from test_attention import FACTS, query_of, step_of
 from torch import Tensor
 
 from llmk.reference import activations, norms
@@ -24,7 +24,6 @@ PARTS = {"rms_norm": norms.rms_norm}
 ADD = norms.make_add_rms_norm(PARTS)
 NORM_ADD = norms.make_rms_norm_add(PARTS)
 SANDWICH = norms.make_sandwich_norm({**PARTS, "add_rms_norm": ADD})
-assert FACTS is not None
 
 
 @pytest.fixture(params=LIBRARY.levels)
@@ -104,5 +103,5 @@ def _rotated(dtype: torch.dtype, axes: tuple[int, ...] | None) -> tuple[Tensor, 
     given = {"positions": torch.arange(25).flip(0), "cos_sin": cos_sin_cache({}, 16, 25, 1e4)}
     if axes:
         given["axes"] = torch.repeat_interleave(torch.arange(3), torch.tensor(axes))
-        given["positions"] = torch.randint(25, (25, 3))
+        given["positions"] = torch.randint(25, (len(axes), 25)).T
     return q, k, given

@@ -18,8 +18,21 @@ KERNEL(rms_norm)
 KERNEL(gate)(void*, const void*, int64_t, int64_t, int64_t, int32_t, int32_t, float, float, float, int32_t);
 KERNEL(write_kv)
 (void*, const void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, const void*, float, float,
- const int64_t*, const int64_t*, int64_t, const float*, int64_t, void*, int64_t, int64_t, const int64_t*, int64_t,
- int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
+ const int64_t*, const int64_t*, int64_t, int64_t, const float*, int64_t, void*, int64_t, int64_t, const int64_t*,
+ int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
+KERNEL(rope)
+(void*, const void*, int64_t, int64_t, int64_t, int64_t, const int64_t*, const int64_t*, int64_t, int64_t, const float*,
+ int64_t, int32_t, int32_t);
+KERNEL(linear)
+(void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, int64_t, int64_t, int64_t, int32_t);
+KERNEL(linear_many)
+(void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, int64_t, int64_t, int64_t, int32_t);
+KERNEL(linear_int8)
+(void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, const void*, int64_t, int64_t, int64_t,
+ int32_t);
+KERNEL(linear_int4)
+(void*, int64_t, const void*, int64_t, const void*, const void*, const void*, int64_t, const void*, int64_t, int64_t,
+ int64_t, int32_t, int32_t);
 KERNEL(attention)
 (void*, const void*, int64_t, void*, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
  const int32_t*, int64_t, int64_t, int64_t, int64_t, float, float, const float*, int32_t, int32_t);
@@ -75,6 +88,79 @@ void check_rows(int32_t dtype, double bound) {
     compare("silu_and_mul", gated, gates, bound);
 }
 
+// Rotates the first 16 of 24 elements by positions of two axes, those of an axis side by side.
+template <class T>
+void check_rope(int32_t dtype, double bound) {
+    const int64_t tokens = 5, heads = 3, size = 24, rot = 16, half = rot / 2, longest = 11;
+    auto x = draws<T>(tokens * heads * size);
+    auto table = draws<float>(longest * rot);
+    std::vector<int64_t> positions(2 * tokens), axes(half);
+    for (int64_t t = 0; t < tokens; ++t) positions[t] = t, positions[tokens + t] = longest - 1 - t;
+    for (int64_t i = 0; i < half; ++i) axes[i] = i % 2;
+    for (int neighbours : {0, 1}) {
+        std::vector<T> out(x.size());
+        CALL(rope)
+        (out.data(), x.data(), heads * size, tokens, heads, size, positions.data(), axes.data(), 1, tokens, table.data(),
+         rot, neighbours, dtype);
+        std::vector<double> expected;
+        for (T each : x) expected.push_back(widen(each));
+        for (int64_t row = 0; row < tokens * heads; ++row) {
+            for (int64_t i = 0; i < half; ++i) {
+                const float* turn = table.data() + positions[axes[i] * tokens + row / heads] * rot;
+                int64_t a = row * size + (neighbours ? 2 * i : i), b = a + (neighbours ? 1 : half);
+                double first = widen(x[a]), second = widen(x[b]);
+                expected[a] = first * turn[i] - second * turn[half + i];
+                expected[b] = second * turn[i] + first * turn[half + i];
+            }
+        }
+        compare("rope", out, expected, bound);
+    }
+}
+
+// Products of m rows with plain, int8 and int4 weights, [n, k].
+template <class T>
+void check_linear(int32_t dtype, double bound, int64_t m) {
+    const int64_t n = 53, k = 1120, groups = k / 32;
+    auto x = draws<T>(m * k), plain = draws<T>(n * k), bias = draws<T>(n);
+    auto scales = draws<float>(n), group_scales = draws<float>(n * groups);
+    std::vector<int8_t> bytes(n * k);
+    std::vector<uint8_t> nibbles(n * k / 2), zeros(n * groups);
+    for (auto& each : bytes) each = int8_t(draw() * 63);
+    for (auto& each : nibbles) each = uint8_t(int(draw() * 63) + 128);
+    for (auto& each : zeros) each = uint8_t(draw() * 3.9 + 8);
+    auto expect = [&](auto weight) {
+        std::vector<double> sums;
+        for (int64_t row = 0; row < m; ++row) {
+            for (int64_t o = 0; o < n; ++o) {
+                double sum = widen(bias[o]);
+                for (int64_t i = 0; i < k; ++i) sum += double(widen(x[row * k + i])) * weight(o, i);
+                sums.push_back(sum);
+            }
+        }
+        return sums;
+    };
+    std::vector<T> out(m * n);
+    auto values = expect([&](int64_t o, int64_t i) { return double(widen(plain[o * k + i])); });
+    CALL(linear)(out.data(), n, x.data(), k, plain.data(), k, bias.data(), m, n, k, dtype);
+    compare("linear", out, values, bound);
+    CALL(linear_many)(out.data(), n, x.data(), k, plain.data(), k, bias.data(), m, n, k, dtype);
+    compare("linear_many", out, values, bound);
+    double rounding = bound < 1e-4 ? 1e-4 : bound;  // of activations to 16-bit integers
+    CALL(linear_int8)
+    (out.data(), n, x.data(), k, bytes.data(), k, scales.data(), bias.data(), m, n, k, dtype);
+    compare("linear_int8", out, expect([&](int64_t o, int64_t i) { return double(bytes[o * k + i]) * scales[o]; }),
+            rounding);
+    CALL(linear_int4)
+    (out.data(), n, x.data(), k, nibbles.data(), group_scales.data(), zeros.data(), groups, bias.data(), m, n, k, dtype,
+     kFloat32);
+    auto int4 = [&](int64_t o, int64_t i) {
+        int64_t at = o * groups + i / 32;
+        int number = nibbles[(o * k + i) / 2] >> (i % 2 * 4) & 15;
+        return double(number - zeros[at]) * group_scales[at];
+    };
+    compare("linear_int4", out, expect(int4), rounding);
+}
+
 // One request of `tokens` tokens, of which the last `queries` attend.
 template <class T>
 void check_attention(int32_t dtype, double bound, int64_t queries, int64_t group, int64_t window) {
@@ -89,8 +175,8 @@ void check_attention(int32_t dtype, double bound, int64_t queries, int64_t group
     int64_t stride = kv_heads * 2 * size * block_size;
     CALL(write_kv)
     (nullptr, nullptr, 0, k.data(), kv_heads * size, v.data(), kv_heads * size, nullptr, nullptr, 0.f, 0.f, slots.data(),
-     nullptr, 0, nullptr, 0, cache.data(), stride, block_size, slots.data(), tokens, heads, kv_heads, size, size, dtype,
-     dtype);
+     nullptr, 1, 1, nullptr, 0, cache.data(), stride, block_size, slots.data(), tokens, heads, kv_heads, size, size,
+     dtype, dtype);
     std::vector<T> out(queries * heads * size);
     CALL(attention)
     (out.data(), q.data(), heads * size, cache.data(), stride, block_size, kv_heads, size, size, begins.data(),
@@ -117,6 +203,8 @@ void check_attention(int32_t dtype, double bound, int64_t queries, int64_t group
 template <class T>
 void check(int32_t dtype, double bound) {
     check_rows<T>(dtype, bound);
+    check_rope<T>(dtype, bound);
+    for (int64_t m : {1, 2, 3, 5, 150}) check_linear<T>(dtype, bound, m);
     check_attention<T>(dtype, bound, 1, 2, 0);
     check_attention<T>(dtype, bound, 1, 7, 100);
     check_attention<T>(dtype, bound, 290, 3, 0);

@@ -19,8 +19,8 @@ LAYOUT = "cpu_paged"
 
 _library = library()
 _attention = _library.function("attention", "ppipiiiiipppiiiiffpdd")
-_write_kv = _library.function("write_kv", "ppipipippffppipipiipiiiiidd")
-_rope = _library.function("rope", "ppiiiippipidd")
+_write_kv = _library.function("write_kv", "ppipipippffppiipipiipiiiiidd")
+_rope = _library.function("rope", "ppiiiippiipidd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class NativeAttention:
             0 if q is None else q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0),
             None if q_weight is None else q_weight.data_ptr(), None if k_weight is None else k_weight.data_ptr(), eps,
             options.get("norm_offset", 0.0), positions.data_ptr(), None if axes is None else axes.data_ptr(),
-            positions.stride(0), None if cos_sin is None else cos_sin.data_ptr(),
+            positions.stride(0), positions.stride(-1), None if cos_sin is None else cos_sin.data_ptr(),
             0 if cos_sin is None else cos_sin.shape[1], cache.data_ptr(), cache.stride(0), query.block_size, meta.slots,
             tokens, query.num_heads, query.num_kv_heads, query.head_dim, self.value_dim, CODES[k.dtype],
             self._cache_code,
@@ -178,8 +178,8 @@ def _rotate(x: Tensor, positions: Tensor, cos_sin: Tensor, neighbours: int, opti
     out = torch.empty(x.shape, dtype=x.dtype)
     _rope(
         out.data_ptr(), x.data_ptr(), x.stride(0), *x.shape, positions.data_ptr(),
-        None if axes is None else axes.data_ptr(), positions.stride(0), cos_sin.data_ptr(), cos_sin.shape[1],
-        neighbours, CODES[x.dtype],
+        None if axes is None else axes.data_ptr(), positions.stride(0), positions.stride(-1), cos_sin.data_ptr(),
+        cos_sin.shape[1], neighbours, CODES[x.dtype],
     )  # fmt: skip
     return out
 

@@ -111,11 +111,11 @@ def rotary_keywords(draw: Draw, facts: Facts) -> Facts:
 
 def rotation(draw: Draw, rotary_dim: int, rows: int, facts: Facts) -> tuple[Tensor, Tensor]:
     """Positions of tokens, and cosines and sines, float32 ``[positions, rotary_dim]``. Where positions have several
-    axes, each axis has others."""
+    axes, each axis has others, and as in a step, the positions of an axis lie side by side."""
     positions = draw.positions(rows)
     if "rotary_sections" in facts:
         apart = torch.arange(len(facts["rotary_sections"]), device=positions.device)
-        positions = (positions[:, None] + 3 * apart) % draw.longest
+        positions = ((positions + 3 * apart[:, None]) % draw.longest).T
     frequencies = 100.0 ** -(torch.arange(rotary_dim // 2) / (rotary_dim // 2))
     turned = torch.outer(torch.arange(draw.longest, dtype=torch.float32), frequencies)
     return positions, torch.cat((turned.cos(), turned.sin()), dim=-1).to(positions.device)
