@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from llmk.api import ENTRY_POINT_GROUP, Reason, hooks
 from llmk.api.errors import describe
-from llmk.kernel.patches import replaced
+from llmk.kernel.patches import replaced_by_package
 from llmk.kernel.watchdog import watched, watching
 
 if TYPE_CHECKING:
@@ -97,12 +97,15 @@ def find_plugins(rules: PluginsSection, entry_points: Iterable[metadata.EntryPoi
     points = metadata.entry_points() if entry_points is None else entry_points
     pairs = [(_plugin(point), point) for point in points if re.fullmatch(r"llmk\.v\d+", point.group)]
     taken, core = dict[str, Plugin](), metadata.version(CORE)  # which reads files
+    imported: list[tuple[Plugin, metadata.EntryPoint]] = []
     with watching(rules.import_seconds):
         for plugin, point in sorted(pairs, key=lambda pair: _precedence(pair[0])):
             _admit(plugin, point, rules, taken, core)
             if plugin.state == "compatible":
                 taken[plugin.name] = plugin
                 _import(plugin, point)
+                imported.append((plugin, point))
+    _find_replaced(imported)
     return sorted((plugin for plugin, _ in pairs), key=_precedence)
 
 
@@ -174,6 +177,12 @@ def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
         plugin.stop("broken", Reason("import_failed", point.value, describe(error)), error)
     else:
         plugin.state, plugin.manager = "loaded", manager
-    if names := replaced(point.module):
-        hint = f"pip uninstall {plugin.distribution}, or leave it out with [plugins] disable"
-        plugin.stop("broken", Reason(REPLACED, "no function of llmk to be replaced", ", ".join(names), hint))
+
+
+def _find_replaced(plugins: Iterable[tuple[Plugin, metadata.EntryPoint]]) -> None:
+    """Leaves out plugins that replaced functions of llmk when they were imported."""
+    by_package = replaced_by_package()
+    for plugin, point in plugins:
+        if names := by_package.get(point.module.partition(".")[0]):
+            hint = f"pip uninstall {plugin.distribution}, or leave it out with [plugins] disable"
+            plugin.stop("broken", Reason(REPLACED, "no function of llmk to be replaced", ", ".join(names), hint))
