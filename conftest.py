@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import pytest
 
-SHARE = 0.05
+SHARE = 0.03
 """Of the cases of slow tests, so many are run unless all are asked for."""
 LISTED = 15
 """Files that are listed with their time at the end."""

@@ -51,6 +51,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return folder, answers(llm), runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize(("kind", "most"), [("random", 2), ("knowing", 4)])
 def test_answers_are_those_without_drafts(family: tuple[Path, Any, Any], depth: int, kind: str, most: int) -> None:
@@ -62,6 +63,7 @@ def test_answers_are_those_without_drafts(family: tuple[Path, Any, Any], depth: 
         assert stats.generated_tokens > (1.5 * stats.steps if kind == "knowing" and depth == 1 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 def test_answers_are_the_same_if_the_device_drafts(family: tuple[Path, Any, Any], depth: int) -> None:
     folder, expected, runs = family
@@ -75,6 +77,7 @@ def test_answers_are_the_same_if_the_device_drafts(family: tuple[Path, Any, Any]
         assert core.stats.generated_tokens > 1.2 * core.stats.steps
 
 
+@pytest.mark.slow
 def test_a_step_without_drafts_takes_in_those_before(family: tuple[Path, Any, Any]) -> None:
     class Seldom(Knowing):
         def propose(self, request: str, tokens: Sequence[int], most: int) -> list[int]:
@@ -90,6 +93,7 @@ def test_a_step_without_drafts_takes_in_those_before(family: tuple[Path, Any, An
         assert sum(llm.stats.accepted) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", [2, 3])
 def test_every_stage_learns_what_was_accepted(
     family: tuple[Path, Any, Any], pipeline: int, monkeypatch: pytest.MonkeyPatch

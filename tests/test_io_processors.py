@@ -172,6 +172,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.hook("llmk_io_processors")
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
 def test_hidden_states_equal_transformers(folder: Path, site: Path, oracle: Any, settings: dict[str, Any]) -> None:
@@ -370,6 +371,7 @@ def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert served.post("/v1/io/probe", {"prompts": [[5]]})[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "told"),
     [("loop", "did not return within 2 s (server.plugin_seconds)"), ("end", "exit code 9"), ("exit", "SystemExit")],

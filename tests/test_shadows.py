@@ -159,6 +159,7 @@ def shadow(kind: str, rule: Any, rate: float = 1.0) -> dict[str, Any]:
     return {f"select.{kind}.shadow": rule, f"select.{kind}.shadow_rate": rate}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "rule", "right"),
     [
@@ -327,6 +328,7 @@ def test_tensor_parallel_ranks_add_up_what_they_compare(
     assert {count.shadow: bool(count.diverged) for count in two} == {"odd.skewed": True, "odd.attention": False}
 
 
+@pytest.mark.slow
 def test_the_server_has_metrics_and_a_plan(folder: Path, site: Path, tmp_path: Path) -> None:
     path = {"PYTHONPATH": ":".join([str(site), *filter(None, sys.path)])}
     flags = [
@@ -360,6 +362,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_attention_of_every_form_has_a_shadow(family: str, tmp_path: Path) -> None:
     """Its own cache holds what the chosen one's does, and the answers stay."""

@@ -14,6 +14,8 @@ import pytest
 from served import MODEST
 from size_report import source_folders
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 LLMK = (str(Path(sys.executable).with_name("llmk")),)
 MODULE = (sys.executable, "-m", "llmk")

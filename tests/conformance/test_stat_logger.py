@@ -51,6 +51,7 @@ def test_a_good_one_passes(made: Made, examples: str) -> None:
     check_good("stat_logger", spec(Good, examples=examples), made("lines", "Options"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_killed(defect: Defect, made: Made) -> None:
     found = cases("stat_logger", spec(defect.provider), made("lines", "Options"))

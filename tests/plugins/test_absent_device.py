@@ -16,6 +16,7 @@ def laptop(make_environment: Callable[..., Environment], wheels: dict[str, Path]
     return make_environment(wheels["core"], wheels["models"], wheels["backends-cuda"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["cuda/sm_90", "cuda/sm_75", "cuda"])
 def test_explains_a_gpu_that_is_not_here(laptop: Environment, tmp_path: Path, on: str) -> None:
     done = laptop.llmk("explain", "--on", on, "--json", cwd=tmp_path, CUDA_VISIBLE_DEVICES="")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from scratch import Environment
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 4
 QUICK = f"--plugins.import-seconds={SECONDS}"
 """Not so few that a busy machine has other plugins left out."""

@@ -331,6 +331,7 @@ def test_a_parser_that_is_slow_is_left_alone_and_comes_back() -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 def test_more_loops_than_there_are_processes_for() -> None:
     async def scenario() -> None:
         async with forks() as made, readers(made, seconds=4.0) as pool:

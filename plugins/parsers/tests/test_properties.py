@@ -132,6 +132,7 @@ def test_fuzzed_text_raises_nothing(name: str) -> None:
     fuzz(name, 10_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 def test_some_fuzzed_text_raises_nothing(name: str) -> None:
     fuzz(name, 100)

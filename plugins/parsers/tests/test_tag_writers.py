@@ -92,6 +92,7 @@ def strings(value: Any) -> Iterator[str]:
         yield from strings(item)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIALECTS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())

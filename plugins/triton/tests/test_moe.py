@@ -14,6 +14,8 @@ from llmk_triton.moe import fused as moe
 from llmk_triton.moe.fused import FusedMoE, fused_moe
 from llmk_triton.moe.tiles import Tile, Tiles
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 FEW = Tiles(0, Tile(8, 32, 4, 1), Tile(4, 32, 4, 2))
 GROUPED = Tiles(16, Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))
