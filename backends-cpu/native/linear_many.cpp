@@ -23,21 +23,24 @@ constexpr int64_t kPass = kTall * 64;          // rows whose sums are held
 
 thread_local Scratch rows_scratch, weight_scratch, sums_scratch;
 
-// `count` rows of x as [k, kTall], padded with zeros.
-template <class T>
-void copy_rows(const T* x, int64_t stride, int64_t count, int64_t k, float* out) {
-    for (int64_t r = 0; r < kTall; ++r) {
-        const T* row = x + r * stride;
-        for (int64_t i = 0; i < k; ++i) out[i * kTall + r] = r < count ? widen(row[i]) : 0.f;
-    }
-}
-
-// `count` rows of the weight as [depth, kWide], padded with zeros.
-template <class T>
-void copy_weight(const T* weight, int64_t stride, int64_t count, int64_t depth, float* out) {
-    for (int64_t n = 0; n < kWide; ++n) {
-        const T* row = weight + n * stride;
-        for (int64_t i = 0; i < depth; ++i) out[i * kWide + n] = n < count ? widen(row[i]) : 0.f;
+// Copies `count` rows of `size` elements as [size, kAcross], padded with zeros if there are fewer than kAcross.
+template <int64_t kAcross, class T>
+void copy_across(const T* from, int64_t stride, int64_t count, int64_t size, float* out) {
+    for (int64_t first = 0; first < kAcross; first += F::N) {
+        int64_t across = smaller(F::N, kAcross - first), here = smaller(F::N, count - first);
+        for (int64_t i = 0; i < size; i += F::N) {
+            int64_t along = smaller(F::N, size - i);
+            F tile[F::N];
+            for (int64_t r = 0; r < F::N; ++r) {
+                const T* p = from + (first + r) * stride + i;
+                tile[r] = r >= here ? zero() : along == F::N ? load(p) : load(p, along);
+            }
+            transpose(tile);
+            float* to = out + i * kAcross + first;
+            for (int64_t j = 0; j < along; ++j) {
+                across == F::N ? store(to + j * kAcross, tile[j]) : store(to + j * kAcross, tile[j], across);
+            }
+        }
     }
 }
 
@@ -82,7 +85,7 @@ float* multiply_block(const T* weight, int64_t stride, int64_t outputs, int64_t 
         int64_t depth = smaller(kDepth, k - k0);
         for (int64_t p = 0; p < panels; ++p) {
             const T* from = weight + p * kWide * stride + k0;
-            copy_weight(from, stride, outputs - p * kWide, depth, block + p * kWide * kDepth);
+            copy_across<kWide>(from, stride, outputs - p * kWide, depth, block + p * kWide * kDepth);
         }
         for (int64_t g = 0; g < groups; ++g) {
             for (int64_t p = 0; p < panels; ++p) {
@@ -113,7 +116,7 @@ LLMK_EXPORT(linear_many)
             parallel_for(groups, 4, [&](int64_t begin, int64_t end) {
                 for (int64_t g = begin; g < end; ++g) {
                     const T* from = (const T*)x + (m0 + g * kTall) * x_stride;
-                    copy_rows(from, x_stride, count - g * kTall, k, rows + g * kTall * k);
+                    copy_across<kTall>(from, x_stride, count - g * kTall, k, rows + g * kTall * k);
                 }
             });
             parallel_for(pieces(n, kBlockOutputs), 1, [&](int64_t begin, int64_t end) {

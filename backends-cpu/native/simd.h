@@ -7,6 +7,7 @@
 //   nearest(a)                                    rounded to whole numbers
 //   power_of_two(a)                               2^a of whole numbers from -126 to 127
 //   less(a, b, x, y)                              x where a < b, else y
+//   transpose(x)                                  F::N vectors, in place; here for those that have none
 //   sum(a), top(a)                                over the elements, in an order that depends on N alone
 // Functions here are built from these.
 #pragma once
@@ -46,6 +47,17 @@ inline F rounded(F x) {
         return load(narrow);
     }
 }
+
+#if !defined(LLMK_TRANSPOSES)
+inline void transpose(F (&x)[F::N]) {
+    float from[F::N][F::N], to[F::N][F::N];
+    for (int i = 0; i < F::N; ++i) store(from[i], x[i]);
+    for (int i = 0; i < F::N; ++i) {
+        for (int j = 0; j < F::N; ++j) to[j][i] = from[i][j];
+    }
+    for (int i = 0; i < F::N; ++i) x[i] = load(to[i]);
+}
+#endif
 
 // 0, 1, 2, …
 inline F iota() {

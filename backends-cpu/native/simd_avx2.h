@@ -43,6 +43,28 @@ inline float top(F a) {
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
+#define LLMK_TRANSPOSES
+inline void transpose(F (&x)[F::N]) {
+    __m256 pairs[8], fours[8];  // of columns 0, 1, 2, 3 in the lower half, 4, 5, 6, 7 in the upper
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm256_unpacklo_ps(x[i].v, x[i + 1].v);
+        pairs[i + 1] = _mm256_unpackhi_ps(x[i].v, x[i + 1].v);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i += 4) {
+        fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+        fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+        fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+        fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 4; ++i) {
+        x[i].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+        x[i + 4].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
+}
+
 inline F load(const float* p) { return {_mm256_loadu_ps(p)}; }
 
 inline F load(const bf16* p) {

@@ -36,6 +36,25 @@ inline F less(F a, F b, F x, F y) {
 inline float sum(F a) { return vaddvq_f32(vaddq_f32(a.low, a.high)); }
 inline float top(F a) { return vmaxvq_f32(vmaxq_f32(a.low, a.high)); }
 
+#define LLMK_TRANSPOSES
+inline void transpose(float32x4_t& a, float32x4_t& b, float32x4_t& c, float32x4_t& d) {
+    auto even = [](float32x4_t x, float32x4_t y) { return vreinterpretq_f64_f32(vtrn1q_f32(x, y)); };
+    auto odd = [](float32x4_t x, float32x4_t y) { return vreinterpretq_f64_f32(vtrn2q_f32(x, y)); };
+    float64x2_t ab = even(a, b), cd = even(c, d), ab_odd = odd(a, b), cd_odd = odd(c, d);
+    a = vreinterpretq_f32_f64(vtrn1q_f64(ab, cd)), c = vreinterpretq_f32_f64(vtrn2q_f64(ab, cd));
+    b = vreinterpretq_f32_f64(vtrn1q_f64(ab_odd, cd_odd)), d = vreinterpretq_f32_f64(vtrn2q_f64(ab_odd, cd_odd));
+}
+inline void transpose(F (&x)[F::N]) {
+    for (int i = 0; i < 8; i += 4) {
+        transpose(x[i].low, x[i + 1].low, x[i + 2].low, x[i + 3].low);
+        transpose(x[i].high, x[i + 1].high, x[i + 2].high, x[i + 3].high);
+    }
+    for (int i = 0; i < 4; ++i) {
+        float32x4_t corner = x[i].high;
+        x[i].high = x[i + 4].low, x[i + 4].low = corner;
+    }
+}
+
 inline F load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
 
 inline F load(const bf16* p) {
