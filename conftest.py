@@ -15,7 +15,7 @@ import pytest
 
 SHARE = 0.03
 """Of the cases of slow tests, so many are run unless all are asked for."""
-LISTED = 15
+LISTED = 30
 """Files that are listed with their time at the end."""
 SECONDS: defaultdict[str, float] = defaultdict(float)
 """By file, what its tests took."""

@@ -97,8 +97,9 @@ def test_a_cancelled_batch(client: OpenAI) -> None:
     assert batch.request_counts.completed < 60
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, 500])
 def test_each_result_is_there_once_though_the_server_was_killed(tmp_path: Path, count: int) -> None:
     lines = "\n".join(line(f"r{number}") for number in range(count))
     first = Served(tmp_path / "log", "--port", "0", env={"LLMK__STORAGE__BATCH_CONCURRENCY": "4"})
@@ -140,8 +141,9 @@ def check_results(client: OpenAI, id: str, count: int) -> None:
     assert len({result["id"] for result in results}) == count
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, 8])
 def test_a_server_that_is_killed_again_and_again_ends_its_batch(tmp_path: Path, kills: int) -> None:
     rng, count = random.Random(kills), 40
     id = ""

@@ -105,6 +105,7 @@ def test_every_stage_learns_what_was_accepted(
         check(answers(llm, preempted=False), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("name", ["prompt_lookup", "suffix_tree", "prompt_lookup_device"])
 def test_a_configured_speculator_drafts(name: str, depth: int, tmp_path: Path) -> None:
@@ -152,6 +153,7 @@ def test_nothing_is_kept_of_drafts_where_nothing_drafts(tmp_path: Path) -> None:
             assert (runner.batch.accepted is None) == (tensors == 2)
 
 
+@pytest.mark.slow
 def test_a_speculator_that_fails_is_not_called_again(family: tuple[Path, Any, Any], caplog: Any) -> None:
     class Wrong(Speculator):
         def __init__(self) -> None:

@@ -136,6 +136,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal: Terminal) ->
     assert terminal.process.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.0, 0.02, 0.05, 0.1, 0.2])
 def test_ctrl_c_after_the_end_ends_it_at_once(wait: float) -> None:
     """While the engine is closed, or the interpreter ends."""

@@ -38,6 +38,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         server.close()
 
 
+@pytest.mark.slow
 def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
     """64 streams and 16 whole answers at once, most of which the client leaves at a random point."""
     served = start("--server.max-concurrent", "200")
@@ -133,6 +134,7 @@ def test_a_signal_lets_running_requests_finish(start: Callable[..., Served], num
     assert "Traceback" not in served.log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drain_seconds", "signals"), [("0.5", 1), ("60", 2)])
 def test_requests_that_take_too_long_are_cut_short(
     start: Callable[..., Served], drain_seconds: str, signals: int

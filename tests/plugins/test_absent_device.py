@@ -30,6 +30,7 @@ def test_explains_a_gpu_that_is_not_here(laptop: Environment, tmp_path: Path, on
     assert len(warned) == len(plan["warnings"]) == (on == "cuda/sm_75")
 
 
+@pytest.mark.slow
 def test_says_why_it_can_t_serve(laptop: Environment, tmp_path: Path) -> None:
     done = laptop.llmk("serve", "--port", "0", cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 4

@@ -113,6 +113,7 @@ def test_reference_kernels_give_the_processors_tokens(generate: Callable[[str], 
     assert not any("nova::add_rms_norm" in step["launches"] for step in found["steps"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [REFERENCE, ""], ids=["reference", "own"])
 def test_what_a_decode_step_makes_the_host_wait_for(generate: Callable[[str], Any], config: str) -> None:
     """``"event"`` is the sampled tokens, which come through pinned memory. ``"copy from host"`` is the reference
@@ -125,12 +126,14 @@ def test_what_a_decode_step_makes_the_host_wait_for(generate: Callable[[str], An
     assert leaving == {"waits": {}, "fallbacks": {}, "launches": {}}, "requests that ended leave the batch"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [REFERENCE, ""], ids=["reference", "own"])
 def test_nothing_falls_back_to_the_host(generate: Callable[[str], Any], config: str) -> None:
     found = generate(config)
     assert not any(counts["fallbacks"] for counts in (found["loading"], *found["steps"]))
 
 
+@pytest.mark.slow
 def test_its_own_kernel_wins_and_gives_the_same_tokens(
     generate: Callable[[str], Any], environment: Environment, tmp_path: Path
 ) -> None:

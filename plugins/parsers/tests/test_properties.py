@@ -284,6 +284,7 @@ def test_a_value_is_json_where_python_says(data: st.DataObject, value: Any, chan
         assert (scan.complete, size) == (True, len(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SPECS if name.startswith("tools/")])
 @settings(max_examples=200, deadline=None)
 @given(pieces=st.lists(st.sampled_from([*FRAGMENTS, '<tool_call>{"name": "f", "arguments": {']), max_size=15))

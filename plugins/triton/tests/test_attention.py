@@ -48,6 +48,7 @@ def test_agrees_with_plain_attention(step: str, kind: str) -> None:
     assert error(out, case.expected()) < BOUND[torch.float32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "all"])
 @pytest.mark.parametrize("step", STEPS)
 def test_an_fp8_cache(step: str, kind: str) -> None:
@@ -74,6 +75,7 @@ def test_in_16_bits_with_the_default_tiles(step: str, dtype: torch.dtype) -> Non
     assert error(out, case.expected()) < BOUND[dtype]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "block_size"), [(1, 1, 8, 1), (3, 3, 16, 16), (7, 1, 40, 5), (4, 2, 128, 32)]
 )
@@ -101,6 +103,7 @@ def test_a_layers_cache_may_be_strided_along_blocks() -> None:
     assert error(case.run(TritonAttention(case.query, DEVICE), stride=3), case.expected()) < BOUND[torch.float32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 21])
 @pytest.mark.parametrize("longest", [0, 1000])
 def test_splits(longest: int, window: int | None) -> None:
@@ -212,6 +215,7 @@ def test_launches_depend_only_on_shapes_and_bounds() -> None:
     assert shapes[0] == shapes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "window", "all"])
 @pytest.mark.parametrize("requests", [[(90, 5)], [(90, 5), (17, 1), (30, 9), (4, 4)], [(64, 64), (3, 2)]], ids=str)
 def test_keys_of_prompts_are_split_where_tiles_are_few(
