@@ -13,7 +13,7 @@ _NARROW = ("bfloat16", "float16")
 _PREPARED = "llmk.reference.quantized_weight:prepare_"
 _SCORINGS = ("softmax", "sigmoid")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-_MANY = 192
+_MANY = 96
 """Rows from which copying the weights pays, measured on Zen 3 with one thread."""
 _MULTIPLE = 32
 """Inputs of int4 weights: whole groups, which are whole blocks of the kernel."""
