@@ -25,6 +25,9 @@ HISTORY = "CHANGELOG.md"
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*/?")
+OUTPUTS = ("build", "dist")
+"""Folders of what is built, which need not be there."""
+
 SECTIONS = "|".join(name for name in Config.model_fields if name != "plugin")
 NOT_OPTIONS = {"section.key", "server.address"}
 """A placeholder, and an attribute of spans."""
@@ -80,6 +83,8 @@ def exists(span: str, folder: Path) -> bool:
     if not PATH.fullmatch(span):
         return True
     first, *rest = span.rstrip("/").split("/")
+    if first in OUTPUTS:
+        return True
     if not rest:
         return not re.fullmatch(r"\w+\.py", span) or span in python_files()
     bases = [base for base in (ROOT, CORE) if (base / first).is_dir()]
