@@ -228,7 +228,8 @@ def test_prompt_logprobs_equal_transformers(folder: Path, oracle: Any, budget: i
         assert entry is not None
         assert entry.token_id == ids[position + 1]
         assert entry.logprob == pytest.approx(float(row[entry.token_id]), abs=1e-4)
-        assert entry.rank == int((row > row[entry.token_id]).sum()) + 1
+        above, near = row > row[entry.token_id] + 1e-4, row > row[entry.token_id] - 1e-4
+        assert int(above.sum()) + 1 <= entry.rank <= int(near.sum()), "but for ties of float32's rounding"
         assert [id for id, _ in entry.top] == row.topk(4).indices.tolist()
 
 

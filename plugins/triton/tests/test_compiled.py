@@ -42,7 +42,7 @@ def of(target: str, among: tuple[str, ...], only: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("target", ALL)
 def test_attention(target: str) -> None:
     found = {kernel["kernel"]: kernel for kernel in of(target, ALL, "^mixed qwen3-8b bf16$")}
-    names = ("rotate_and_write", "write", "schedule", "decode", "prefill_schedule", "prefill")
+    names = ("rotate_and_write", "write", "schedule", "decode", "prefill_schedule", "prefill", "zero_padding")
     assert set(found) == {f"{name}_kernel" for name in names}
     assert found["decode_kernel"]["matrix"] > 0
     assert found["prefill_kernel"]["matrix"] > 0
