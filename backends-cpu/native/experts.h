@@ -27,13 +27,13 @@ inline int64_t next_segments(Segment* out, const int64_t* offsets, int64_t exper
     return count;
 }
 
-// y = x w[e]^T for rows sorted by expert: n outputs, k inputs. matrix(e, out) sets `out` to expert e's weight; arrange and
-// finish as in multiply, finish with the expert as first argument.
+// y = x w[e]^T for rows sorted by expert: n outputs, k inputs. matrix(e, out) sets `out` to expert e's weight; arrange
+// and finish as in multiply, finish with the expert as first argument.
 template <class P>
 void multiply_experts(FunctionRef<void(int64_t expert, typename P::Weight& out)> matrix, const int64_t* offsets,
                       int64_t experts, int64_t n, int64_t k, int64_t bytes, Scratch& scratch,
                       FunctionRef<void(int64_t row, typename P::Row* out)> arrange,
-                      FunctionRef<void(int64_t expert, int64_t row, int64_t n, int64_t count, const float* sums)> finish) {
+                      FunctionRef<void(int64_t expert, int64_t row, int64_t n, int64_t count, const float*)> finish) {
     using Row = typename P::Row;
     int64_t stride = padded(k, P::kStep) + 64 / int64_t(sizeof(Row));
     Row* rows = static_cast<Row*>(scratch.get(sizeof(Row) * stride * smaller(offsets[experts], kBatch)));
