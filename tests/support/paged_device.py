@@ -112,6 +112,9 @@ class DonePending:
     step: int
     outcome: StepResult
 
+    def is_done(self) -> bool:
+        return True
+
     def result(self) -> StepResult:
         return self.outcome
 
@@ -335,6 +338,9 @@ def digest(state: int | bytes, token: int) -> bytes:
 class BehindPending:
     step: int
     future: Future[StepResult]
+
+    def is_done(self) -> bool:
+        return self.future.done()
 
     def result(self) -> StepResult:
         return self.future.result()

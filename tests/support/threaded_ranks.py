@@ -29,6 +29,9 @@ class _Pending:
     step: int
     results: queue.Queue[Any]
 
+    def is_done(self) -> bool:
+        return not self.results.empty()
+
     def result(self) -> StepResult:
         result = self.results.get(timeout=PATIENCE)
         if isinstance(result, BaseException):

@@ -45,6 +45,9 @@ class _Pending:
     rows: list[int]
     found: jax.Array | None
 
+    def is_done(self) -> bool:
+        return self.found is None or bool(self.found.is_ready())  # type: ignore[attr-defined]
+
     def result(self) -> StepTokens:
         if self.found is None:
             return StepTokens(())

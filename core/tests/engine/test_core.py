@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from paged_device import BehindDevice, PagedDevice, make_core, run_alone
 
 from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
+from llmk.engine.processes.engine_loop import Close, Ping, Reply, Stepped, run_engine
 from llmk.engine.scheduling.async_scheduling import choose_depth, why_asynchronous
 from llmk.engine.wire.grammar_params import GrammarParams
 from llmk.engine.wire.request import EngineRequest, RequestContext, StepTimes
@@ -59,6 +62,36 @@ def test_with_two_the_slower_of_host_and_device_sets_the_pace(depth: int, expect
         core.step()
         took.append(time.monotonic() - start)
     assert 0.95 * expected < sorted(took)[10] < expected + 0.6 * min(HOST, DEVICE)
+
+
+@pytest.mark.parametrize("prompts", [False, True], ids=["decode", "prompts"])
+def test_steps_that_become_shorter_do_not_leave_the_device_waiting(prompts: bool) -> None:
+    """A step is put off for the time that the one before is expected to take; what an expectation that is too long adds
+    to a step must not make the next one longer still."""
+    core = behind(make_core(num_blocks=512, max_num_seqs=4, max_num_batched_tokens=8, depth=2), 0.1)
+    device, slow, ended = core.runner, 12, list[float]()
+    assert isinstance(device, BehindDevice)
+    for number in range(4):
+        core.add(request(str(number), [1] * (120 if prompts and number else 2), 80))
+    commands: list[Ping | Close] = []
+
+    def receive(seconds: float | None) -> list[Ping | Close]:
+        time.sleep(seconds or 0.0)
+        return commands
+
+    def send(reply: Reply) -> None:
+        if isinstance(reply, Stepped) and reply.outputs.step is not None:
+            ended.append(time.monotonic())
+            if len(ended) == slow:
+                device.seconds = 0.005
+            if len(ended) == slow + 24:
+                commands.append(Close())
+
+    info: Any = None
+    assert run_engine(lambda: (core, info), receive, send)
+    took = [after - before for before, after in pairwise(ended)]
+    assert sorted(took[4:slow])[3] > 0.09
+    assert sorted(took[slow + 4 :])[10] < 0.03, took
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -17,6 +17,9 @@ from llmk.engine.wire.step import Masks, StepPlan, Work
 class Known:
     tokens: StepTokens
 
+    def is_done(self) -> bool:
+        return True
+
     def result(self) -> StepTokens:
         return self.tokens
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from llmk.api import EngineDead, LlmkError, RequestError
@@ -19,6 +20,26 @@ from llmk.engine.wire.step import StepPlan, StepResult
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A step that was issued. Times are of the scheduler's clock.
+
+    Attributes:
+        issued: when.
+        expected: seconds that it is expected to take; 0: not known.
+        put_off: whether the step after it was, for the time that this one takes.
+        ended: when it was found to have ended meanwhile; 0: it was not.
+    """
+
+    pending: PendingStep
+    num_tokens: int
+    issued: float
+    expected: float
+    put_off: bool = False
+    ended: float = 0.0
+
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +76,7 @@ class EngineCore:
         self.runner = runner
         self.depth = depth
         self._grammars = grammars
-        self._in_flight: deque[tuple[PendingStep, int, float, float]] = deque()
-        """Steps, how many tokens each computes, when it was issued, and what it is expected to take."""
+        self._in_flight: deque[_InFlight] = deque()
         self._issue_time = IssueTime() if runner.asynchronous and depth > 1 else None
         self._has_prompts = False
         """Whether the newest step computes several tokens of a request."""
@@ -66,7 +86,9 @@ class EngineCore:
         self._away = 0.0
         """Seconds of this step in which the host ran it or waited for it."""
         self._ended = 0.0
-        """When the last step ended."""
+        """When the last call of :meth:`step` ended."""
+        self._received = 0.0
+        """When the last step whose result was taken in had ended, as far as is known."""
         self._schedule = trace.timed("schedule", scheduler.schedule)
         self._fill_masks = trace.timed("fill masks", scheduler.masks)
         self._update = trace.timed("update", scheduler.update)
@@ -130,12 +152,23 @@ class EngineCore:
             self.scheduler.pins.drop(id)
 
     def spare_seconds(self) -> float:
-        """How long the next :meth:`step` may be put off, so that sequences that arrive meanwhile are part of it."""
+        """How long the next :meth:`step` may be put off, so that sequences that arrive meanwhile are part of it; 0 as
+        soon as the device waits for it."""
         if self._issue_time is None or len(self._in_flight) != 1 or self._deferred is not None:
             return 0.0
-        _, num_tokens, issued, expected = self._in_flight[0]
+        running, now = self._in_flight[0], self._clock()
+        if running.ended:
+            return 0.0
+        started = max(running.issued, self._received)
         prompts = self._has_prompts or bool(self.scheduler.waiting)
-        return self._issue_time.spare(num_tokens, issued, self._clock(), prompts=prompts, expected=expected)
+        spare = self._issue_time.spare(running.num_tokens, started, now, prompts=prompts, expected=running.expected)
+        if not spare:
+            return 0.0
+        if running.pending.is_done():
+            running.ended = now if running.put_off else 0.0
+            return 0.0
+        running.put_off = True
+        return spare
 
     def step(self, announce: Callable[[EngineOutputs], None] | None = None) -> EngineOutputs:
         """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight.
@@ -159,16 +192,14 @@ class EngineCore:
             if self._deferred is not None and len(self._in_flight) == 1:
                 outputs += self._sample(self._deferred)
             if self._in_flight:
-                num_tokens = self._in_flight[0][1]
+                num_tokens = self._in_flight[0].num_tokens
                 outputs += self._receive_oldest()
         outputs += self.scheduler.take_failures()
         stats, now = self.stats, self._clock()
         times = StepTimes(num_tokens, now - since, now - started - self._away) if num_tokens else None
         self._ended = now
-        if times is not None:
-            if self._issue_time is not None:
-                self._issue_time.take_host(times.host_seconds, prompts=self._has_prompts)
-            self.scheduler.measure(times.num_tokens, times.seconds)
+        if times is not None and self._issue_time is not None:
+            self._issue_time.take_host(times.host_seconds, prompts=self._has_prompts)
         return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
 
     def prepare(self) -> None:
@@ -201,7 +232,8 @@ class EngineCore:
             num_tokens = plan.num_tokens
             self._has_prompts = num_tokens > len(plan.work)
             expected = self.scheduler.expected_seconds() if self._has_prompts else 0.0
-            self._in_flight.append((self._submit(plan), num_tokens, self._clock(), expected))
+            issued = self._clock()
+            self._in_flight.append(_InFlight(self._submit(plan), num_tokens, issued, expected))
             self._deferred = plan.step if plan.deferred else None
         except BaseException as error:
             return self._fail(plan.step, error)
@@ -223,20 +255,27 @@ class EngineCore:
 
     def _receive_oldest(self) -> list[TokenOutput]:
         """Waits for the oldest step in flight, and takes in its result."""
-        pending, num_tokens, issued, expected = self._in_flight.popleft()
+        step = self._in_flight.popleft()
         waiting = self._clock()
         try:
-            result = self._wait(pending)
+            result = self._wait(step.pending)
         except BaseException as error:
-            return self._fail(pending.step, error)
-        if self._issue_time is not None and num_tokens:
-            ended = self._clock()
-            waited = ended - waiting > _WAITED
-            self._issue_time.take(num_tokens, issued, ended, waited=waited, expected=expected)
+            return self._fail(step.pending.step, error)
+        now = self._clock()
+        started, self._received = max(step.issued, self._received), step.ended or now
+        seconds = self._received - started
+        if self._issue_time is not None and step.num_tokens:
+            if step.ended or now - waiting > _WAITED:
+                self._issue_time.take(step.num_tokens, seconds, expected=step.expected)
+            elif step.put_off:
+                self._issue_time.take_late(step.num_tokens, expected=step.expected)
         if result.tokens or result.scored or result.hidden:
             self._failures = 0
         add_counts(self.scheduler.stats.shadows, result.shadows)
-        return self._update(result)
+        outputs = self._update(result)
+        if step.num_tokens:
+            self.scheduler.measure(step.num_tokens, seconds)
+        return outputs
 
     def _counted(self, part: Callable[[S], T]) -> Callable[[S], T]:
         """``part``, whose time is not the host's."""

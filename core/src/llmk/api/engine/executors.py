@@ -188,6 +188,12 @@ class PendingTokens(Protocol):
     """A step that was issued."""
 
     @abstractmethod
+    def is_done(self) -> bool:
+        """Whether :meth:`result` would return at once. Does not wait; true where it can't be known. The engine puts the
+        next step off no longer than this is false."""
+        ...
+
+    @abstractmethod
     def result(self) -> StepTokens:
         """Waits for the step's tokens. Called once per step, in the order of the steps."""
         ...

@@ -13,6 +13,10 @@ class PendingStep(Protocol):
 
     step: int
 
+    def is_done(self) -> bool:
+        """Whether :meth:`result` would return at once."""
+        ...
+
     def result(self) -> StepResult:
         """Waits for the step's tokens."""
         ...

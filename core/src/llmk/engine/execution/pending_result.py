@@ -36,6 +36,10 @@ class PendingResult:
     compared: PendingComparison | None = None
     unrecorded: int = 0
 
+    def is_done(self) -> bool:
+        """Whether the device has ended the step; true where that can't be known without waiting."""
+        return self.done is None or self.done.query()
+
     def result(self) -> StepResult:
         """Waits for the device and returns what was sampled."""
         if self.done is not None:

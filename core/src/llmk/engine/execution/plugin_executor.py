@@ -34,6 +34,10 @@ class _Pending:
     tokens: PendingTokens
     items: list[int]
 
+    def is_done(self) -> bool:
+        """Whether the plugin's executor says so."""
+        return self.tokens.is_done()
+
     def result(self) -> StepResult:
         """Waits for its result. Raises PluginError for one that doesn't fit the step."""
         found = self.tokens.result()

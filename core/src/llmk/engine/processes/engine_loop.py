@@ -75,6 +75,8 @@ Reply = Ready | Failed | Stepped | Pong
 
 LEAST_SPARE = 1e-3
 """Seconds for which it is worth it to wait for requests before the next step is issued."""
+LOOK_SECONDS = 1e-3
+"""How often it is looked whether the device waits for a step that is put off."""
 QUIET = 0.25
 """Seconds without work after which later steps are prepared. A request that comes meanwhile would wait for that, and
 clients often send one when they have the answer to another."""
@@ -142,7 +144,7 @@ def _obey(core: EngineCore, command: Add | Abort | Unpin | Ping, send: Callable[
 def _patience(core: EngineCore, quiet: bool) -> float | None:
     """How long to wait for a command; ``None``: until one comes. ``quiet``: there was no work for :data:`QUIET`."""
     if core.has_work:
-        return core.spare_seconds()
+        return min(core.spare_seconds(), LOOK_SECONDS)
     if core.can_prepare:
         return 0.0 if quiet else QUIET
     return None

@@ -61,6 +61,10 @@ class _PendingStep:
     step: int
     workers: MultiProcessExecutor
 
+    def is_done(self) -> bool:
+        """Whether a reply has come: most likely its result."""
+        return self.workers.has_reply()
+
     def result(self) -> StepResult:
         """Waits for its result."""
         return self.workers.result(self.step)
@@ -148,6 +152,10 @@ class MultiProcessExecutor(Executor):
                 self._compared = []
                 return reply.result
         raise self._cause(step)
+
+    def has_reply(self) -> bool:
+        """Whether any process has sent something that was not received yet."""
+        return bool(self._replies.poll(0))
 
     def check(self) -> None:
         if self._dead is None and self._ended is not None:

@@ -10,6 +10,8 @@ _RECENT = 8
 device, one that is issued early only time of a request that just arrives."""
 _SIZES = 512
 """Sizes that are remembered."""
+_LATE = 0.9
+"""Of what was relied upon, what is remembered of a step that ended before the next was issued, at an unknown time."""
 _SHARE = 0.95
 """Of the expected time, what is relied upon."""
 _RECENT_PROMPTS = 32
@@ -31,37 +33,40 @@ class IssueTime:
         self._host: dict[bool, float] = {}
         """What the host takes for a step, without prompts and with them: these may have to be issued kernel by kernel,
         which is to happen while the device runs the step before."""
-        self._ended = 0.0
-        """When the last step ended."""
 
-    def take(self, num_tokens: int, issued: float, ended: float, *, waited: bool, expected: float = 0.0) -> None:
-        """Takes note of the end of the oldest step in flight. Unless the host ``waited`` for it, it ended earlier."""
-        started, self._ended = max(issued, self._ended), ended
-        if waited and expected:
-            self._shares.append((ended - started) / expected)
-        elif waited:
-            size = _size(num_tokens)
-            if size not in self._recent and len(self._recent) >= _SIZES:
-                self._recent.pop(next(iter(self._recent)))
-            self._recent.setdefault(size, deque(maxlen=_RECENT)).append(ended - started)
+    def take(self, num_tokens: int, seconds: float, *, expected: float = 0.0) -> None:
+        """Takes note of what a step took."""
+        if expected:
+            self._shares.append(seconds / expected)
+            return
+        size = _size(num_tokens)
+        if size not in self._recent and len(self._recent) >= _SIZES:
+            self._recent.pop(next(iter(self._recent)))
+        self._recent.setdefault(size, deque(maxlen=_RECENT)).append(seconds)
+
+    def take_late(self, num_tokens: int, *, expected: float = 0.0) -> None:
+        """Takes note that a step ended before the next was issued, which was put off for too long."""
+        if relied := self._expect(num_tokens, expected):
+            self.take(num_tokens, _LATE * relied, expected=expected)
 
     def take_host(self, seconds: float, *, prompts: bool) -> None:
         """Takes note of what the host took for a step."""
         usual = self._host.get(prompts, seconds)
         self._host[prompts] = usual + _WEIGHT * (seconds - usual)
 
-    def spare(self, num_tokens: int, issued: float, now: float, *, prompts: bool, expected: float = 0.0) -> float:
-        """Seconds until the step after the one that runs must be issued, which has ``num_tokens`` and was ``issued``
+    def spare(self, num_tokens: int, started: float, now: float, *, prompts: bool, expected: float = 0.0) -> float:
+        """Seconds until the step after the one that runs must be issued, which has ``num_tokens`` and ``started``
         then. ``prompts``: the next one may compute some. 0 where it is not known how long such steps take."""
-        if expected:
-            seconds = expected * min(self._shares, default=0.0)
-        else:
-            seconds = min(self._recent.get(_size(num_tokens), ()), default=0.0)
-        host = self._host.get(prompts)
+        seconds, host = self._expect(num_tokens, expected), self._host.get(prompts)
         if not seconds or host is None:
             return 0.0
-        end = max(issued, self._ended) + _SHARE * seconds
-        return max(0.0, end - 2 * host - _MARGIN - now)
+        return max(0.0, started + _SHARE * seconds - 2 * host - _MARGIN - now)
+
+    def _expect(self, num_tokens: int, expected: float) -> float:
+        """Seconds; 0: not known."""
+        if expected:
+            return expected * min(self._shares, default=0.0)
+        return min(self._recent.get(_size(num_tokens), ()), default=0.0)
 
 
 def _size(num_tokens: int) -> int:
