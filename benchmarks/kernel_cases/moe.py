@@ -26,6 +26,12 @@ SETS = 6
 """Inputs that take other experts: what few tokens leave in the device's cache is not what the next ones read."""
 TOLERANCE = 8e-3
 
+_SWEPT = (
+    SHAPES[2],
+    *(replace(SHAPES[2], name=f"30B-A3B/{ranks}", inner=SHAPES[2].inner // ranks) for ranks in (2, 4)),
+)
+"""Whole, and what each of several ranks has of it."""
+
 _SWEPT_ROWS = (16, 32, 64, 128, 256)
 _MOST_FEW = 16
 """Tokens up to which the kernels for few are tried."""
@@ -117,9 +123,14 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
 
 
 def sweep(bench: Bench, only: re.Pattern[str], folder: Path) -> None:
-    """Times tiles for every number of tokens whose name has ``only``, launch by launch; prints the best, and writes
-    them to ``folder`` as tuned configurations, beside those that it has already."""
-    shape, weights = SHAPES[2], None
+    """Times tiles for every shape and number of tokens whose name has ``only``, launch by launch; prints the best, and
+    writes them to ``folder`` as tuned configurations, beside those that it has already."""
+    for shape in _SWEPT:
+        _sweep(bench, shape, only, folder)
+
+
+def _sweep(bench: Bench, shape: Shape, only: re.Pattern[str], folder: Path) -> None:
+    weights = None
     for tokens in SWEPT_TOKENS:
         name = f"moe {shape.name} x{tokens}"
         if not only.search(name):
