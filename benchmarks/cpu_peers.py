@@ -5,12 +5,12 @@
         --engine llmk=m --engine llmk-q4=m-q4_0.gguf,plugin.gguf.weights=packed \\
         --engine llama.cpp=m-bf16.gguf@PYTHON --engine vllm=m@PYTHON
 
-An engine is ``NAME=MODEL[,OPTION=VALUE...][@PYTHON]``: what its name starts with says which it is, options are its own,
-and ``PYTHON`` is the interpreter that has it, where that is not this one. Each runs in a process of its own and computes
-only when it is its turn, so that what a noisy machine does to one it does to all. Loads are ``REQUESTSxPROMPT+NEW``, all
-requests at once, greedy, with prompts of random tokens that no cache knows. A line of JSON for each engine and load has
-the medians over the rounds: seconds to the first token, milliseconds per step of those after it, and the spread of
-these; the last line is the bandwidth of a read on as many threads.
+An engine is ``NAME=MODEL[,OPTION=VALUE...][@PYTHON]``: what its name starts with says which it is, options are its
+own, and ``PYTHON`` is the interpreter that has it, where that is not this one. Each runs in a process of its own and
+computes only when it is its turn, so that what a noisy machine does to one it does to all. Loads are
+``REQUESTSxPROMPT+NEW``, all requests at once, greedy, with prompts of random tokens that no cache knows. A line of JSON
+for each engine and load has the medians over the rounds: seconds to the first token, milliseconds per step of those
+after it, and the spread of these; the last line is the bandwidth of a read on as many threads.
 """
 
 from __future__ import annotations
