@@ -1,8 +1,10 @@
 // Integer arithmetic on every instruction set: Block, 32 numbers of 16 bits, and Sums, F::N sums of 32 bits.
 //
 //   numbers(pointer)          32 numbers of 8 or 16 bits; pointers need no alignment
-//   nibbles(pointer, zero)    the 32 numbers of 4 bits in 16 bytes, those in low halves first, minus `zero`
+//   nibbles(pointer)          the 32 numbers of 4 bits in 16 bytes, from 0 to 15, those in low halves first
 //   add_products(sums, a, b)  adds the products of a's and b's numbers
+//   add_pairs(sums, a, b)     the same, with those of the first 16 numbers apart from the others
+//   pair_scales(x, y)         x where add_pairs adds products of the first 16 numbers, y elsewhere
 //   float_sums(sums)
 #pragma once
 
@@ -27,11 +29,10 @@ inline Block numbers(const int16_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Block numbers(const int8_t* p) {
     return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-inline Block nibbles(const uint8_t* p, int zero) {
+inline Block nibbles(const uint8_t* p) {
     __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi16(15)), high = _mm256_srli_epi16(bytes, 4);
-    __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-    return {_mm512_sub_epi16(both, _mm512_set1_epi16(int16_t(zero)))};
+    return {_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
 }
 inline Sums no_sums() { return {_mm512_setzero_si512()}; }
 inline Sums add_products(Sums sums, Block a, Block b) {
@@ -40,6 +41,10 @@ inline Sums add_products(Sums sums, Block a, Block b) {
 #else
     return {_mm512_add_epi32(sums.v, _mm512_madd_epi16(a.v, b.v))};
 #endif
+}
+inline Sums add_pairs(Sums sums, Block a, Block b) { return add_products(sums, a, b); }
+inline F pair_scales(float x, float y) {
+    return {_mm512_insertf32x8(_mm512_set1_ps(x), _mm256_set1_ps(y), 1)};
 }
 inline F float_sums(Sums sums) { return {_mm512_cvtepi32_ps(sums.v)}; }
 
@@ -58,11 +63,9 @@ inline Block numbers(const int8_t* p) {
     return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
 }
-inline Block nibbles(const uint8_t* p, int zero) {
+inline Block nibbles(const uint8_t* p) {
     __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    __m256i offset = _mm256_set1_epi16(int16_t(zero));
-    return {_mm256_sub_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(15)), offset),
-            _mm256_sub_epi16(_mm256_srli_epi16(bytes, 4), offset)};
+    return {_mm256_and_si256(bytes, _mm256_set1_epi16(15)), _mm256_srli_epi16(bytes, 4)};
 }
 inline Sums no_sums() { return {_mm256_setzero_si256()}; }
 inline __m256i add_products(__m256i sums, __m256i a, __m256i b) {
@@ -75,6 +78,11 @@ inline __m256i add_products(__m256i sums, __m256i a, __m256i b) {
 inline Sums add_products(Sums sums, Block a, Block b) {
     return {add_products(add_products(sums.v, a.low, b.low), a.high, b.high)};
 }
+inline Sums add_pairs(Sums sums, Block a, Block b) {
+    __m256i both = _mm256_hadd_epi32(_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high));
+    return {_mm256_add_epi32(sums.v, both)};
+}
+inline F pair_scales(float x, float y) { return {_mm256_blend_ps(_mm256_set1_ps(x), _mm256_set1_ps(y), 0xcc)}; }
 inline F float_sums(Sums sums) { return {_mm256_cvtepi32_ps(sums.v)}; }
 
 #elif defined(__ARM_NEON) && defined(__aarch64__) && !defined(LLMK_PLAIN)
@@ -91,21 +99,24 @@ inline Block numbers(const int8_t* p) {
     int8x16_t a = vld1q_s8(p), b = vld1q_s8(p + 16);
     return {{vmovl_s8(vget_low_s8(a)), vmovl_high_s8(a), vmovl_s8(vget_low_s8(b)), vmovl_high_s8(b)}};
 }
-inline Block nibbles(const uint8_t* p, int zero) {
+inline Block nibbles(const uint8_t* p) {
     uint8x16_t bytes = vld1q_u8(p);
-    int8x16_t offset = vdupq_n_s8(int8_t(zero));
-    int8x16_t low = vsubq_s8(vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15))), offset);
-    int8x16_t high = vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4)), offset);
+    int8x16_t low = vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15)));
+    int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4));
     return {{vmovl_s8(vget_low_s8(low)), vmovl_high_s8(low), vmovl_s8(vget_low_s8(high)), vmovl_high_s8(high)}};
 }
 inline Sums no_sums() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
 inline Sums add_products(Sums sums, Block a, Block b) {
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
         sums.low = vmlal_s16(sums.low, vget_low_s16(a.v[i]), vget_low_s16(b.v[i]));
-        sums.high = vmlal_high_s16(sums.high, a.v[i], b.v[i]);
+        sums.high = vmlal_s16(sums.high, vget_low_s16(a.v[i + 2]), vget_low_s16(b.v[i + 2]));
+        sums.low = vmlal_high_s16(sums.low, a.v[i], b.v[i]);
+        sums.high = vmlal_high_s16(sums.high, a.v[i + 2], b.v[i + 2]);
     }
     return sums;
 }
+inline Sums add_pairs(Sums sums, Block a, Block b) { return add_products(sums, a, b); }
+inline F pair_scales(float x, float y) { return {vdupq_n_f32(x), vdupq_n_f32(y)}; }
 inline F float_sums(Sums sums) { return {vcvtq_f32_s32(sums.low), vcvtq_f32_s32(sums.high)}; }
 
 #elif defined(__VSX__) && defined(__LITTLE_ENDIAN__) && !defined(LLMK_PLAIN)
@@ -125,12 +136,10 @@ inline Block numbers(const int8_t* p) {
     __vector signed char a = vec_xl(0, p), b = vec_xl(16, p);
     return {{vec_unpackh(a), vec_unpackl(a), vec_unpackh(b), vec_unpackl(b)}};
 }
-inline Block nibbles(const uint8_t* p, int zero) {
+inline Block nibbles(const uint8_t* p) {
     __vector unsigned char bytes = vec_xl(0, p);
-    __vector signed char offset = vec_splats((signed char)zero);
     auto low = (__vector signed char)vec_and(bytes, vec_splats((unsigned char)15));
     auto high = (__vector signed char)vec_sr(bytes, vec_splats((unsigned char)4));
-    low = vec_sub(low, offset), high = vec_sub(high, offset);
     return {{vec_unpackh(low), vec_unpackl(low), vec_unpackh(high), vec_unpackl(high)}};
 }
 inline Sums no_sums() { return {vec_splats(0), vec_splats(0)}; }
@@ -139,6 +148,8 @@ inline Sums add_products(Sums sums, Block a, Block b) {
     sums.high = vec_msum(a.v[2], b.v[2], vec_msum(a.v[3], b.v[3], sums.high));
     return sums;
 }
+inline Sums add_pairs(Sums sums, Block a, Block b) { return add_products(sums, a, b); }
+inline F pair_scales(float x, float y) { return {vec_splats(x), vec_splats(y)}; }
 inline F float_sums(Sums sums) { return {vec_ctf(sums.low, 0), vec_ctf(sums.high, 0)}; }
 
 #else
@@ -156,18 +167,25 @@ inline Block numbers(const T* p) {
     for (int i = 0; i < kBlock; ++i) out.v[i] = p[i];
     return out;
 }
-inline Block nibbles(const uint8_t* p, int zero) {
+inline Block nibbles(const uint8_t* p) {
     Block out;
     for (int i = 0; i < kBlock / 2; ++i) {
-        out.v[i] = int16_t((p[i] & 15) - zero);
-        out.v[i + kBlock / 2] = int16_t((p[i] >> 4) - zero);
+        out.v[i] = p[i] & 15;
+        out.v[i + kBlock / 2] = p[i] >> 4;
     }
     return out;
 }
 inline Sums no_sums() { return {}; }
 inline Sums add_products(Sums sums, Block a, Block b) {
-    for (int i = 0; i < kBlock; ++i) sums.v[i % F::N] += int32_t(a.v[i]) * b.v[i];
+    constexpr int kHalf = F::N / 2;
+    for (int i = 0; i < kBlock; ++i) sums.v[i / 16 * kHalf + i % kHalf] += int32_t(a.v[i]) * b.v[i];
     return sums;
+}
+inline Sums add_pairs(Sums sums, Block a, Block b) { return add_products(sums, a, b); }
+inline F pair_scales(float x, float y) {
+    float out[F::N];
+    for (int i = 0; i < F::N; ++i) out[i] = i < F::N / 2 ? x : y;
+    return load(out);
 }
 inline F float_sums(Sums sums) {
     float out[F::N];

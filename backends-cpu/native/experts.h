@@ -35,7 +35,7 @@ void multiply_experts(FunctionRef<void(int64_t expert, typename P::Weight& out)>
                       FunctionRef<void(int64_t row, typename P::Row* out)> arrange,
                       FunctionRef<void(int64_t expert, int64_t row, int64_t n, int64_t count, const float*)> finish) {
     using Row = typename P::Row;
-    int64_t stride = padded(k, P::kStep) + 64 / int64_t(sizeof(Row));
+    int64_t stride = P::length(k) + 64 / int64_t(sizeof(Row));
     Row* rows = static_cast<Row*>(scratch.get(sizeof(Row) * stride * smaller(offsets[experts], kBatch)));
     Segment segments[kBatch];
     int64_t per_segment = pieces(n, padded(kPiece / (bytes > 0 ? bytes : 1) + 1, kOutputs));

@@ -2,7 +2,7 @@
 //
 // A weight format has a *product*, a struct with
 //   Row                                     the type that elements of x are arranged in
-//   kStep                                   inputs that are multiplied at once; arranged rows are padded to a multiple
+//   length(k)                               elements of an arranged row of k inputs
 //   tile<R, C>(weight, n, gap, begin, end, rows, stride, sums, sums_stride)
 //       adds the products of the R rows n, n + gap, … of the weight and of C arranged rows, `stride` elements apart,
 //       over the inputs from begin to end, to sums[c * sums_stride + r * gap]. `begin` is a multiple of kInputs.
@@ -98,6 +98,7 @@ struct Rowwise : S {
         const Element* data;
         int64_t stride;  // elements from row to row
     };
+    static constexpr int64_t length(int64_t k) { return padded(k, S::kStep); }
     static constexpr int tile_rows(int columns) { return LLMK_LEVEL::tile_rows(columns); }
 
     template <int R, int C>
@@ -186,8 +187,10 @@ void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, in
     alignas(64) float sums[kRows * kOutputs];
     // Rows of x that fill one tile pass over whole rows of the weight; more of them stay in the cache in part.
     int64_t inputs = m <= kColumns ? k : kInputs;
-    for (int64_t n = n0; n < n1; n += kOutputs) {
-        int64_t count = smaller(kOutputs, n1 - n);
+    // Those who pass once read the weight from memory, in streams that are the longer the better.
+    int64_t most = m <= kColumns ? kRows / kColumns * kOutputs : kOutputs;
+    for (int64_t n = n0; n < n1; n += most) {
+        int64_t count = smaller(most, n1 - n);
         memset(sums, 0, sizeof(float) * m * count);
         for (int64_t k0 = 0; k0 < k; k0 += inputs) {
             add_rows<P>(weight, n, n + count, k0, smaller(k, k0 + inputs), rows, stride, m, sums, count);
@@ -203,7 +206,7 @@ void multiply(const typename P::Weight& weight, int64_t m, int64_t n, int64_t k,
               FunctionRef<void(int64_t row, typename P::Row* out)> arrange, Finish finish) {
     using Row = typename P::Row;
     // A cache line more than needed, because lines that are a power of two apart share a set of the cache.
-    int64_t stride = padded(k, P::kStep) + 64 / int64_t(sizeof(Row));
+    int64_t stride = P::length(k) + 64 / int64_t(sizeof(Row));
     Row* rows = static_cast<Row*>(scratch.get(sizeof(Row) * stride * smaller(m, kRows)));
     for (int64_t m0 = 0; m0 < m; m0 += kRows) {
         int64_t count = smaller(kRows, m - m0);

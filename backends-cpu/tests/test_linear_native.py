@@ -3,17 +3,26 @@ has."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from llmk.api import LinearKernel
 from llmk.reference import linear as reference
-from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel
-from llmk.reference.quantized_weight import prepare_int4_group, prepare_int8_channel
+from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel, quantize_int8_group
+from llmk.reference.quantized_weight import prepare_int4_group, prepare_int8_channel, prepare_int8_group
 from llmk.reference.tiles import cancelling
 from llmk_cpu.native.library import library
 from llmk_cpu.native.linear import linear, linear_many
-from llmk_cpu.native.quantized import GroupedWeight, linear_int4, linear_int8, prepare_int4
+from llmk_cpu.native.quantized import (
+    GroupWeight,
+    linear_groups,
+    linear_groups_many,
+    linear_int8,
+    prepare_int4,
+    prepare_int8,
+)
 from llmk_testing.invariance import check_rows
 from llmk_testing.tolerance import Right, check
 
@@ -62,6 +71,11 @@ def test_no_rows_and_parts_of_a_weight(kernel: LinearKernel) -> None:
 
 
 NARROW = (torch.bfloat16, torch.float16)
+GROUPS: dict[int, tuple[Any, Any, Any]] = {
+    4: (quantize_int4_group, prepare_int4, prepare_int4_group),
+    8: (quantize_int8_group, prepare_int8, prepare_int8_group),
+}
+"""By bits: what quantizes, and prepares for the kernels and for the reference."""
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
@@ -77,24 +91,57 @@ def test_int8_equals_the_reference(shape: tuple[int, int], dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("zeros", ["none", "whole", "any"])
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
-    "size", [(1, 32, 32), (33, 160, 32), (50, 256, 128), (7, 1152, 128), (7, 2112, 2112), (9, 48, 16)]
+    "size",
+    [
+        (1, 32, 32),
+        (33, 160, 32),
+        (50, 256, 128),
+        (7, 1152, 128),
+        (7, 2112, 2112),
+        (9, 48, 16),
+        (1700, 64, 32),
+        (35, 1184, 16),
+    ],
 )
-def test_int4_equals_the_reference(size: tuple[int, int, int], symmetric: bool, dtype: torch.dtype) -> None:
+def test_groups_equal_the_reference(size: tuple[int, int, int], bits: int, zeros: str, dtype: torch.dtype) -> None:
     outputs, inputs, group = size
-    parameters = quantize_int4_group(torch.randn(outputs, inputs), group, symmetric=symmetric)
+    quantize, prepare, meaning = GROUPS[bits]
+    parameters = quantize(torch.randn(outputs, inputs), group)
+    if zeros != "none":
+        zero = torch.randn(outputs, inputs // group) * 3 + 5
+        parameters["weight_zero_point"] = zero.round().to(torch.int8) if zeros == "whole" else zero
     for scales in (torch.float32, torch.float16, torch.bfloat16):
         parameters["weight_scale"] = parameters["weight_scale"].to(scales)
-        weight, bias = prepare_int4(parameters), torch.randn(outputs).to(dtype)
-        meaning = prepare_int4_group(parameters).dequantize(torch.float32).double()
-        for rows in (1, 2, 3, 5, 17, 70, 130):
+        weight, bias = prepare(parameters), torch.randn(outputs).to(dtype)
+        exact = meaning(parameters).dequantize(torch.float32).double()
+        for rows in (1, 3, 17, 130):
             x = torch.randn(rows, inputs).to(dtype)
-            check(
-                linear_int4(x, weight, bias),
-                Right(reference.linear(x.double(), meaning, bias.double()), dtype),
-                f"{rows} rows",
-            )
+            right = Right(reference.linear(x.double(), exact, bias.double()), dtype)
+            check(linear_groups(x, weight, bias), right, f"{rows} rows")
+            check(linear_groups_many(x, weight, bias), right, f"{rows} rows, widened")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_in_groups_are_widened_as_the_reference_does(bits: int) -> None:
+    quantize, prepare, meaning = GROUPS[bits]
+    parameters = quantize(torch.randn(33, 160), 32)
+    parameters["weight_zero_point"] = torch.rand(33, 5)
+    weight = prepare(parameters)
+    assert isinstance(weight, GroupWeight)
+    for dtype in DTYPES:
+        assert torch.equal(weight.widen(dtype), meaning(parameters).dequantize(dtype))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_weights_in_groups_are_batch_invariant(bits: int) -> None:
+    quantize, prepare, _ = GROUPS[bits]
+    for shape in ((64, 96), (33, 128), (100, 2048)):
+        rows, weight = cancelling(150, shape, torch.bfloat16)
+        packed = prepare(quantize(weight.float(), 32))
+        check_rows(lambda x, packed=packed: linear_groups(x, packed, None), rows)
 
 
 def test_scales_are_held_in_16_bits_where_that_is_exact() -> None:
@@ -103,8 +150,8 @@ def test_scales_are_held_in_16_bits_where_that_is_exact() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         parameters["weight_scale"] = parameters["weight_scale"].to(dtype)
         weight = prepare_int4(parameters)
-        assert isinstance(weight, GroupedWeight)
-        assert weight.packed.data_ptr() == parameters["weight_packed"].data_ptr()
+        assert isinstance(weight, GroupWeight)
+        assert weight.numbers.data_ptr() == parameters["weight_packed"].data_ptr()
         dtypes.append(weight.scale.dtype)
     assert dtypes == [torch.float32, torch.float16, torch.bfloat16]
 

@@ -44,7 +44,11 @@ def test_prepacked_kernels_rank_higher_and_the_deterministic_one_declares_it() -
     assert [kernel.deterministic for kernel in (prepacked, invariant, plain)] == [False, True, False]
     assert all(plain.tier < kernel.tier < prepacked.tier and not kernel.opt_in for kernel in native)
     by_id = {kernel.id: kernel for kernel in native}
-    assert [id for id, kernel in by_id.items() if not kernel.deterministic] == ["cpu.linear_many"]
+    assert [id for id, kernel in by_id.items() if not kernel.deterministic] == [
+        "cpu.linear_many",
+        "cpu.linear_int4_group_many",
+        "cpu.linear_int8_group_many",
+    ]
     assert by_id["cpu.linear_many"].layout == by_id["cpu.linear"].layout == plain.layout
 
 
@@ -55,7 +59,7 @@ def test_native_gemms_say_what_they_lack(arch: str) -> None:
         platform=BY_ARCH[arch], site="out", dtype="bfloat16", in_features=48, out_features=8, weight_format="int4_group"
     )
     by_id = {kernel.id: kernel for kernel in (*llmk_linear_kernels(), *llmk_moe_kernels())}
-    assert [reason.code for reason in by_id["cpu.linear_int4"].supports(query).reasons] == ["in_features"]
+    assert [reason.code for reason in by_id["cpu.linear_int4_group"].supports(query).reasons] == ["in_features"]
     assert [reason.code for reason in by_id["cpu.linear_int8"].supports(query).reasons] == ["weight_format"]
     assert by_id["cpu.linear"].supports(replace(query, weight_format="plain"))
     without = replace(BY_ARCH[arch], features=frozenset())

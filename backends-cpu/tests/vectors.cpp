@@ -30,9 +30,9 @@ KERNEL(linear_many)
 KERNEL(linear_int8)
 (void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, const void*, int64_t, int64_t, int64_t,
  int32_t);
-KERNEL(linear_int4)
-(void*, int64_t, const void*, int64_t, const void*, const void*, const void*, int64_t, const void*, int64_t, int64_t,
- int64_t, int32_t, int32_t);
+KERNEL(linear_groups)
+(void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, const void*, int64_t, const void*, int64_t,
+ int64_t, int64_t, int32_t, int32_t, int32_t);
 KERNEL(attention)
 (void*, const void*, int64_t, void*, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
  const int32_t*, int64_t, int64_t, int64_t, int64_t, float, float, const float*, int32_t, int32_t);
@@ -117,17 +117,18 @@ void check_rope(int32_t dtype, double bound) {
     }
 }
 
-// Products of m rows with plain, int8 and int4 weights, [n, k].
+// Products of m rows with plain weights, [n, k], those of 8 bits, and those of 4 and 8 bits in groups.
 template <class T>
 void check_linear(int32_t dtype, double bound, int64_t m) {
     const int64_t n = 53, k = 1120, groups = k / 32;
     auto x = draws<T>(m * k), plain = draws<T>(n * k), bias = draws<T>(n);
     auto scales = draws<float>(n), group_scales = draws<float>(n * groups);
     std::vector<int8_t> bytes(n * k);
-    std::vector<uint8_t> nibbles(n * k / 2), zeros(n * groups);
+    std::vector<uint8_t> nibbles(n * k / 2);
+    auto zeros = draws<float>(n * groups);
     for (auto& each : bytes) each = int8_t(draw() * 63);
     for (auto& each : nibbles) each = uint8_t(int(draw() * 63) + 128);
-    for (auto& each : zeros) each = uint8_t(draw() * 3.9 + 8);
+    for (auto& each : zeros) each = each * 3 + 8;
     auto expect = [&](auto weight) {
         std::vector<double> sums;
         for (int64_t row = 0; row < m; ++row) {
@@ -150,15 +151,29 @@ void check_linear(int32_t dtype, double bound, int64_t m) {
     (out.data(), n, x.data(), k, bytes.data(), k, scales.data(), bias.data(), m, n, k, dtype);
     compare("linear_int8", out, expect([&](int64_t o, int64_t i) { return double(bytes[o * k + i]) * scales[o]; }),
             rounding);
-    CALL(linear_int4)
-    (out.data(), n, x.data(), k, nibbles.data(), group_scales.data(), zeros.data(), groups, bias.data(), m, n, k, dtype,
-     kFloat32);
+    CALL(linear_groups)
+    (out.data(), n, x.data(), k, nibbles.data(), 4, group_scales.data(), zeros.data(), groups, bias.data(), m, n, k,
+     dtype, kFloat32, kFloat32);
     auto int4 = [&](int64_t o, int64_t i) {
         int64_t at = o * groups + i / 32;
         int number = nibbles[(o * k + i) / 2] >> (i % 2 * 4) & 15;
-        return double(number - zeros[at]) * group_scales[at];
+        return (double(number) - zeros[at]) * group_scales[at];
     };
-    compare("linear_int4", out, expect(int4), rounding);
+    compare("linear_groups, 4 bits", out, expect(int4), rounding);
+    CALL(linear_groups)
+    (out.data(), n, x.data(), k, bytes.data(), 8, group_scales.data(), nullptr, groups, bias.data(), m, n, k, dtype,
+     kFloat32, kFloat32);
+    auto int8 = [&](int64_t o, int64_t i) { return double(bytes[o * k + i]) * group_scales[o * groups + i / 32]; };
+    compare("linear_groups, 8 bits", out, expect(int8), rounding);
+    auto small_scales = draws<float>(2 * n * groups), small_zeros = draws<float>(2 * n * groups);
+    CALL(linear_groups)
+    (out.data(), n, x.data(), k, bytes.data(), 8, small_scales.data(), small_zeros.data(), 2 * groups, bias.data(), m, n,
+     k, dtype, kFloat32, kFloat32);
+    auto small = [&](int64_t o, int64_t i) {
+        int64_t at = 2 * o * groups + i / 16;
+        return (double(bytes[o * k + i]) - small_zeros[at]) * small_scales[at];
+    };
+    compare("linear_groups, 8 bits by 16", out, expect(small), rounding);
 }
 
 // One request of `tokens` tokens, of which the last `queries` attend.

@@ -14,12 +14,12 @@ from llmk.reference.activations import GatedOptions
 from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, route
 from llmk_cpu.native.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from llmk_cpu.native.library import library
-from llmk_cpu.native.quantized import GroupedWeight, prepare_int4
+from llmk_cpu.native.quantized import GroupWeight, pointer, prepare_int4
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _plain = library().function("linear_experts", "ppippppiiid")
 _int8 = library().function("linear_experts_int8", "ppipppppiiid")
-_int4 = library().function("linear_experts_int4", "ppippppp" + "ipiiidd")
+_groups = library().function("linear_experts_groups", "ppipppippipiiiddd")
 _mix = library().function("mix_experts", "ppppiiid")
 
 _ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
@@ -44,16 +44,16 @@ class Projection:
         experts, outputs = self.weight.shape[:2]
         out = torch.empty((rows.shape[0], outputs), dtype=x.dtype)
         given = (out.data_ptr(), x.data_ptr(), x.stride(0), rows.data_ptr(), offsets.data_ptr(), self.weight.data_ptr())
-        bias = None if self.bias is None else self.bias.data_ptr()
+        bias = pointer(self.bias)
         sizes = (experts, outputs, self.columns, CODES[x.dtype])
         if self.scale is None:
             _plain(*given, bias, *sizes)
         elif self.weight.dtype == torch.int8:
             _int8(*given, self.scale.data_ptr(), bias, *sizes)
         else:
-            zero = None if self.zero is None else self.zero.data_ptr()
+            codes = CODES[self.scale.dtype], CODES[(self.scale if self.zero is None else self.zero).dtype]
             groups = self.scale.shape[-1]
-            _int4(*given, self.scale.data_ptr(), zero, groups, bias, *sizes, CODES[self.scale.dtype])
+            _groups(*given, 4, self.scale.data_ptr(), pointer(self.zero), groups, bias, *sizes, *codes)
         return out
 
 
@@ -90,7 +90,7 @@ def prepare_int4_experts(parameters: Mapping[str, Tensor]) -> Experts | Any:
         stored = {f"weight{key.removeprefix(name)}": each for key, each in parameters.items() if key.startswith(name)}
         flat = {key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"}
         whole = prepare_int4(flat)
-        if not isinstance(whole, GroupedWeight):
+        if not isinstance(whole, GroupWeight):
             return None
         packed = stored["weight_packed"]
         return Projection(_whole(packed), bias, packed.shape[2] * 2, whole.scale, whole.zero)

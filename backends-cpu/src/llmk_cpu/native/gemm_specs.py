@@ -16,7 +16,7 @@ _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _MANY = 96
 """Rows from which copying the weights pays, measured on Zen 3 with one thread."""
 _MULTIPLE = 32
-"""Inputs of int4 weights: whole groups, which are whole blocks of the kernel."""
+"""Inputs of weights in groups, which are whole blocks of the kernel."""
 
 
 def linear_kernels() -> list[KernelSpec]:
@@ -41,16 +41,32 @@ def linear_kernels() -> list[KernelSpec]:
             layout="reference_int8_channel",
             summary="GEMMs of int8 weights and activations as 16-bit integers",
         ),
-        _kernel(
-            "linear_int4",
-            "quantized:linear_int4",
-            "int4_group",
-            _NARROW,
-            prepare="llmk_cpu.native.quantized:prepare_int4",
-            layout="cpu_int4_group",
-            summary="GEMMs of int4 weights and activations as 16-bit integers",
-        ),
+        *(kernel for bits in (4, 8) for kernel in _group_kernels(bits)),
         *(_converted(weight_format) for weight_format in ("fp8_tensor", "fp8_channel", "fp8_block")),
+    ]
+
+
+def _group_kernels(bits: int) -> list[KernelSpec]:
+    same = {"prepare": f"llmk_cpu.native.quantized:prepare_int{bits}", "layout": f"cpu_int{bits}_group"}
+    return [
+        _kernel(
+            f"linear_int{bits}_group",
+            "quantized:linear_groups",
+            f"int{bits}_group",
+            _NARROW,
+            summary=f"GEMMs of int{bits} weights and activations as 16-bit integers",
+            **same,
+        ),
+        _kernel(
+            f"linear_int{bits}_group_many",
+            "quantized:linear_groups_many",
+            f"int{bits}_group",
+            _NARROW,
+            deterministic=False,
+            bands=(TokenBand(_MANY, score=1),),
+            summary=f"GEMMs that first widen int{bits} weights, for many rows",
+            **same,
+        ),
     ]
 
 
@@ -118,7 +134,7 @@ def _kernel(
         verdict = supports_library(query)
         if query.weight_format != weight_format:
             verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
-        elif weight_format == "int4_group" and query.in_features % _MULTIPLE:
+        elif weight_format.endswith("_group") and query.in_features % _MULTIPLE:
             verdict &= no("in_features", wanted=query.in_features, found=f"multiples of {_MULTIPLE}")
         return verdict
 

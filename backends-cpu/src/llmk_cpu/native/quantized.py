@@ -10,42 +10,80 @@ import torch
 from torch import Tensor
 
 from llmk.reference.linear import linear_dequantized
-from llmk.reference.quantized_weight import PackedWeight, ScaledWeight, prepare_int4_group
+from llmk.reference.quantized_weight import (
+    GroupedWeight,
+    PackedWeight,
+    ScaledWeight,
+    prepare_int4_group,
+    prepare_int8_group,
+)
 from llmk_cpu.native.library import library
+from llmk_cpu.native.linear import linear_many
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _linear_int8 = library().function("linear_int8", "pipipippiiid")
-_linear_int4 = library().function("linear_int4", "pipipppipiiidd")
+_linear_groups = library().function("linear_groups", "pipipippipiiiddd")
+_widen_groups = library().function("widen_groups", "ppippiiiddd")
 
-_BLOCK = 32
-"""Groups consist of whole blocks of the kernel."""
+_BLOCK, _HALF = 32, 16
+"""Inputs that the kernel multiplies at once, of which groups are multiples; groups of 8 bits may be half of them."""
 _SYMMETRIC = 8
-"""The number that represents zero where a format has no zero points."""
+"""The number of 4 bits that represents zero where a format has no zero points."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedWeight:
-    """4-bit numbers, two to a byte, with a scale per group of inputs.
+class GroupWeight:
+    """Numbers of 4 or 8 bits with a scale, and perhaps a zero point, per group of inputs.
 
-    ``packed`` is uint8 ``[out, in / 2]``, the even input in the low nibble; ``scale`` ``[out, groups]`` in the
-    narrowest dtype that represents its values; ``zero`` uint8 ``[out, groups]``, or ``None`` where 8 represents zero.
+    ``numbers`` is int8 ``[out, in]``, or uint8 ``[out, in / 2]``, the even input in the low nibble. ``scale`` and
+    ``zero`` are ``[out, groups]``, in the narrowest dtype that represents their values; without ``zero``, 0 represents
+    zero, or 8 in 4 bits.
     """
 
-    packed: Tensor
+    numbers: Tensor
     scale: Tensor
     zero: Tensor | None
 
+    @property
+    def bits(self) -> int:
+        """Of a number."""
+        return 8 if self.numbers.dtype == torch.int8 else 4
 
-def prepare_int4(parameters: Mapping[str, Tensor]) -> GroupedWeight | PackedWeight:
-    """The weight for :func:`linear_int4` from the parameters of the format ``int4_group``; the reference's where groups
-    have no multiple of 32 inputs."""
+    def widen(self, dtype: torch.dtype) -> Tensor:
+        """``[out, in]`` in ``dtype``, rounded once."""
+        outputs, columns = self.numbers.shape
+        size = columns * 8 // self.bits
+        out = torch.empty((outputs, size), dtype=dtype)
+        _widen_groups(
+            out.data_ptr(), self.numbers.data_ptr(), self.bits, self.scale.data_ptr(), pointer(self.zero),
+            self.scale.shape[1], outputs, size, CODES[dtype], *self.codes,
+        )  # fmt: skip
+        return out
+
+    @property
+    def codes(self) -> tuple[int, int]:
+        """Of the dtypes of scales and zero points."""
+        return CODES[self.scale.dtype], CODES[(self.scale if self.zero is None else self.zero).dtype]
+
+
+def prepare_int4(parameters: Mapping[str, Tensor]) -> GroupWeight | PackedWeight:
+    """The weight for :func:`linear_groups` from the parameters of the format ``int4_group``; the reference's where
+    groups have no multiple of 32 inputs."""
     whole = prepare_int4_group(parameters)
     if whole.packed.shape[1] * 2 % (whole.scale.shape[1] * _BLOCK):
         return whole
-    zero = whole.zero.to(torch.uint8)
-    return GroupedWeight(
-        whole.packed.contiguous(), _narrowest(whole.scale), None if bool((zero == _SYMMETRIC).all()) else zero
-    )
+    zero = None if bool((whole.zero == _SYMMETRIC).all()) else _narrowest(whole.zero)
+    return GroupWeight(whole.packed.contiguous(), _narrowest(whole.scale), zero)
+
+
+def prepare_int8(parameters: Mapping[str, Tensor]) -> GroupWeight | GroupedWeight:
+    """The same from the parameters of the format ``int8_group``; groups may have 16 inputs."""
+    whole = prepare_int8_group(parameters)
+    size, group = whole.values.shape[1], whole.values.shape[1] // whole.scale.shape[1]
+    if size % _BLOCK or (group % _BLOCK and group != _HALF):
+        return whole
+    zero = None if whole.zero is None else _narrowest(whole.zero)
+    return GroupWeight(whole.values.contiguous(), _narrowest(whole.scale), zero)
 
 
 def linear_int8(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
@@ -61,25 +99,37 @@ def linear_int8(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
     return out
 
 
-def linear_int4(x: Tensor, weight: GroupedWeight | PackedWeight, bias: Tensor | None) -> Tensor:
-    """``x @ weight.T + bias`` in ``x``'s dtype, for 4-bit weights with a scale per group of inputs."""
-    if isinstance(weight, PackedWeight):
+def linear_groups(x: Tensor, weight: GroupWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
+    """``x @ weight.T + bias`` in ``x``'s dtype, for weights with a scale per group of inputs."""
+    if not isinstance(weight, GroupWeight):
         return linear_dequantized(x, weight, bias)
     rows = rows_of(x)
     count, size = rows.shape
     outputs, groups = weight.scale.shape
     out = torch.empty((count, outputs), dtype=x.dtype)
-    _linear_int4(
-        out.data_ptr(), outputs, rows.data_ptr(), rows.stride(0), weight.packed.data_ptr(), weight.scale.data_ptr(),
-        None if weight.zero is None else weight.zero.data_ptr(), groups, None if bias is None else bias.data_ptr(),
-        count, outputs, size, CODES[x.dtype], CODES[weight.scale.dtype],
+    _linear_groups(
+        out.data_ptr(), outputs, rows.data_ptr(), rows.stride(0), weight.numbers.data_ptr(), weight.bits,
+        weight.scale.data_ptr(), pointer(weight.zero), groups, pointer(bias), count, outputs, size, CODES[x.dtype],
+        *weight.codes,
     )  # fmt: skip
     return out
 
 
-def _narrowest(scale: Tensor) -> Tensor:
-    """``scale`` (float32) in 16 bits, if that is exact."""
+def linear_groups_many(x: Tensor, weight: GroupWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
+    """The same with the weight first rounded to ``x``'s dtype, which pays for many rows."""
+    if not isinstance(weight, GroupWeight):
+        return linear_dequantized(x, weight, bias)
+    return linear_many(x, weight.widen(x.dtype), bias)
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """Where its elements are."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _narrowest(values: Tensor) -> Tensor:
+    """Float32 values in 16 bits, if that is exact."""
     for dtype in (torch.bfloat16, torch.float16):
-        if torch.equal((narrow := scale.to(dtype)).float(), scale):
+        if torch.equal((narrow := values.to(dtype)).float(), values):
             return narrow.contiguous()
-    return scale.contiguous()
+    return values.contiguous()

@@ -1,0 +1,303 @@
+// Products with weights of 4 or 8 bits that have a scale, and perhaps a zero point, per group of inputs.
+
+#include "integers.h"
+
+namespace llmk {
+namespace LLMK_LEVEL {
+namespace {
+
+constexpr float kSymmetricZero[2] = {0.f, 8.f};  // of 8 bits, and of 4
+
+constexpr int kSmallest = 16;                     // inputs of a group of 8 bits; of 4 bits: kBlock
+constexpr int64_t kMost = kInputs / kSmallest;    // groups of a tile
+
+// [n, k] numbers, and [n, groups] scales and zero points.
+struct GroupedMatrix {
+    const uint8_t* data;   // int8, or two to a byte, the even input in the low half
+    const void* scales;
+    const void* zeros;     // null: kSymmetricZero
+    int64_t bytes, groups, group;
+    int32_t scale_dtype, zero_dtype;
+
+    // Of the expert `e`, where the experts' matrices of n rows follow one another.
+    GroupedMatrix of(int64_t e, int64_t n) const {
+        GroupedMatrix found = *this;
+        int64_t at = e * n * groups;
+        found.data += e * n * bytes;
+        by_dtype(scale_dtype, [&](auto none) { found.scales = static_cast<const decltype(none)*>(scales) + at; });
+        by_dtype(zero_dtype, [&](auto none) {
+            if (zeros) found.zeros = static_cast<const decltype(none)*>(zeros) + at;
+        });
+        return found;
+    }
+};
+
+inline void widen(const void* from, int32_t dtype, int64_t at, int64_t count, float* out) {
+    by_dtype(dtype, [&](auto none) {
+        auto p = static_cast<const decltype(none)*>(from) + at;
+        int64_t i = 0;
+        for (; i + F::N <= count; i += F::N) store(out + i, load(p + i));
+        if (i < count) store(out + i, load(p + i, count - i), count - i);
+    });
+}
+
+// A product as if zeros were at 0, and what that is off by, which is a product of scales times zeros and the sums of each
+// group's inputs. These follow an arranged row, as floats: those of whole blocks, then those of groups of kSmallest.
+template <int Bits>
+struct GroupProduct {
+    using Row = int16_t;
+    using Weight = GroupedMatrix;
+    static constexpr int kStep = kBlock;
+    static constexpr int64_t length(int64_t k) {
+        return k + (k / kBlock + k / kSmallest) * int64_t(sizeof(float) / sizeof(Row));
+    }
+    static constexpr int tile_rows(int columns) {
+        return int(smaller(LLMK_LEVEL::tile_rows(columns), columns == 1 ? 4 : 2));
+    }
+
+    template <class T>
+    static float arrange(const T* x, int64_t k, int16_t* out) {
+        float scale = arrange_integers(x, k, Bits == 4, out);
+        auto blocks = reinterpret_cast<float*>(out + k), parts = blocks + k / kBlock;
+        for (int64_t i = 0; i < k; i += kSmallest) {
+            int sum = 0;
+            for (int64_t j = i; j < i + kSmallest; ++j) sum += out[j];
+            parts[i / kSmallest] = float(sum);
+        }
+        for (int64_t i = 0; i < k / kBlock; ++i) blocks[i] = parts[2 * i] + parts[2 * i + 1];
+        return scale;
+    }
+
+    static inline Block numbers_at(const uint8_t* p) {
+        if constexpr (Bits == 4) {
+            return nibbles(p);
+        } else {
+            return numbers(reinterpret_cast<const int8_t*>(p));
+        }
+    }
+
+    // Adds the products of a block to sums, which are none before the first.
+    template <int R, int C, bool First>
+    static inline void add_block(Sums (&sums)[R][C], const uint8_t* (&w)[R], const int16_t* x, int64_t stride,
+                                 int64_t ahead) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            Block weights = numbers_at(w[r]);
+            __builtin_prefetch(w[r] + ahead);  // of the next tile
+            w[r] += kBlock * Bits / 8;
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) {
+                sums[r][c] = add_products(First ? no_sums() : sums[r][c], weights, numbers(x + c * stride));
+            }
+        }
+    }
+
+    // Adds the products of a group of some blocks, times its scales.
+    template <int R, int C>
+    static inline void add_group(F (&totals)[R][C], const uint8_t* (&w)[R], const float (&scales)[R][kMost],
+                                 int64_t group, const int16_t* x, int64_t stride, int64_t blocks, int64_t ahead) {
+        Sums sums[R][C];
+        add_block<R, C, true>(sums, w, x, stride, ahead);
+        for (int64_t block = 1; block < blocks; ++block) {
+            add_block<R, C, false>(sums, w, x + block * kBlock, stride, ahead);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            F scale = set1(scales[r][group]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) totals[r][c] = fma(float_sums(sums[r][c]), scale, totals[r][c]);
+        }
+    }
+
+    // Adds the products of blocks that have two groups each, times their scales.
+    template <int R, int C>
+    static inline void add_small_groups(F (&totals)[R][C], const uint8_t* (&w)[R], const float (&scales)[R][kMost],
+                                        const int16_t* x, int64_t stride, int64_t blocks, int64_t ahead) {
+        for (int64_t block = 0; block < blocks; ++block, x += kBlock) {
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                Block weights = numbers_at(w[r]);
+                __builtin_prefetch(w[r] + ahead);
+                w[r] += kBlock;
+                F scale = pair_scales(scales[r][2 * block], scales[r][2 * block + 1]);
+#pragma GCC unroll 8
+                for (int c = 0; c < C; ++c) {
+                    Sums sums = add_pairs(no_sums(), weights, numbers(x + c * stride));
+                    totals[r][c] = fma(float_sums(sums), scale, totals[r][c]);
+                }
+            }
+        }
+    }
+
+    template <int R, int C>
+    static void tile(const Weight& weight, int64_t n, int64_t gap, int64_t begin, int64_t end, const int16_t* rows,
+                     int64_t stride, float* out, int64_t out_stride) {
+        float scales[R][kMost];
+        int64_t first = begin / weight.group, groups = (end - 1) / weight.group + 1 - first;
+        F totals[R][C];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            widen(weight.scales, weight.scale_dtype, (n + r * gap) * weight.groups + first, groups, scales[r]);
+#pragma GCC unroll 8
+            for (F& total : totals[r]) total = zero();
+        }
+        const uint8_t* w[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r * gap) * weight.bytes + begin * Bits / 8;
+        const int16_t* x = rows + begin;
+        if (Bits == 8 && weight.group == kSmallest) {
+            add_small_groups<R, C>(totals, w, scales, x, stride, (end - begin) / kBlock, weight.bytes);
+        } else {
+            int64_t left = weight.group - begin % weight.group;
+            for (int64_t group = 0, i = begin; i < end; ++group, i += left, left = weight.group) {
+                int64_t blocks = smaller(left, end - i) / kBlock;
+                add_group<R, C>(totals, w, scales, group, x, stride, blocks, weight.bytes);
+                x += blocks * kBlock;
+            }
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) out[c * out_stride + r * gap] += sum(totals[r][c]);
+        }
+        if (Bits == 4 || weight.zeros) {
+            for (int c = 0; c < C; ++c) {
+                float space[kMost];
+                const float* inputs = group_sums(weight, begin, end, groups, rows + c * stride, space);
+                for (int r = 0; r < R; ++r) {
+                    int64_t at = (n + r * gap) * weight.groups + first;
+                    out[c * out_stride + r * gap] -= take_zeros(weight, at, groups, scales[r], inputs);
+                }
+            }
+        }
+    }
+
+    // The sums of a row's inputs from `begin` to `end` by group, perhaps in `space`.
+    static const float* group_sums(const Weight& weight, int64_t begin, int64_t end, int64_t groups, const int16_t* row,
+                                   float* space) {
+        auto blocks = reinterpret_cast<const float*>(row + weight.groups * weight.group);
+        if (weight.group == kBlock) return blocks + begin / kBlock;
+        if (weight.group == kSmallest) return blocks + weight.groups * weight.group / kBlock + begin / kSmallest;
+        int64_t i = begin, left = weight.group - begin % weight.group;
+        for (int64_t group = 0; group < groups; ++group, left = weight.group) {
+            space[group] = 0;
+            for (int64_t stop = smaller(i + left, end); i < stop; i += kBlock) space[group] += blocks[i / kBlock];
+        }
+        return space;
+    }
+
+    // What zeros that are not at 0 have added to a sum, of which `inputs` are the sums by group.
+    static float take_zeros(const Weight& weight, int64_t at, int64_t groups, const float* scales, const float* inputs) {
+        float zeros[kMost];
+        if (weight.zeros) widen(weight.zeros, weight.zero_dtype, at, groups, zeros);
+        F total = zero(), same = set1(kSymmetricZero[Bits == 4]);
+        int64_t i = 0;
+        for (; i + F::N <= groups; i += F::N) {
+            total = fma(load(scales + i) * (weight.zeros ? load(zeros + i) : same), load(inputs + i), total);
+        }
+        if (int64_t left = groups - i) {
+            F factors = load(scales + i, left) * (weight.zeros ? load(zeros + i, left) : same);
+            total = fma(factors, load(inputs + i, left), total);
+        }
+        return sum(total);
+    }
+};
+
+thread_local Scratch scratch, scratch_scales;
+
+// Calls f with the product of weights of so many bits.
+template <class F>
+void by_bits(int64_t bits, const F& f) {
+    bits == 4 ? f(GroupProduct<4>{}) : f(GroupProduct<8>{});
+}
+
+}  // namespace
+}  // namespace LLMK_LEVEL
+}  // namespace llmk
+
+using namespace llmk;
+using namespace llmk::LLMK_LEVEL;
+
+// out = x weight^T + bias: x [m, k] and out [m, n] of `dtype`, bias [n] or null; the weight as in GroupedMatrix, with
+// numbers of 4 or 8 bits, all contiguous; k / groups is a multiple of 32, or 16 with 8 bits.
+LLMK_EXPORT(linear_groups)
+(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, int64_t bits, const void* scales,
+ const void* zeros, int64_t groups, const void* bias, int64_t m, int64_t n, int64_t k, int32_t dtype,
+ int32_t scale_dtype, int32_t zero_dtype) {
+    float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * m));
+    int64_t bytes = k * bits / 8;
+    GroupedMatrix matrix{(const uint8_t*)weight, scales, zeros, bytes, groups, k / groups, scale_dtype, zero_dtype};
+    by_bits(bits, [&](auto product) {
+        using P = decltype(product);
+        by_dtype(dtype, [&](auto zero) {
+            using T = decltype(zero);
+            multiply<P>(
+                matrix, m, n, k, bytes, scratch,
+                [&](int64_t row, int16_t* rows) {
+                    row_scales[row] = P::arrange((const T*)x + row * x_stride, k, rows);
+                },
+                [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                    write((T*)out + row * out_stride + first, sums, row_scales[row], nullptr,
+                          bias ? (const T*)bias + first : nullptr, count);
+                });
+        });
+    });
+}
+
+// As linear_experts, for weights as in linear_groups: those of all experts in turn.
+LLMK_EXPORT(linear_experts_groups)
+(void* out, const void* x, int64_t x_stride, const int64_t* rows, const int64_t* offsets, const void* weight,
+ int64_t bits, const void* scales, const void* zeros, int64_t groups, const void* bias, int64_t experts, int64_t n,
+ int64_t k, int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
+    float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
+    int64_t bytes = k * bits / 8;
+    GroupedMatrix first{(const uint8_t*)weight, scales, zeros, bytes, groups, k / groups, scale_dtype, zero_dtype};
+    by_bits(bits, [&](auto product) {
+        using P = decltype(product);
+        by_dtype(dtype, [&](auto zero) {
+            using T = decltype(zero);
+            multiply_experts<P>(
+                [&](int64_t e, GroupedMatrix& own) { own = first.of(e, n); }, offsets, experts, n, k, bytes, scratch,
+                [&](int64_t row, int16_t* to) {
+                    row_scales[row] = P::arrange((const T*)x + rows[row] * x_stride, k, to);
+                },
+                [&](int64_t e, int64_t row, int64_t at, int64_t count, const float* sums) {
+                    write((T*)out + row * n + at, sums, row_scales[row], nullptr,
+                          bias ? (const T*)bias + e * n + at : nullptr, count);
+                });
+        });
+    });
+}
+
+// out = the weight's rows [n, k] in `dtype`, rounded once.
+LLMK_EXPORT(widen_groups)
+(void* out, const void* weight, int64_t bits, const void* scales, const void* zeros, int64_t groups, int64_t n,
+ int64_t k, int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
+    int64_t group = k / groups;
+    parallel_for(n, (1 << 16) / k + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin * groups; i < end * groups; ++i) {
+            float scale, least = kSymmetricZero[bits == 4];
+            widen(scales, scale_dtype, i, 1, &scale);
+            if (zeros) widen(zeros, zero_dtype, i, 1, &least);
+            int64_t step = smaller(group, kBlock);
+            for (int64_t at = i * group; at < (i + 1) * group; at += step) {
+                float whole[kBlock];
+                if (bits == 4) {
+                    const uint8_t* p = static_cast<const uint8_t*>(weight) + at / 2;
+                    for (int j = 0; j < kBlock / 2; ++j) {
+                        whole[2 * j] = float(p[j] & 15), whole[2 * j + 1] = float(p[j] >> 4);
+                    }
+                } else {
+                    const int8_t* p = static_cast<const int8_t*>(weight) + at;
+                    for (int64_t j = 0; j < step; ++j) whole[j] = float(p[j]);
+                }
+                by_dtype(dtype, [&](auto zero) {
+                    auto to = static_cast<decltype(zero)*>(out) + at;
+                    for (int64_t j = 0; j < step; j += F::N) {
+                        store(to + j, (load(whole + j) - set1(least)) * set1(scale));
+                    }
+                });
+            }
+        }
+    });
+}
