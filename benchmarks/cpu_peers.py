@@ -232,10 +232,10 @@ def read_bandwidth(threads: int) -> float:
 def processor() -> str:
     """Its name and what it can do that kernels use."""
     with open("/proc/cpuinfo") as file:
-        fields = dict(line.rstrip("\n").split("\t: ", 1) for line in file if "\t: " in line)
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in file)}
     flags = fields.get("flags", "").split()
     known = [flag for flag in ("avx2", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile") if flag in flags]
-    return f"{fields.get('model name', '').strip()} ({' '.join(known)})"
+    return f"{fields.get('model name', '')} ({' '.join(known)})"
 
 
 def main() -> None:

@@ -203,6 +203,53 @@ struct GroupProduct {
     }
 };
 
+// The numbers in each byte.
+struct Halves {
+    float values[256][2];
+    constexpr Halves() : values() {
+        for (int i = 0; i < 256; ++i) values[i][0] = float(i & 15), values[i][1] = float(i >> 4);
+    }
+};
+constexpr Halves kHalves;
+
+// `count` numbers, a multiple of 16, as floats.
+template <int Bits>
+inline void widen_numbers(const uint8_t* p, int64_t count, float* out) {
+    if constexpr (Bits == 4) {
+        for (int64_t i = 0; i < count / 2; ++i) memcpy(out + 2 * i, kHalves.values[p[i]], sizeof(kHalves.values[0]));
+    } else {
+        typedef int8_t Bytes __attribute__((vector_size(16)));
+        typedef float Floats __attribute__((vector_size(64)));
+        for (int64_t i = 0; i < count; i += 16) {
+            Bytes bytes;
+            memcpy(&bytes, p + i, sizeof bytes);
+            Floats floats = __builtin_convertvector(bytes, Floats);
+            memcpy(out + i, &floats, sizeof floats);
+        }
+    }
+}
+
+template <int Bits, class T>
+void widen_row(const GroupedMatrix& weight, int64_t row, int64_t k, T* out) {
+    float scales[kMost], zeros[kMost];
+    for (float& zero : zeros) zero = kSymmetricZero[Bits == 4];
+    const uint8_t* p = weight.data + row * weight.bytes;
+    int64_t step = smaller(weight.group, kBlock);
+    for (int64_t i = 0; i < k;) {
+        int64_t first = i / weight.group, groups = smaller(kMost, weight.groups - first);
+        widen(weight.scales, weight.scale_dtype, row * weight.groups + first, groups, scales);
+        if (weight.zeros) widen(weight.zeros, weight.zero_dtype, row * weight.groups + first, groups, zeros);
+        for (int64_t group = 0; group < groups; ++group) {
+            F scale = set1(scales[group]), least = set1(zeros[group]);
+            for (int64_t end = i + weight.group; i < end; i += step) {
+                float whole[kBlock];
+                widen_numbers<Bits>(p + i * Bits / 8, step, whole);
+                for (int64_t j = 0; j < step; j += F::N) store(out + i + j, (load(whole + j) - least) * scale);
+            }
+        }
+    }
+}
+
 thread_local Scratch scratch, scratch_scales;
 
 // Calls f with the product of weights of so many bits.
@@ -273,31 +320,13 @@ LLMK_EXPORT(linear_experts_groups)
 LLMK_EXPORT(widen_groups)
 (void* out, const void* weight, int64_t bits, const void* scales, const void* zeros, int64_t groups, int64_t n,
  int64_t k, int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
-    int64_t group = k / groups;
-    parallel_for(n, (1 << 16) / k + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin * groups; i < end * groups; ++i) {
-            float scale, least = kSymmetricZero[bits == 4];
-            widen(scales, scale_dtype, i, 1, &scale);
-            if (zeros) widen(zeros, zero_dtype, i, 1, &least);
-            int64_t step = smaller(group, kBlock);
-            for (int64_t at = i * group; at < (i + 1) * group; at += step) {
-                float whole[kBlock];
-                if (bits == 4) {
-                    const uint8_t* p = static_cast<const uint8_t*>(weight) + at / 2;
-                    for (int j = 0; j < kBlock / 2; ++j) {
-                        whole[2 * j] = float(p[j] & 15), whole[2 * j + 1] = float(p[j] >> 4);
-                    }
-                } else {
-                    const int8_t* p = static_cast<const int8_t*>(weight) + at;
-                    for (int64_t j = 0; j < step; ++j) whole[j] = float(p[j]);
-                }
-                by_dtype(dtype, [&](auto zero) {
-                    auto to = static_cast<decltype(zero)*>(out) + at;
-                    for (int64_t j = 0; j < step; j += F::N) {
-                        store(to + j, (load(whole + j) - set1(least)) * set1(scale));
-                    }
-                });
+    GroupedMatrix matrix{(const uint8_t*)weight, scales, zeros, k * bits / 8, groups, k / groups, scale_dtype, zero_dtype};
+    by_dtype(dtype, [&](auto none) {
+        auto to = static_cast<decltype(none)*>(out);
+        parallel_for(n, (1 << 16) / k + 1, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+                bits == 4 ? widen_row<4>(matrix, row, k, to + row * k) : widen_row<8>(matrix, row, k, to + row * k);
             }
-        }
+        });
     });
 }
