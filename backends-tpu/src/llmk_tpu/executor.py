@@ -46,7 +46,7 @@ class _Pending:
     found: jax.Array | None
 
     def is_done(self) -> bool:
-        return self.found is None or bool(self.found.is_ready())  # type: ignore[attr-defined]
+        return self.found is None or bool(self.found.is_ready())  # type: ignore[attr-defined] # jax's annotations lack it
 
     def result(self) -> StepTokens:
         if self.found is None:

@@ -12,6 +12,7 @@ from paged_device import BehindDevice, PagedDevice, make_core, run_alone
 
 from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
+from llmk.engine.execution.executor import PendingStep
 from llmk.engine.processes.engine_loop import Close, Ping, Reply, Stepped, run_engine
 from llmk.engine.scheduling.async_scheduling import choose_depth, why_asynchronous
 from llmk.engine.wire.grammar_params import GrammarParams
@@ -92,6 +93,32 @@ def test_steps_that_become_shorter_do_not_leave_the_device_waiting(prompts: bool
     took = [after - before for before, after in pairwise(ended)]
     assert sorted(took[4:slow])[3] > 0.09
     assert sorted(took[slow + 4 :])[10] < 0.03, took
+
+
+def test_a_step_that_cannot_say_whether_it_has_ended_is_waited_for() -> None:
+    core = behind(make_core(depth=2), DEVICE)
+    runner, asked = core.runner, list[int]()
+
+    class Mute:
+        """A step of a stranger's executor."""
+
+        def __init__(self, pending: PendingStep) -> None:
+            self.step, self.result = pending.step, pending.result
+
+        def is_done(self) -> bool:
+            asked.append(self.step)
+            raise RuntimeError("the device is lost")
+
+    submit = runner.submit
+    runner.submit = lambda plan: Mute(submit(plan))  # type: ignore[method-assign]
+    core = EngineCore(core.scheduler, runner, depth=2)
+    core.add(request("a", [1, 2, 3], 12))
+    made = 0
+    while core.has_work:
+        assert core.spare_seconds() == 0.0
+        made += sum(len(output.token_ids) for output in core.step().outputs)
+    assert made == 12
+    assert asked, "it was never checked"
 
 
 @pytest.mark.parametrize("depth", [1, 2])

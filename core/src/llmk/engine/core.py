@@ -29,8 +29,8 @@ class _InFlight:
     Attributes:
         issued: when.
         expected: seconds that it is expected to take; 0: not known.
-        put_off: whether the step after it was, for the time that this one takes.
-        ended: when it was found to have ended meanwhile; 0: it was not.
+        put_off: whether the next step was put off while this one ran.
+        ended: when a check first found that it had ended; 0: no check did.
     """
 
     pending: PendingStep
@@ -88,7 +88,7 @@ class EngineCore:
         self._ended = 0.0
         """When the last call of :meth:`step` ended."""
         self._received = 0.0
-        """When the last step whose result was taken in had ended, as far as is known."""
+        """When the last step ended whose result was taken in; at most so late, where nothing waited for it."""
         self._schedule = trace.timed("schedule", scheduler.schedule)
         self._fill_masks = trace.timed("fill masks", scheduler.masks)
         self._update = trace.timed("update", scheduler.update)
@@ -164,7 +164,7 @@ class EngineCore:
         spare = self._issue_time.spare(running.num_tokens, started, now, prompts=prompts, expected=running.expected)
         if not spare:
             return 0.0
-        if running.pending.is_done():
+        if _is_done(running.pending):
             running.ended = now if running.put_off else 0.0
             return 0.0
         running.put_off = True
@@ -307,3 +307,12 @@ class EngineCore:
 
 def _result(pending: PendingStep) -> StepResult:
     return pending.result()
+
+
+def _is_done(pending: PendingStep) -> bool:
+    """Whether the step has ended. One that can't say so (a device that failed, an executor of a wheel) is waited for,
+    and :meth:`~llmk.engine.execution.executor.PendingStep.result` raises what is wrong."""
+    try:
+        return bool(pending.is_done())
+    except Exception:
+        return True

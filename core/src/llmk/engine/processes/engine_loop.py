@@ -76,7 +76,7 @@ Reply = Ready | Failed | Stepped | Pong
 LEAST_SPARE = 1e-3
 """Seconds for which it is worth it to wait for requests before the next step is issued."""
 LOOK_SECONDS = 1e-3
-"""How often it is looked whether the device waits for a step that is put off."""
+"""How often to check whether the device has run out of work while the next step is put off."""
 QUIET = 0.25
 """Seconds without work after which later steps are prepared. A request that comes meanwhile would wait for that, and
 clients often send one when they have the answer to another."""
