@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from signal import SIG_IGN
+from signal import SIG_IGN, default_int_handler
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,7 +223,10 @@ def test_no_policy_can_fail_a_request(method, answer, caplog, monkeypatch):
     assert core.stats.policy_failures == (method != "computed" or isinstance(answer, BaseException))
 
 
-def test_an_interruption_of_the_user_is_no_failure_of_the_policy():
+def test_an_interruption_of_the_user_is_no_failure_of_the_policy(monkeypatch):
+    # As in a foreground process, however the tests were started.
+    monkeypatch.setattr("signal.getsignal", lambda number: default_int_handler)
+
     class Interrupted(FairPolicy):
         def order(self, requests):
             raise KeyboardInterrupt
