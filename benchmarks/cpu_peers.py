@@ -1,9 +1,9 @@
-"""llmk, llama.cpp and vLLM on a CPU, by turns in one run: decoding, prompts, and start.
+"""llmk and llama.cpp on a CPU, by turns in one run: decoding, prompts, and start.
 
     python benchmarks/peers/make_model.py --shape qwen3-0.6b --out m
     python benchmarks/cpu_peers.py --threads 2 --rounds 3 \\
         --engine llmk=m --engine llmk-q4=m-q4_0.gguf,plugin.gguf.weights=packed \\
-        --engine llama.cpp=m-bf16.gguf@PYTHON --engine vllm=m@PYTHON
+        --engine llama.cpp=m-bf16.gguf@PYTHON
 
 An engine is ``NAME=MODEL[,OPTION=VALUE...][@PYTHON]``: what its name starts with says which it is, options are its
 own, and ``PYTHON`` is the interpreter that has it, where that is not this one. Each runs in a process of its own and
@@ -128,30 +128,7 @@ def start_llama(model: str, options: dict[str, str], threads: int) -> Run:
     return run
 
 
-def start_vllm(model: str, options: dict[str, str], threads: int) -> Run:
-    """vLLM's engine for a CPU, in this process."""
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "2"}
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
-    from vllm import EngineArgs, LLMEngine, SamplingParams, TokensPrompt
-
-    engine = LLMEngine.from_engine_args(EngineArgs(model=model, max_model_len=8704, max_num_seqs=8, **options))
-    ids = iter(range(1 << 30))
-
-    def run(prompts: list[list[int]], new: int) -> list[float]:
-        params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)
-        for prompt in prompts:
-            engine.add_request(str(next(ids)), TokensPrompt(prompt_token_ids=prompt), params)
-        began, times = time.perf_counter(), list[float]()
-        while engine.has_unfinished_requests():
-            outputs = engine.step()
-            if len(outputs) == len(prompts) and all(output.outputs[0].token_ids for output in outputs):
-                times.append(time.perf_counter() - began)
-        return times
-
-    return run
-
-
-STARTS = {"llmk": start_llmk, "llama": start_llama, "vllm": start_vllm}
+STARTS = {"llmk": start_llmk, "llama": start_llama}
 
 
 def serve(kind: str, model: str, options: dict[str, str], threads: int) -> None:
