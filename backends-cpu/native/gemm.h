@@ -187,7 +187,7 @@ void multiply_piece(const typename P::Weight& weight, int64_t n0, int64_t n1, in
     alignas(64) float sums[kRows * kOutputs];
     // Rows of x that fill one tile pass over whole rows of the weight; more of them stay in the cache in part.
     int64_t inputs = m <= kColumns ? k : kInputs;
-    // Those who pass once read the weight from memory, in streams that are the longer the better.
+    // A weight that is passed once is read from memory, which long streams make faster.
     int64_t most = m <= kColumns ? kRows / kColumns * kOutputs : kOutputs;
     for (int64_t n = n0; n < n1; n += most) {
         int64_t count = smaller(most, n1 - n);

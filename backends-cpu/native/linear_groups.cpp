@@ -32,6 +32,7 @@ struct GroupedMatrix {
     }
 };
 
+// Floats from `count` values of a dtype, from index `at` on.
 inline void widen(const void* from, int32_t dtype, int64_t at, int64_t count, float* out) {
     by_dtype(dtype, [&](auto none) {
         auto p = static_cast<const decltype(none)*>(from) + at;
@@ -41,8 +42,8 @@ inline void widen(const void* from, int32_t dtype, int64_t at, int64_t count, fl
     });
 }
 
-// A product as if zeros were at 0, and what that is off by, which is a product of scales times zeros and the sums of each
-// group's inputs. These follow an arranged row, as floats: those of whole blocks, then those of groups of kSmallest.
+// Multiplies as if all zero points were 0, then subtracts what they add: scale times zero point times the sum of the
+// group's inputs. These sums follow an arranged row, as floats: those of blocks, then those of groups of kSmallest.
 template <int Bits>
 struct GroupProduct {
     using Row = int16_t;
@@ -166,7 +167,7 @@ struct GroupProduct {
                 const float* inputs = group_sums(weight, begin, end, groups, rows + c * stride, space);
                 for (int r = 0; r < R; ++r) {
                     int64_t at = (n + r * gap) * weight.groups + first;
-                    out[c * out_stride + r * gap] -= take_zeros(weight, at, groups, scales[r], inputs);
+                    out[c * out_stride + r * gap] -= zero_offset(weight, at, groups, scales[r], inputs);
                 }
             }
         }
@@ -186,8 +187,8 @@ struct GroupProduct {
         return space;
     }
 
-    // What zeros that are not at 0 have added to a sum, of which `inputs` are the sums by group.
-    static float take_zeros(const Weight& weight, int64_t at, int64_t groups, const float* scales, const float* inputs) {
+    // What zero points add to a sum; `inputs` are the sums of the inputs by group.
+    static float zero_offset(const Weight& weight, int64_t at, int64_t groups, const float* scales, const float* inputs) {
         float zeros[kMost];
         if (weight.zeros) widen(weight.zeros, weight.zero_dtype, at, groups, zeros);
         F total = zero(), same = set1(kSymmetricZero[Bits == 4]);

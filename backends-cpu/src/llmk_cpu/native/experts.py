@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from llmk.reference.activations import GatedOptions
-from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, route
+from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, prepare_moe_int8_group, route
 from llmk_cpu.native.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from llmk_cpu.native.library import library
-from llmk_cpu.native.quantized import GroupWeight, pointer, prepare_int4
+from llmk_cpu.native.quantized import CompactWeight, codes_of, pointer, prepare_int4, prepare_int8
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _plain = library().function("linear_experts", "ppippppiiid")
@@ -31,13 +31,15 @@ _ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One GEMM of all experts. ``scale`` and ``zero`` belong to quantized weights; ``columns`` are its inputs."""
+    """One GEMM of all experts. ``scale`` and ``zero`` belong to quantized weights; ``columns`` are its inputs. ``bits``
+    are those of a number in weights with groups, else 0."""
 
     weight: Tensor
     bias: Tensor | None
     columns: int
     scale: Tensor | None = None
     zero: Tensor | None = None
+    bits: int = 0
 
     def __call__(self, x: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
         """Of each expert's ``rows`` of ``x``, in the order of experts: ``[len(rows), out]``."""
@@ -48,12 +50,11 @@ class Projection:
         sizes = (experts, outputs, self.columns, CODES[x.dtype])
         if self.scale is None:
             _plain(*given, bias, *sizes)
-        elif self.weight.dtype == torch.int8:
+        elif not self.bits:
             _int8(*given, self.scale.data_ptr(), bias, *sizes)
         else:
-            codes = CODES[self.scale.dtype], CODES[(self.scale if self.zero is None else self.zero).dtype]
-            groups = self.scale.shape[-1]
-            _groups(*given, 4, self.scale.data_ptr(), pointer(self.zero), groups, bias, *sizes, *codes)
+            zero, groups, codes = pointer(self.zero), self.scale.shape[-1], codes_of(self.scale, self.zero)
+            _groups(*given, self.bits, self.scale.data_ptr(), zero, groups, bias, *sizes, *codes)
         return out
 
 
@@ -82,22 +83,15 @@ def prepare_int8_experts(parameters: Mapping[str, Tensor]) -> Experts:
     return _prepared(parameters, projection)
 
 
-def prepare_int4_experts(parameters: Mapping[str, Tensor]) -> Experts | Any:
-    """Those of :func:`llmk.reference.moe.prepare_moe_int4_group`; the reference's weights where groups have no multiple
-    of 32 inputs."""
+def prepare_int4_group_experts(parameters: Mapping[str, Tensor]) -> Experts | Any:
+    """Those of :func:`llmk.reference.moe.prepare_moe_int4_group`; the reference's weights where the kernel doesn't take
+    the groups."""
+    return _grouped(parameters, "weight_packed", prepare_int4) or prepare_moe_int4_group(parameters)
 
-    def projection(name: str, bias: Tensor | None) -> Projection | None:
-        stored = {f"weight{key.removeprefix(name)}": each for key, each in parameters.items() if key.startswith(name)}
-        flat = {key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"}
-        whole = prepare_int4(flat)
-        if not isinstance(whole, GroupWeight):
-            return None
-        packed = stored["weight_packed"]
-        return Projection(_whole(packed), bias, packed.shape[2] * 2, whole.scale, whole.zero)
 
-    gate_up = projection("gate_up", parameters.get("gate_up_bias"))
-    down = projection("down", parameters.get("down_bias"))
-    return prepare_moe_int4_group(parameters) if gate_up is None or down is None else Experts(gate_up, down)
+def prepare_int8_group_experts(parameters: Mapping[str, Tensor]) -> Experts | Any:
+    """The same of :func:`llmk.reference.moe.prepare_moe_int8_group`."""
+    return _grouped(parameters, "weight", prepare_int8) or prepare_moe_int8_group(parameters)
 
 
 def fused_moe(
@@ -123,6 +117,23 @@ def fused_moe(
         CODES[x.dtype],
     )  # fmt: skip
     return out
+
+
+def _grouped(
+    parameters: Mapping[str, Tensor], numbers: str, prepare: Callable[[Mapping[str, Tensor]], Any]
+) -> Experts | None:
+    """Weights with groups, of which ``prepare`` makes a linear layer's; ``None`` where it makes the reference's."""
+
+    def projection(name: str) -> Projection | None:
+        stored = {f"weight{key.removeprefix(name)}": each for key, each in parameters.items() if key.startswith(name)}
+        whole = prepare({key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"})
+        if not isinstance(whole, CompactWeight):
+            return None
+        weight, bits = _whole(stored[numbers]), whole.bits
+        return Projection(weight, stored.get("weight_bias"), weight.shape[2] * 8 // bits, whole.scale, whole.zero, bits)
+
+    gate_up, down = projection("gate_up"), projection("down")
+    return None if gate_up is None or down is None else Experts(gate_up, down)
 
 
 def _prepared(parameters: Mapping[str, Tensor], projection: Callable[[str, Tensor | None], Projection]) -> Experts:

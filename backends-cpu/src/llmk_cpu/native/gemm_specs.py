@@ -75,7 +75,8 @@ def moe_kernels() -> list[KernelSpec]:
     return [
         _experts("", "plain", "prepare_plain", DTYPES),
         _experts("_int8", "int8_channel", "prepare_int8_experts", _NARROW),
-        _experts("_int4", "int4_group", "prepare_int4_experts", _NARROW),
+        _experts("_int4_group", "int4_group", "prepare_int4_group_experts", _NARROW),
+        _experts("_int8_group", "int8_group", "prepare_int8_group_experts", _NARROW),
     ]
 
 
@@ -84,7 +85,7 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
         verdict = supports_library(query)
         if query.weight_format != weight_format:
             verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
-        elif weight_format == "int4_group":
+        elif weight_format.endswith("_group"):
             for name in ("hidden_size", "intermediate_size"):
                 if (size := getattr(query, name)) % _MULTIPLE:
                     verdict &= no(name, wanted=size, found=f"multiples of {_MULTIPLE}")

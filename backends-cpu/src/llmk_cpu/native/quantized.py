@@ -32,7 +32,7 @@ _SYMMETRIC = 8
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWeight:
+class CompactWeight:
     """Numbers of 4 or 8 bits with a scale, and perhaps a zero point, per group of inputs.
 
     ``numbers`` is int8 ``[out, in]``, or uint8 ``[out, in / 2]``, the even input in the low nibble. ``scale`` and
@@ -63,27 +63,27 @@ class GroupWeight:
     @property
     def codes(self) -> tuple[int, int]:
         """Of the dtypes of scales and zero points."""
-        return CODES[self.scale.dtype], CODES[(self.scale if self.zero is None else self.zero).dtype]
+        return codes_of(self.scale, self.zero)
 
 
-def prepare_int4(parameters: Mapping[str, Tensor]) -> GroupWeight | PackedWeight:
+def prepare_int4(parameters: Mapping[str, Tensor]) -> CompactWeight | PackedWeight:
     """The weight for :func:`linear_groups` from the parameters of the format ``int4_group``; the reference's where
     groups have no multiple of 32 inputs."""
     whole = prepare_int4_group(parameters)
     if whole.packed.shape[1] * 2 % (whole.scale.shape[1] * _BLOCK):
         return whole
     zero = None if bool((whole.zero == _SYMMETRIC).all()) else _narrowest(whole.zero)
-    return GroupWeight(whole.packed.contiguous(), _narrowest(whole.scale), zero)
+    return CompactWeight(whole.packed.contiguous(), _narrowest(whole.scale), zero)
 
 
-def prepare_int8(parameters: Mapping[str, Tensor]) -> GroupWeight | GroupedWeight:
+def prepare_int8(parameters: Mapping[str, Tensor]) -> CompactWeight | GroupedWeight:
     """The same from the parameters of the format ``int8_group``; groups may have 16 inputs."""
     whole = prepare_int8_group(parameters)
     size, group = whole.values.shape[1], whole.values.shape[1] // whole.scale.shape[1]
     if size % _BLOCK or (group % _BLOCK and group != _HALF):
         return whole
     zero = None if whole.zero is None else _narrowest(whole.zero)
-    return GroupWeight(whole.values.contiguous(), _narrowest(whole.scale), zero)
+    return CompactWeight(whole.values.contiguous(), _narrowest(whole.scale), zero)
 
 
 def linear_int8(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
@@ -99,9 +99,9 @@ def linear_int8(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
     return out
 
 
-def linear_groups(x: Tensor, weight: GroupWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
+def linear_groups(x: Tensor, weight: CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias`` in ``x``'s dtype, for weights with a scale per group of inputs."""
-    if not isinstance(weight, GroupWeight):
+    if not isinstance(weight, CompactWeight):
         return linear_dequantized(x, weight, bias)
     rows = rows_of(x)
     count, size = rows.shape
@@ -115,11 +115,16 @@ def linear_groups(x: Tensor, weight: GroupWeight | PackedWeight | GroupedWeight,
     return out
 
 
-def linear_groups_many(x: Tensor, weight: GroupWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
+def linear_groups_many(x: Tensor, weight: CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
     """The same with the weight first rounded to ``x``'s dtype, which pays for many rows."""
-    if not isinstance(weight, GroupWeight):
+    if not isinstance(weight, CompactWeight):
         return linear_dequantized(x, weight, bias)
     return linear_many(x, weight.widen(x.dtype), bias)
+
+
+def codes_of(scale: Tensor, zero: Tensor | None) -> tuple[int, int]:
+    """The codes of the dtypes of scales and zero points."""
+    return CODES[scale.dtype], CODES[(scale if zero is None else zero).dtype]
 
 
 def pointer(tensor: Tensor | None) -> int | None:

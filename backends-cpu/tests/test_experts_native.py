@@ -1,0 +1,50 @@
+"""Native mixtures of experts with weights in groups, against the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, prepare_moe_int8_group
+from llmk.reference.quantize import quantize_int4_group, quantize_int8_group
+from llmk_cpu.native.experts import Experts, fused_moe, prepare_int4_group_experts, prepare_int8_group_experts
+from llmk_testing.tolerance import Right, check
+
+EXPERTS, HIDDEN, INNER, TOP_K = 5, 96, 64, 2
+KINDS = {
+    4: (quantize_int4_group, prepare_int4_group_experts, prepare_moe_int4_group),
+    8: (quantize_int8_group, prepare_int8_group_experts, prepare_moe_int8_group),
+}
+
+
+def made(bits: int, group: int, zeros: bool) -> dict[str, Tensor]:
+    """The parameters of both GEMMs, quantized at random, with biases."""
+    quantize, parameters = KINDS[bits][0], dict[str, Tensor]()
+    for name, outputs, inputs in (("gate_up", 2 * INNER, HIDDEN), ("down", HIDDEN, INNER)):
+        found = quantize(torch.randn(EXPERTS * outputs, inputs) / inputs**0.5, group)
+        if zeros:
+            found["weight_zero_point"] = torch.randn(EXPERTS * outputs, inputs // group) * 2 + 3
+        for key, value in found.items():
+            parameters[name + key.removeprefix("weight")] = value.unflatten(0, (EXPERTS, outputs))
+        parameters[f"{name}_bias"] = torch.randn(EXPERTS, outputs).bfloat16()
+    return parameters
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 32), (8, 16)])
+@pytest.mark.parametrize("rows", [1, 7, 150])
+def test_groups_equal_the_reference(rows: int, bits: int, group: int, zeros: bool) -> None:
+    parameters, (_, prepare, meaning) = made(bits, group, zeros), KINDS[bits]
+    weights, options = prepare(parameters), {"top_k": TOP_K, "renormalize": True}
+    assert isinstance(weights, Experts)
+    x, logits = torch.randn(rows, HIDDEN).bfloat16(), torch.randn(rows, EXPERTS).bfloat16()
+    expected = fused_moe_dequantized(x, logits, meaning(parameters), **options)
+    check(fused_moe(x, logits, weights, **options), Right(expected.double(), torch.bfloat16), f"{rows} rows")
+
+
+def test_groups_that_the_kernel_does_not_take_are_the_references() -> None:
+    weights = prepare_int4_group_experts(made(4, 16, False))
+    assert not isinstance(weights, Experts)
+    x, logits = torch.randn(3, HIDDEN).bfloat16(), torch.randn(3, EXPERTS).bfloat16()
+    assert fused_moe(x, logits, weights, top_k=TOP_K, renormalize=True).isfinite().all()
