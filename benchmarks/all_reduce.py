@@ -27,13 +27,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from llmk.reference.norms import rms_norm
 from llmk_cuda.all_reduce import TILES, Most, PeerAllReduce, Tiles, offer
+from llmk_triton.common.norms import add_rms_norm
 
 CALLS, REPLAYS = 50, 7
 SIZES = [4096 << power for power in range(15)]
 """Bytes, 4 KiB to 64 MiB."""
 ONE_SHOT_MOST, TWO_SHOT_LEAST = 2 << 20, 32 << 10
 NEVER = 0
+HIDDEN = 4096
 SWEPT = {
     "256x4": Tiles(one_shot=256, one_shot_warps=4),
     "1024x8": Tiles(one_shot=1024, one_shot_warps=8),
@@ -109,6 +112,8 @@ def rank_main(rank: int, ranks: int, store: str, sweep: bool) -> None:
     try:
         wrong = check(rank, ranks, device, kernels, say)
         measure(device, kernels, say)
+        wrong += check_norms(rank, ranks, device, say)
+        measure_norms(device, say)
     except Exception:
         traceback.print_exc()
         os._exit(1)
@@ -172,6 +177,48 @@ def measure(device: torch.device, kernels: Kernels, say: Callable[[str], None]) 
             say(f"{name}: faster than NCCL at {', '.join(map(str, faster)) or 'no size'}")
     both = [size for size in times["two"] if size in times["one"] and times["one"][size] <= times["two"][size]]
     say(f"one shot is at least as fast as two up to {max(both, default=0)}")
+
+
+def check_norms(rank: int, ranks: int, device: torch.device, say: Callable[[str], None]) -> list[str]:
+    """Compares sums with the norm after them with the same apart; what is wrong, if anything."""
+    problems = []
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        own = offered(device)
+        for rows in (1, 2, 3, 16, 64, 128, 64, 1):
+            num_bytes = rows * HIDDEN * dtype.itemsize
+            each = [values(num_bytes, dtype, device, 10 * rows + one).view(rows, HIDDEN) for one in range(ranks)]
+            residual, weight = values(num_bytes, dtype, device, 7).view(rows, HIDDEN), each[0][0].clone()
+            total = residual + sum_of(each)
+            found = own.add_rms_norm(each[rank].clone(), residual, weight, 1e-6)
+            torch.cuda.synchronize()
+            if found is None or not same(found[1].flatten(), total.flatten()):
+                problems.append(f"{dtype} {rows} rows: the total")
+                continue
+            wanted = rms_norm(total.double(), weight.double(), 1e-6)
+            off = ((found[0].double() - wanted).norm() / wanted.norm()).item()
+            if off > 2 * torch.finfo(dtype).eps:
+                problems.append(f"{dtype} {rows} rows: the norm is off by {off:.2g}")
+    say(f"sum, add and norm: {'right' if not problems else '; '.join(problems)}")
+    return problems
+
+
+def measure_norms(device: torch.device, say: Callable[[str], None]) -> None:
+    """A table of microseconds of sum, add and norm, at once and apart, by rows of 4,096 values in bfloat16."""
+    own, weight = offered(device), torch.ones(HIDDEN, dtype=torch.bfloat16, device=device)
+    say("us per call      at once        apart")
+    for rows in (1, 4, 16, 32, 64, 96, 128, 192, 256):
+        x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16, device=device)
+        residual = torch.zeros_like(x)
+        at_once = timed(lambda x: own.add_rms_norm(x, residual, weight, 1e-6), x)  # noqa: B023
+        apart = timed(lambda x: add_rms_norm(own(x), residual, weight, 1e-6), x)  # noqa: B023
+        say(f"{rows:>10} rows {at_once:13.2f}{apart:13.2f}")
+
+
+def offered(device: torch.device) -> PeerAllReduce:
+    """What the platform has for the ranks that are joined."""
+    found = offer(dist.group.WORLD, device)
+    assert isinstance(found, PeerAllReduce)
+    return found
 
 
 def timed(run: Run, x: Tensor) -> float:

@@ -24,6 +24,7 @@ from llmk.engine.device.graphs import (
     StepGraphs,
     StepShape,
     decoding_shapes,
+    is_first,
     mixed_shapes,
     verifying_shapes,
     why_not_recorded,
@@ -195,6 +196,8 @@ def test_sizes_reach_what_may_run_at_once() -> None:
     assert {shape.requests for shape in mixed_shapes(256, 8192)} == {32, 256}
     assert not any(shape.decodes for shape in mixed_shapes(256, 8192))
     assert mixed_shapes(256, 8192)[-1] == StepShape(2048, 256)
+    first = [shape.tokens for shape in mixed_shapes(256, 8192) if is_first(shape)]
+    assert first == [64, 128, 256, 512, 1024, 2048]
 
 
 def test_what_speaks_against_it_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from gpus import FP8
 from rank_processes import in_processes
 from torch import Tensor
 
+from llmk.reference.norms import rms_norm
 from llmk_cuda import driver
 from llmk_cuda.all_reduce import MOST, Layout, Most, PeerAllReduce, Tiles, offer
 
@@ -89,6 +90,46 @@ def test_sums_of_messages_of_all_sizes(on_all: Callable[..., None], ranks: int, 
             assert same(total, expected(number, ranks, size, dtype)), f"{size} bytes"
 
     on_all(ranks, run)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dtype", "size"),
+    [
+        (2, torch.bfloat16, 72),
+        pytest.param(2, torch.float32, 64, marks=pytest.mark.slow),
+        pytest.param(3, torch.float16, 24, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_sums_with_the_norm_after_them(on_all: Callable[..., None], ranks: int, dtype: torch.dtype, size: int) -> None:
+    """Between sums without: the total is the same, bit for bit."""
+
+    def run(rank: int) -> None:
+        own: Any = offer(dist.group.WORLD, CPU, LIMITS, TILES)
+        weight = values(99, 99, size * dtype.itemsize, dtype)
+        for number, rows in enumerate((1, 3, 2, 3)):
+            num_bytes = rows * size * dtype.itemsize
+            residual = values(number, 77, num_bytes, dtype).view(rows, size)
+            own(values(number, rank, 1024, dtype))
+            normed, total = own.add_rms_norm(
+                values(number, rank, num_bytes, dtype).view(rows, size), residual, weight, 1e-5
+            )
+            assert same(total, residual + expected(number, ranks, num_bytes, dtype).view(rows, size))
+            torch.testing.assert_close(normed, rms_norm(total, weight, 1e-5))
+
+    on_all(ranks, run)
+
+
+def test_norms_that_are_left_to_other_kernels() -> None:
+    """Of more bytes than one shot is for, of rows of another size than the first, of other dtypes."""
+    own = PeerAllReduce(0, [0, 0], LIMITS, CPU, TILES)
+    own._row = 16
+
+    def found(rows: int, size: int, dtype: torch.dtype = torch.float32) -> object:
+        x = torch.ones(rows, size)
+        return own.add_rms_norm(x, x, torch.ones(size, dtype=dtype), 1e-5)
+
+    assert [found(17, 16), found(1, 32), found(1, 6), found(0, 16), found(1, 16, torch.float64)] == [None] * 5
 
 
 def test_numbers_of_calls_start_again(on_all: Callable[..., None]) -> None:

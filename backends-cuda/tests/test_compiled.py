@@ -41,6 +41,8 @@ SUMMED = """
         own = PeerAllReduce(1, [(rank + 1) << 40 for rank in range(ranks)], most, torch.device("cpu"), pdl=early)
         own(torch.empty(8, dtype=torch.bfloat16))
         own(torch.empty(most.two_shot // 2, dtype=torch.bfloat16))
+        x = torch.empty(8, 4096, dtype=torch.bfloat16)
+        own.add_rms_norm(x, x, x[0], 1e-6)
 """
 
 
@@ -62,4 +64,5 @@ def test_activations_are_quantized_in_registers(target: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100"])
 def test_tensors_are_summed_in_registers(target: str) -> None:
-    assert compiled(SUMMED, target) == [[name, ""] for name in ("one_shot_kernel", "two_shot_kernel") for _ in range(2)]
+    kernels = ("add_rms_norm_kernel", "one_shot_kernel", "two_shot_kernel")
+    assert compiled(SUMMED, target) == [[name, ""] for name in kernels for _ in range(2)]

@@ -387,6 +387,7 @@ def make_core(
     prompt_limit: PromptLimit | None = None,
     cost: CostModel | None = None,
     drafting: Drafting | None = None,
+    stages: int = 1,
     seconds: Callable[[int], float] = lambda num_tokens: 1.0,
 ) -> EngineCore:
     """An engine over a paged device, on which a step of so many tokens takes so many ``seconds``. No other time
@@ -408,6 +409,7 @@ def make_core(
         cost=cost,
         drafting=drafting,
         vocab_size=VOCAB,
+        stages=stages,
         clock=lambda: device.seconds,
     )
     device = PagedDevice(

@@ -13,13 +13,15 @@ import triton
 from torch import Tensor
 
 from llmk.api import Verdict, no
-from llmk_cuda.peer_kernels import one_shot_kernel, two_shot_kernel
+from llmk_cuda.peer_kernels import add_rms_norm_kernel, one_shot_kernel, two_shot_kernel
 from llmk_cuda.peer_memory import PeerMemory
 
 T = TypeVar("T")
 
 _WORD = 4
 """Bytes of what the kernels count in."""
+_MOST_ROWS = 512
+"""Of the kernel with the norm, which has a program for each."""
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -74,13 +76,18 @@ class Layout:
         return _up(self.most.two_shot // _WORD, self.size * self.tiles.two_shot)
 
     @property
-    def two_shot_at(self) -> int:
-        """Bytes before the area of the kernel with two shots."""
+    def norm_at(self) -> int:
+        """Bytes before the area of the kernel with the norm, which has as many words as that with one shot."""
         return 2 * self.size * self.one_shot_words * 8
 
     @property
+    def two_shot_at(self) -> int:
+        """Bytes before the area of the kernel with two shots."""
+        return 2 * self.norm_at
+
+    @property
     def num_bytes(self) -> int:
-        """Of both areas."""
+        """Of all areas."""
         return self.two_shot_at + 2 * (self.two_shot_words + self.tiles.programs * self.size) * _WORD
 
 
@@ -108,10 +115,15 @@ class PeerAllReduce:
         layout = Layout(len(addresses), most, tiles)
         self._rank, self._size, self._most, self._tiles = rank, len(addresses), most, tiles
         self._words = layout.one_shot_words, layout.two_shot_words
-        self._areas = tuple(addresses), tuple(address + layout.two_shot_at for address in addresses)
+        self._areas, self._norm_areas, self._two_shot_areas = (
+            tuple(address + start for address in addresses) for start in (0, layout.norm_at, layout.two_shot_at)
+        )
         self._options: dict[str, Any] = {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
         programs = layout.one_shot_words // tiles.one_shot, tiles.programs
-        self._counts = [torch.zeros(count, dtype=torch.int32, device=device) for count in programs]
+        self._counts = [torch.zeros(count, dtype=torch.int32, device=device) for count in (*programs, _MOST_ROWS)]
+        self._row = 0
+        """Words of a row of the kernel with the norm, once it is known. Rows of other sizes would stand in the places
+        of other programs."""
 
     def __str__(self) -> str:
         return f"through peer memory for up to {max(self._most) >> 10} KiB"
@@ -131,16 +143,34 @@ class PeerAllReduce:
             self._two_shot(x, words)
         return x
 
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+        """For up to as many bytes as one shot is faster for, and rows of one size."""
+        rows, size = x.shape
+        row, rest = divmod(size * x.element_size(), 16)
+        row *= 16 // _WORD
+        if rest or not 0 < rows <= _MOST_ROWS or self._row not in (0, row) or rows * row * _WORD > self._most.one_shot:
+            return None
+        tensors = x, residual, weight
+        if x.dtype not in _DTYPES or any(each.dtype != x.dtype or not each.is_contiguous() for each in tensors):
+            return None
+        self._row = row
+        out, total = torch.empty_like(x), torch.empty_like(x)
+        block = triton.next_power_of_2(row)
+        given = (*tensors, out, total, self._norm_areas, self._counts[2], eps, row, self._rank, self._size)
+        warps = min(max(block // 128, 1), 16)
+        add_rms_norm_kernel[(rows,)](*given, self._words[0], block, num_warps=warps, **self._options)
+        return out, total
+
     def _one_shot(self, x: Tensor, words: int) -> None:
         tiles = self._tiles
-        given = (x, self._areas[0], self._counts[0], words // 4, self._rank, self._size, self._words[0])
+        given = (x, self._areas, self._counts[0], words // 4, self._rank, self._size, self._words[0])
         grid = (triton.cdiv(words, tiles.one_shot),)
         one_shot_kernel[grid](*given, tiles.one_shot, num_warps=tiles.one_shot_warps, **self._options)
 
     def _two_shot(self, x: Tensor, words: int) -> None:
         tiles = self._tiles
         count = triton.cdiv(words, self._size * tiles.two_shot)
-        given = (x, self._areas[1], self._counts[1], words // 4, count, self._rank, self._size, self._words[1])
+        given = (x, self._two_shot_areas, self._counts[1], words // 4, count, self._rank, self._size, self._words[1])
         grid = (min(count, tiles.programs),)
         two_shot_kernel[grid](*given, tiles.programs, tiles.two_shot, num_warps=tiles.two_shot_warps, **self._options)
 

@@ -44,7 +44,7 @@ def one_shot_kernel(
     call = next_call(counts, program)
     column = program * BLOCK + tl.arange(0, BLOCK)
     there = column < quads * 4
-    words = x.to(tl.pointer_type(tl.uint32), bitcast=True) + column
+    words = as_words(x) + column
     own = tl.load(words, there, other=0)
     place = (call & 1).to(tl.int64) * (WORLD * WORDS) + column
     for distance in tl.static_range(1, WORLD):
@@ -61,6 +61,62 @@ def one_shot_kernel(
     tl.store(words, rounded(x, low_sum, high_sum), there)
     tl.debug_barrier()
     tl.store(counts + program, call)
+
+
+@triton.jit
+def add_rms_norm_kernel(
+    x,
+    residual,
+    weight,
+    out,
+    total,
+    areas,
+    counts,
+    EPS: tl.constexpr,
+    ROW: tl.constexpr,
+    RANK: tl.constexpr,
+    WORLD: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """``total``: the sum of ``x`` over the ranks plus ``residual``; ``out``: its norm. A program has a row of ``ROW``
+    words, which it sends and receives as :func:`one_shot_kernel` does, in areas that are for this kernel and for rows
+    of this size. Rounds where :func:`llmk.reference.norms.make_add_rms_norm` does."""
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    there = column < ROW
+    scale_low, scale_high = halves(x, tl.load(as_words(weight) + column, there, other=0))
+    start(PDL)
+    call = next_call(counts, row)
+    at = row.to(tl.int64) * ROW + column
+    own = tl.load(as_words(x) + at, there, other=0)
+    place = (call & 1).to(tl.int64) * (WORLD * WORDS) + at
+    for distance in tl.static_range(1, WORLD):
+        peer = memory(areas[(RANK + distance) % WORLD], tl.uint64) + RANK * WORDS
+        tl.store(peer + place, (call.to(tl.uint64) << 32) | own.to(tl.uint64), there, cache_modifier=".wt")
+    rest_low, rest_high = halves(x, tl.load(as_words(residual) + at, there, other=0))
+    mailbox = memory(areas[RANK], tl.uint64) + place
+    for rank in tl.static_range(WORLD):
+        low, high = halves(x, own if rank == RANK else received(mailbox + rank * WORDS, there, call))
+        if rank == 0:
+            low_sum, high_sum = low, high
+        else:
+            low_sum, high_sum = low_sum + low, high_sum + high
+    low, high = halves(x, rounded(x, low_sum, high_sum))
+    summed = rounded(x, low + rest_low, high + rest_high)
+    tl.store(as_words(total) + at, summed, there)
+    low, high = halves(x, summed)
+    squares = tl.sum(low * low, axis=0)
+    size = ROW
+    if x.dtype.element_ty != tl.float32:
+        squares += tl.sum(high * high, axis=0)
+        size = 2 * ROW
+    factor = tl.rsqrt(squares / size + EPS)
+    low, high = halves(x, rounded(x, low * factor, high * factor))
+    tl.store(as_words(out) + at, rounded(x, low * scale_low, high * scale_high), there)
+    tl.debug_barrier()
+    tl.store(counts + row, call)
 
 
 @triton.jit(do_not_specialize=["quads", "tiles"])
@@ -90,7 +146,7 @@ def two_shot_kernel(
     start(PDL)
     program, programs = tl.program_id(0), tl.num_programs(0)
     call = next_call(counts, program)
-    words = x.to(tl.pointer_type(tl.uint32), bitcast=True)
+    words = as_words(x)
     part = tiles * BLOCK
     column = tl.arange(0, BLOCK)
     flags = 2 * WORDS + program * WORLD
@@ -138,6 +194,12 @@ def start(PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def as_words(values):
+    """A pointer to the words of values."""
+    return values.to(tl.pointer_type(tl.uint32), bitcast=True)
 
 
 @triton.jit

@@ -182,7 +182,7 @@ def request(slot: int, *runs: EmbeddingRun) -> NewRequest:
 
 
 def test_rows_of_steps() -> None:
-    kept = GivenRows(torch.device("cpu"), torch.float32, needed=True)
+    kept = GivenRows(torch.device("cpu"), torch.float32)
     first, second = rows(5, 1), rows(4, 2, torch.bfloat16)
     mixed = from_arrays(([1, 2], first, [3], second), info()).runs
     alone = from_arrays(rows(3, 3), info()).runs
@@ -205,9 +205,3 @@ def test_rows_of_steps() -> None:
     kept.update([], [request(5, *alone)])
     kept.update([5], [request(5)])
     assert kept.of([Work(slot=5, before=0, num_tokens=3)]) is None
-
-
-def test_a_stage_that_embeds_nothing_keeps_nothing() -> None:
-    kept = GivenRows(torch.device("cpu"), torch.float32, needed=False)
-    kept.update([], [request(0, *from_arrays(rows(3), info()).runs)])
-    assert kept.of([Work(slot=0, before=0, num_tokens=3)]) is None

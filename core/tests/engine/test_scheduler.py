@@ -133,7 +133,8 @@ arrival = st.fixed_dictionaries(
     budget=st.integers(1, 20),
     prefix_caching=st.booleans(),
     chunked=st.booleans(),
-    depth=st.integers(1, 3),
+    depth=st.integers(1, 4),
+    stages=st.sampled_from([1, 1, 2, 3]),
     policy=st.sampled_from(POLICIES),
     queue_timeout=st.sampled_from([0, 0, 10]),
     request_timeout=st.sampled_from([0, 0, 20]),
@@ -149,6 +150,7 @@ def test_any_load_comes_out_as_if_alone(
     prefix_caching,
     chunked,
     depth,
+    stages,
     policy,
     queue_timeout,
     request_timeout,
@@ -170,6 +172,7 @@ def test_any_load_comes_out_as_if_alone(
         queue_timeout=queue_timeout,
         request_timeout=request_timeout,
         drafting=drafting_of(drafts, arrivals),
+        stages=stages,
     )
     outputs: dict[str, list[TokenOutput]] = {}
     aborted: dict[str, int] = {}
@@ -422,3 +425,20 @@ def test_an_interrupted_step_leaves_an_engine_that_works(depth):
     core.add(request("b", [1], max_tokens=5))
     assert tokens_of(drain(core)["b"]) == run_alone([1], 5, limit=64)
     assert_empty(core)
+
+
+def test_sequences_that_decode_are_spread_over_the_steps_that_stages_compute_at_a_time() -> None:
+    core = make_core(depth=3, stages=2)
+    for number in range(5):
+        core.add(request(str(number), [number], max_tokens=8, ignore_eos=True))
+    steps: list[set[int]] = []
+    submit = core._submit
+    core._submit = lambda plan: steps.append({work.slot for work in plan.work}) or submit(plan)  # type: ignore[func-returns-value]
+    found = drain(core)
+    assert all(len(tokens_of(found[str(number)])) == 8 for number in range(5))
+    first, *decoding = [step for step in steps if step]
+    assert len(first) == 5
+    for one, next_one, then in zip(decoding[:8:2], decoding[1:8:2], decoding[2:9:2], strict=True):
+        assert not one & next_one
+        assert len(one | next_one) == 5
+        assert one == then

@@ -16,8 +16,10 @@ from torch import Tensor
 from llmk.api import AllReduce, Verdict, no
 from llmk.config import load
 from llmk.engine.processes.worker import join
+from llmk.nn.blocks.sublayer import RankSum
 from llmk.nn.distributed import Distributed
 from llmk.planning.boot import boot
+from llmk.reference.norms import make_add_rms_norm, rms_norm
 
 CPU = torch.device("cpu")
 
@@ -40,6 +42,13 @@ class Gathering:
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(parts, x, group=self._group)
         return in_order(parts)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+        """For one row."""
+        if x.shape[0] > 1:
+            return None
+        total = residual + self(x)
+        return rms_norm(total, weight, eps), total
 
 
 def in_order(parts: list[Tensor]) -> Tensor:
@@ -84,6 +93,30 @@ def test_the_platform_sums_what_it_takes(tmp_path: Path) -> None:
             assert torch.equal(parallel.all_reduce(each[parallel.tensor_rank].clone()), in_order(each))
             assert own.calls == calls
         assert parallel.num_calls == 3
+
+    on_all(run, 2, tmp_path)
+
+
+def test_a_joint_sums_over_ranks_at_once_where_the_platform_does(tmp_path: Path) -> None:
+    apart = make_add_rms_norm({"rms_norm": rms_norm})
+    norm: Any = SimpleNamespace(weight=values(9, 16), eps=1e-5)
+    joined = []
+
+    def join(x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert residual is not None
+        joined.append(x)
+        return apart(x, residual, norm.weight, norm.eps)
+
+    def run(parallel: Distributed) -> None:
+        parallel.use_own(offer, CPU)
+        for rows, left in ((1, 0), (2, 1)):
+            each, residual = [values(rank, 16 * rows).view(rows, 16) for rank in range(2)], values(7, 16 * rows)
+            total = residual.view(rows, 16) + in_order(each)
+            found = RankSum(parallel, join, norm)(each[parallel.tensor_rank].clone(), residual.view(rows, 16))
+            assert torch.equal(found[0], rms_norm(total, norm.weight, norm.eps))
+            assert torch.equal(found[1], total)
+            assert len(joined) == left
+        assert parallel.num_calls == 2
 
     on_all(run, 2, tmp_path)
 

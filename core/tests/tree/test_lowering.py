@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from llmk.api import MoEFacts, PluginError
 from llmk.tree import (
     MLP,
+    Block,
     CausalLM,
     Embedding,
     GatedMLP,
@@ -19,6 +20,7 @@ from llmk.tree import (
     Heads,
     LatentAttention,
     LatentShape,
+    Linear,
     MoE,
     Norm,
     Program,
@@ -26,6 +28,7 @@ from llmk.tree import (
     Rope,
     SelfAttention,
     Sites,
+    Sublayer,
     lower,
     nameless,
     weight_map,
@@ -145,6 +148,43 @@ def test_ops_span_a_norm_and_the_layer_after_it_unless_that_is_ruled_out() -> No
     fused, apart = (set(sites(lower(model(), fuse=fuse), "ops")) for fuse in (True, False))
     assert fused - apart == {"norm_qkv", "norm_gate_up_silu"}
     assert apart - fused == {"gate_up_silu"}
+
+
+def test_joints_sum_over_ranks_so_that_the_platform_can_add_and_norm_at_once() -> None:
+    shape = LatentShape(
+        hidden_size=HIDDEN, num_heads=2, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=6,
+        v_head_dim=4, scale=1.0,
+    )  # fmt: skip
+    latent = LatentAttention.of("1.self_attn", shape, ROPE, 1e-6)
+    moe = MoE.of("1.mlp", MoEFacts(site="moe", num_experts=4, top_k=2, hidden_size=HIDDEN, intermediate_size=INNER))
+    blocks = Residual(norm=norm("1.pre"), block=latent), Residual(norm=norm("1.then"), block=moe)
+    alone, cut = (lower(model(layer("0"), blocks), ranks=ranks) for ranks in (1, 2))
+    joints = [part.joint for parts in cut.layers for part in parts if isinstance(part, Sublayer)]
+    assert [joint.sums for joint in (*joints, cut.end)] == [False, True, True, True, True]
+    assert [joint.entry for joint in joints] == [None] * 4
+    kept = {leaf.role: leaf.partial for leaf in cut.leaves() if isinstance(leaf, Linear) and leaf.cut == "row"}
+    assert kept == {"out": True, "down": True}
+    assert weight_map(cut) == weight_map(alone)
+    assert sites(cut, "linear") == sites(alone, "linear")
+    assert not any(leaf.partial for leaf in alone.leaves() if isinstance(leaf, Linear | MoE))
+
+
+def test_a_block_that_is_used_twice_leaves_the_same_sum() -> None:
+    shared = GatedMLP.of("shared", HIDDEN, INNER)
+    program = lower(model(*((Residual(norm=norm(f"{index}.norm"), block=shared),) for index in range(2))), ranks=2)
+    assert program.num_parameters == 3 * HIDDEN * INNER + (2 + 1 + VOCAB) * HIDDEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own(Block):
+    """A family's own block, which sums by itself."""
+
+
+def test_blocks_that_sum_by_themselves_are_not_summed_again() -> None:
+    own = Residual(norm=norm("0.pre"), block=Own(at="0"))
+    program = lower(model((own, layer("0")[1])), ranks=2)
+    assert [part.joint.sums for part in program.layers[0] if isinstance(part, Sublayer)] == [False, False]
+    assert program.end.sums
 
 
 @pytest.mark.parametrize(

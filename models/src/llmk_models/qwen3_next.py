@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from llmk.tree import Block, CausalLM, Config, DeltaNetSizes, Linear, MoE, Recurrent, Residual
@@ -42,6 +43,9 @@ class DeltaMixer(Block):
             net=Recurrent(at=at, sizes=sizes, eps=eps),
             out=Linear.row(f"{at}.out_proj", "delta_out", values, hidden_size),
         )
+
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self:
+        return replace(self, out=partial(self.out))
 
 
 def tree(config: Config) -> CausalLM:

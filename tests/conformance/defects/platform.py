@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe
+from llmk.reference.norms import rms_norm
 from llmk_cpu.platform import CPUPlatform
 from llmk_cpu.probe import probe
 from llmk_testing.bench import Bench
@@ -112,6 +113,21 @@ class Gathering:
         dist.all_gather(parts, x, group=self._group)
         return torch.stack([part.float() for part in parts]).sum(0).to(x.dtype)
 
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+        """For a few rows."""
+        if x.shape[0] > 8:
+            return None
+        total = residual + self(x)
+        return rms_norm(total, weight, eps), total
+
+
+class Unscaled(Gathering):
+    """Norms without the weight."""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+        """By a weight of ones."""
+        return super().add_rms_norm(x, residual, torch.ones_like(weight), eps)
+
 
 class Cutting(Gathering):
     """Sums whole blocks, and leaves the rest as it is."""
@@ -132,6 +148,12 @@ class GatheringPlatform(CPUPlatform):
         self.collectives: Any = SimpleNamespace(
             backend="gloo", recordable=False, all_reduce=lambda group, device: self.own(group)
         )
+
+
+class UnscaledPlatform(GatheringPlatform):
+    """A platform whose all-reduce norms wrongly."""
+
+    own = Unscaled
 
 
 class CuttingPlatform(GatheringPlatform):
@@ -267,6 +289,12 @@ DEFECTS = (
         "its own all-reduce sums whole blocks only",
         "two ranks are joined",
         lambda spec, bench: (replace(spec, implementation="defects.platform:CuttingPlatform"), bench),
+    ),
+    Defect(
+        "all_reduce_norms",
+        "its own all-reduce leaves out the weight of the norm after it",
+        "two ranks are joined",
+        lambda spec, bench: (replace(spec, implementation="defects.platform:UnscaledPlatform"), bench),
     ),
     Defect(
         "half_a_facet",

@@ -143,6 +143,23 @@ class AllReduce(Protocol):
         can capture it, be replayed any number of times, and take turns."""
         ...
 
+    @abstractmethod
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+        """The sum of ``x``, rounded as by :meth:`__call__`, and what follows it between two blocks, in one launch.
+
+        Args:
+            x: ``[tokens, hidden]``; may be overwritten.
+            residual: of the same shape; the same on all ranks.
+            weight: ``[hidden]``, of the norm.
+            eps: of the norm.
+
+        Returns:
+            The root-mean-square norm of ``residual`` plus the sum, and ``residual`` plus the sum, both rounded as by
+            ``add_rms_norm`` (``llmk.reference.norms``); ``None`` where separate launches are to do it. All ranks return
+            the same.
+        """
+        ...
+
 
 class Collectives(Protocol):
     """The collectives facet."""

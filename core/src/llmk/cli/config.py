@@ -64,7 +64,7 @@ def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
         pooling = read_pooling(checkpoint, settings.config.model.pooling)
         checkpoint, pools_only = decoder_of(checkpoint), pooling is not None and not pooling.generates
         model = choose_model(registry, settings.config, checkpoint, with_tree=pools_only)
-        return describe_model(model, checkpoint, pooling=pooling)
+        return describe_model(model, checkpoint, pooling=pooling, ranks=settings.config.parallel.tensor)
     except LlmkError as error:
         say(f"plugins' defaults for a model are not shown: {error.message}")
         return None

@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"memory of a device: {memory or 'unknown'}")
     several = booted.plan.num_ranks > 1
     asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)
-    print("steps in flight: {} ({})".format(*choose_depth(booted.settings.config.engine.steps_in_flight, asynchronous)))
+    wanted = booted.settings.config.engine.steps_in_flight
+    print("steps in flight: {} ({})".format(*choose_depth(wanted, asynchronous, booted.plan.pipeline)))
     if args.verbose:
         print(render_rejected(booted.plan))
     return 0

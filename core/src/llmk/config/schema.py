@@ -352,8 +352,10 @@ class EngineSection(Section):
         default=True,
         description="Run steps of every kind before the first request, if kernels are compiled at first use.",
     )
-    steps_in_flight: Annotated[int, Field(ge=0, le=2)] = Field(
-        default=0, description="2: asynchronous scheduling. 0: 2 if the device is asynchronous, else 1."
+    steps_in_flight: Annotated[int, Field(ge=0, le=16)] = Field(
+        default=0,
+        description="2: asynchronous scheduling. 0: 2 if the device is asynchronous, one more than the pipeline stages "
+        "if there are several, else 1.",
     )
     hang_seconds: Seconds = Field(
         default=300.0, description="Seconds until an engine process that does not answer is killed. 0: no limit."

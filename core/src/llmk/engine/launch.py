@@ -64,7 +64,7 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
     executor, cache = start_executor(boot, trace)
     sizes = " + ".join(str(group.block_size) for group in cache.groups)
     logger.info("cache: %d blocks of %s tokens, %s, by %s", cache.num_blocks, sizes, gib(cache.total_bytes), cache.why)
-    depth, why = choose_depth(config.engine.steps_in_flight, executor.asynchronous)
+    depth, why = choose_depth(config.engine.steps_in_flight, executor.asynchronous, plan.pipeline)
     logger.info("steps in flight: %d (%s)", depth, why)
     limits = config.scheduler
     cache_dtype = plan.dtype if config.cache.dtype == "auto" else config.cache.dtype
@@ -88,6 +88,7 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         cost=cost,
         vocab_size=facts.vocab_size,
         drafting=drafting,
+        stages=plan.pipeline,
     )
     info = EngineInfo(
         max_model_len=max_model_len,

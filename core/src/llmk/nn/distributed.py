@@ -71,6 +71,11 @@ class Distributed(Parallel):
         dist.all_reduce(total, group=self._group)
         return total
 
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+        found = None if self.own is None else self.own.add_rms_norm(x, residual, weight, eps)
+        self.num_calls += found is not None
+        return found
+
     def all_gather(self, x: Tensor) -> Tensor:
         return torch.cat(self._all_gather(x).unbind(), dim=-1)
 

@@ -77,6 +77,11 @@ class Parallel:
         """The sum of ``x`` over the ranks of this stage. It may be computed in place."""
         return x
 
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor] | None:
+        """The norm of ``residual`` plus the sum of ``x`` over the ranks of this stage, and that total, both ``[tokens,
+        hidden]``, where the platform computes them at once (:meth:`llmk.api.AllReduce.add_rms_norm`); else ``None``."""
+        return None
+
     def all_gather(self, x: Tensor) -> Tensor:
         """The ``x`` of each rank of this stage, concatenated along the last dimension."""
         return x

@@ -85,7 +85,7 @@ class Boot:
         return next(model for model in self.registry.of(ModelSpec) if model.spec.id == self.plan.model)
 
     def _program(self, model: Registered[ModelSpec]) -> Program:
-        return model_program(model, self.checkpoint, self.adapters, self.pooling)
+        return model_program(model, self.checkpoint, self.adapters, self.pooling, self.settings.config.parallel.tensor)
 
 
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
@@ -114,9 +114,12 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     if config.adapters:
         served_name = config.model.served_name or checkpoint.path.name
         adapters = read_adapters(config, model_tree(model, checkpoint), served_name)
-    facts = replace(describe_model(model, checkpoint, adapters, pooling), architecture=architecture)
+    facts = describe_model(model, checkpoint, adapters, pooling, config.parallel.tensor)
     settings = _with_length(settings, registry, facts)
-    settings = apply_defaults(settings, registry, platform, platform_facts, facts)
+    settings = apply_defaults(settings, registry, platform, platform_facts, replace(facts, architecture=architecture))
+    if (ranks := settings.config.parallel.tensor) != config.parallel.tensor:
+        facts = describe_model(model, checkpoint, adapters, pooling, ranks)
+    facts = replace(facts, architecture=architecture)
     _check(settings, registry, platform_facts, facts)
     facts = replace(facts, max_model_len=settings.config.model.max_model_len or facts.max_model_len)
     find: Find = load_object if verify and on is None else check_present

@@ -208,3 +208,6 @@ class SelfAttention(Block):
         if self.gate_proj is not None or self.qkv.adapters is not None:
             return None
         return Entry("add_rms_norm_linear", self.qkv)
+
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self:
+        return replace(self, out=partial(self.out))

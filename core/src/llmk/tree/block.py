@@ -40,6 +40,14 @@ class Block(Spec):
         """The op sites that it binds only if its entry is not fused with the norm before it."""
         return ()
 
+    def addend(self, partial: Callable[[Linear], Linear]) -> Block | None:
+        """A copy that leaves the sum over tensor-parallel ranks to the joint after it; ``None`` if it can't.
+
+        Args:
+            partial: a copy of a row-parallel layer without its all-reduce, the same one for the same layer.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual(Spec):

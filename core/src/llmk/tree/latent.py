@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from llmk.api import AttentionFacts, OpFacts, PluginError
@@ -122,3 +122,6 @@ class LatentAttention(Block):
             ),
             out=Linear.row(f"{at}.o_proj", "out", heads * shape.v_head_dim, hidden, bias=bias),
         )
+
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self:
+        return replace(self, out=partial(self.out))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 from llmk.api import OpFacts, PluginError
 from llmk.tree.block import Block, Entry, Residual
 from llmk.tree.causal_lm import CausalLM
+from llmk.tree.linear import Linear
 from llmk.tree.norm import Norm
 from llmk.tree.spec import Spec, Tensor
 
@@ -28,6 +29,8 @@ class Joint(Spec):
     first: bool = False
     """Whether it is the first of the stream, so that there is no sum."""
     residual_dtype: str = ""
+    sums: bool = False
+    """Whether the output of the block before is an addend, to be summed over tensor-parallel ranks."""
 
     def parts(self) -> Iterator[Spec]:
         """The norms; the linear layer of ``entry`` is a part of its block."""
@@ -111,14 +114,18 @@ class Program:
         return sum(tensor.num_elements for tensor in self.tensors.values())
 
 
-def lower(model: CausalLM, *, fuse: bool = True) -> Program:
+def lower(model: CausalLM, *, fuse: bool = True, ranks: int = 1) -> Program:
     """The program of a model.
 
     Args:
         fuse: whether ops may span a norm and the linear layer after it, so that the normed input of the layer is not
             available to others.
+        ranks: tensor-parallel ranks. With several, joints sum over them, so that a platform can sum, add and norm at
+            once; the linear layer after the norm is then apart.
     """
-    dtype, ends, layers, first = model.residual_dtype, _NO_END, [], True
+    dtype, ends, layers, first, sums = model.residual_dtype, _NO_END, [], True, False
+    partial = cache(_partial)
+    plain = all(isinstance(part, Residual) for layer in model.layers for part in layer)
     for layer in model.layers:
         parts: list[Sublayer | Spec] = []
         for part in layer:
@@ -126,15 +133,17 @@ def lower(model: CausalLM, *, fuse: bool = True) -> Program:
                 parts.append(part)
                 continue
             norm, entry = part.norm, part.block.entry
-            if not fuse or ends[0] is not None or dtype or norm is None or norm.offset:
+            if not fuse or ranks > 1 or ends[0] is not None or dtype or norm is None or norm.offset:
                 entry = None  # the ops know one norm, whose weight is stored as it is
             _check_ends(*ends, norm)
-            joint = Joint(post=ends[0], scale=ends[1], norm=norm, entry=entry, first=first, residual_dtype=dtype)
-            parts.append(Sublayer(joint=joint, block=part.block))
-            ends, first = (part.post, part.scale), False
+            more: dict[str, Any] = {"entry": entry, "first": first, "residual_dtype": dtype, "sums": sums}
+            addend = part.block.addend(partial) if ranks > 1 and plain else None
+            joint = Joint(post=ends[0], scale=ends[1], norm=norm, **more)
+            parts.append(Sublayer(joint=joint, block=addend or part.block))
+            ends, first, sums = (part.post, part.scale), False, addend is not None
         layers.append(tuple(parts))
     _check_ends(*ends, model.norm)
-    end = Joint(post=ends[0], scale=ends[1], norm=model.norm, residual_dtype=dtype)
+    end = Joint(post=ends[0], scale=ends[1], norm=model.norm, residual_dtype=dtype, sums=sums)
     return Program(model=model, layers=tuple(layers), end=end)
 
 
@@ -147,6 +156,10 @@ def weight_map(program: Program) -> dict[str, tuple[int, ...]]:
     for name, shape, copies in program.tensors.values():
         found |= {name.format(number): shape for number in range(copies)} if copies else {name: shape}
     return found
+
+
+def _partial(linear: Linear) -> Linear:
+    return replace(linear, partial=True)
 
 
 def _op(op: str, facts: dict[str, Any]) -> OpFacts:

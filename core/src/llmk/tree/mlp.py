@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from llmk.api import OpFacts
@@ -73,6 +73,9 @@ class GatedMLP(Block):
         op, linear = f"gate_up_{self.activation}", name(self.gate_up)
         return (OpFacts(site=site, op=op, facts=facts, linear=linear, divided=divided),)
 
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self:
+        return replace(self, down=partial(self.down))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MLP(Block):
@@ -106,3 +109,6 @@ class MLP(Block):
     def own_ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
         facts = {"intermediate_size": self.down.size, "activation": self.activation}
         return (OpFacts(site="activate", op="activate", facts=facts, divided=("intermediate_size",)),)
+
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self:
+        return replace(self, down=partial(self.down))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Self
 
 from llmk.api import MoEFacts
@@ -70,6 +71,8 @@ class MoE(Block):
     shared_gate: Linear | None = None
     shared_scale: Gate | None = None
     """The op that applies ``shared_gate``."""
+    partial: bool = False
+    """Skip the all-reduce of the sum of all experts; the joint after the block does it."""
 
     @classmethod
     def of(
@@ -121,3 +124,6 @@ class MoE(Block):
     @property
     def entry(self) -> Entry | None:
         return Entry("add_rms_norm_router", self.router) if self.router.adapters is None else None
+
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self:
+        return replace(self, partial=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, Self
 
 from llmk.api import OpFacts, RecurrentFacts, StateTensor
 from llmk.tree.block import Block
@@ -166,3 +166,6 @@ class ScanMixer(Block):
     into: Linear
     scan: Recurrent
     out: Linear
+
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self:
+        return replace(self, out=partial(self.out))

@@ -29,12 +29,11 @@ class _Run:
 
 class GivenRows:
     """The embeddings of the requests in a batch, in ``dtype``. They are sent to ``device`` by the step that needs them,
-    and kept no longer; ``needed``: whether this process embeds tokens at all."""
+    and kept no longer. All stages have them, since no recorded step does."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, *, needed: bool) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._device = device
         self._dtype = dtype
-        self._needed = needed
         self._runs: dict[int, list[_Run]] = {}
         """Of slots that have any."""
 
@@ -43,7 +42,7 @@ class GivenRows:
         for slot in (*freed, *(request.slot for request in new)) if self._runs else ():
             self._runs.pop(slot, None)
         for request in new:
-            if request.embeddings and self._needed:
+            if request.embeddings:
                 self._runs[request.slot] = [_Run.of(run, self._dtype) for run in request.embeddings]
 
     def of(self, work: Sequence[Work]) -> GivenEmbeddings | None:

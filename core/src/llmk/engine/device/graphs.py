@@ -35,6 +35,8 @@ _MOST_VERIFYING = 64
 _MIXED_SIZES = (*(size for size in _SIZES if size >= 16), *range(1280, 2049, 256))
 """Tokens of recorded steps with prompts: with more, devices take longer than issuing does."""
 _FEW_REQUESTS = 32
+_LEAST_FIRST = 64
+"""Least tokens of steps with prompts that are recorded before the first request."""
 _STEPS_BETWEEN = 128
 """Steps with prompts from one recording to the next, while the device has work: recording takes about ten of them."""
 
@@ -228,17 +230,22 @@ def verifying_shapes(most: int, num_drafts: int) -> list[StepShape]:
 def mixed_shapes(most: int, most_tokens: int) -> list[StepShape]:
     """Shapes to record of steps with prompt tokens, in which at most ``most`` requests compute at most ``most_tokens``
     tokens."""
-    sizes = [*(size for size in _MIXED_SIZES if size < most_tokens), min(most_tokens, _MIXED_SIZES[-1])]
+    sizes = sorted({min(size, most_tokens) for size in _MIXED_SIZES})
     requests = sorted({min(_FEW_REQUESTS, most), most})
     return [StepShape(tokens, count) for tokens in sizes for count in requests if tokens != count]
+
+
+def is_first(shape: StepShape) -> bool:
+    """Whether a step with prompts is to be recorded before the first request: some sizes of few requests, so that the
+    first prompts need not wait for the host, and an engine without idle time has any."""
+    is_power = not shape.tokens & (shape.tokens - 1)
+    return is_power and shape.tokens >= _LEAST_FIRST and shape.requests <= _FEW_REQUESTS
 
 
 def why_not_recorded(plan: Plan, shapes: Sequence[StepShape], wanted: bool = True) -> str:
     """Why steps of such shapes can't be recorded, in words; empty where nothing speaks against it."""
     if not wanted:
         return "engine.graphs"
-    if plan.pipeline > 1:
-        return "layers are spread over stages"
     choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
     found = dict(pair for shape in shapes for choice in choices for pair in obstacles(choice, *shape[:2]))
     for shadow in plan.shadows:

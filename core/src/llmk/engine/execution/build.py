@@ -19,6 +19,7 @@ from llmk.engine.device.graphs import (
     ADAPTERS,
     StepShape,
     decoding_shapes,
+    is_first,
     mixed_shapes,
     verifying_shapes,
     why_not_recorded,
@@ -171,8 +172,8 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """Which steps are to be recorded: those that decode, and that verify drafts, before the first request; those with
-    prompts once there is time. ``against`` is what speaks against all of them, if anything."""
+    """Which steps are to be recorded: those that decode, that verify drafts, and some with prompts, before the first
+    request; the others with prompts once there is time. ``against`` is what speaks against all of them, if anything."""
 
     first: list[StepShape] = field(default_factory=list)
     later: list[StepShape] = field(default_factory=list)
@@ -191,12 +192,19 @@ def recordable(boot: Boot, platform: Platform) -> Recordings:
         against = f"{plan.platform.label} can't record how processes exchange tensors"
     if against:
         return Recordings(against=against)
+    if plan.pipeline > 1:
+        return Recordings(_with_variants(boot, first))  # how long others take to issue was not measured over stages
     if speculation_of(plan) is not None:
         first += _unless_refused(plan, "that verify drafts", verifying_shapes(most, config.speculation.num_drafts))
-    later = _unless_refused(plan, "with prompts", mixed_shapes(most, most_tokens))
+    mixed = _unless_refused(plan, "with prompts", mixed_shapes(most, most_tokens))
+    first += [shape for shape in mixed if is_first(shape)]
+    later = [shape for shape in mixed if not is_first(shape)]
+    return Recordings(_with_variants(boot, first), _with_variants(boot, later))
+
+
+def _with_variants(boot: Boot, shapes: list[StepShape]) -> list[StepShape]:
     variants = [frozenset[str](), *([ADAPTERS] if boot.adapters else [])]
-    first, later = ([shape._replace(variant=one) for shape in shapes for one in variants] for shapes in (first, later))
-    return Recordings(first, later)
+    return [shape._replace(variant=one) for shape in shapes for one in variants]
 
 
 def _unless_refused(plan: Plan, which: str, shapes: list[StepShape]) -> list[StepShape]:

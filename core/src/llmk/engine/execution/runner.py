@@ -83,7 +83,7 @@ class Runner(Executor):
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = PromptLogprobs(model.logits, self.sampler.logprobs)
         self.reader = HiddenReader(model.logits)
-        self._given = GivenRows(batch.device, build.dtype, needed=build.parallel.is_first)
+        self._given = GivenRows(batch.device, build.dtype)
         shadows = build.shadows
         self._comparisons = ShadowComparisons(shadows, build.plan.dtype) if shadows is not None else None
         self._run = trace.on_device(batch.device, self._issue if shadows is None else self._issue_compared)
@@ -161,10 +161,7 @@ class Runner(Executor):
 
     def _recorded(self, shape: StepShape, slots: Tensor, counts: Tensor, samples: Tensor) -> Recorded:
         """A step of fixed shape, as it is recorded (:data:`llmk.engine.device.graphs.Run`)."""
-        longest = 1 if shape.decodes else shape.tokens
-        tensors, groups = self.batch.place(slots, counts, shape.tokens, longest, self.batch.max_len)
-        adapters = self.batch.adapter_index(slots, tensors.rows) if "adapters" in shape.variant else None
-        hidden = self._compute(tensors, groups, adapters)
+        tensors, hidden = self._recorded_hidden(shape, slots, counts)
         if shape.decodes:
             logits = self.model.logits(hidden)
         else:
@@ -177,6 +174,13 @@ class Runner(Executor):
             self.batch.append(slots, token_ids)
         return Recorded(hidden, logits, token_ids, finite.pack(token_ids, finite.chosen(logits, token_ids)))
 
+    def _recorded_hidden(self, shape: StepShape, slots: Tensor, counts: Tensor) -> tuple[StepTensors, Tensor]:
+        """Such a step as it is laid out, and its final hidden states."""
+        longest = 1 if shape.decodes else shape.tokens
+        tensors, groups = self.batch.place(slots, counts, shape.tokens, longest, self.batch.max_len)
+        adapters = self.batch.adapter_index(slots, tensors.rows) if "adapters" in shape.variant else None
+        return tensors, self._compute(tensors, groups, adapters)
+
     def _variant(self, plan: StepPlan) -> Variant:
         return ADAPTERS if self.batch.has_adapters(plan) else PLAIN
 
@@ -187,6 +191,7 @@ class Runner(Executor):
         scored = self.scorer(recorded.hidden, plan.work)
         pending = PendingResult(plan.step, None, scored, items=range(len(slots)))
         if self.sampler.all_plain_greedy(slots) and not plan.deferred:
+            self._pass_on(recorded.token_ids)
             pending.sampled = Sampled(recorded.token_ids, recorded.readback, recorded.logits.dtype).to_host()
             pending.done = event(self.batch.device)
             return pending
@@ -253,6 +258,7 @@ class Runner(Executor):
     ) -> PendingResult:
         """Puts what was sampled where the next step reads it, and on its way to the host."""
         gained = self._keep(rows.index, sampled.token_ids, drafts)
+        self._pass_on(sampled.token_ids, drafts)
         pending.sampled = sampled.to_host()
         if gained is not None and drafts is not None:
             pending.gained, pending.counts = to_host(gained), drafts.host_counts
@@ -266,3 +272,6 @@ class Runner(Executor):
             self.batch.append(slots, token_ids)
             return None
         return self.batch.accept(drafts, token_ids)
+
+    def _pass_on(self, token_ids: Tensor, drafts: DraftRows | None = None) -> None:
+        """Called with what was sampled, once it stands there."""

@@ -17,9 +17,12 @@ OTHER_PROCESSES = "other processes run the steps"
 """Why steps of a model that several processes hold run asynchronously to the host."""
 
 
-def choose_depth(wanted: int, asynchronous: str) -> tuple[int, str]:
+def choose_depth(wanted: int, asynchronous: str, stages: int = 1) -> tuple[int, str]:
     """Steps in flight and the reason: the value of ``engine.steps_in_flight``, or where that is 0, two if steps run
-    asynchronously to the host (``asynchronous`` says why), so that it prepares the next one meanwhile."""
+    asynchronously to the host (``asynchronous`` says why), so that it prepares the next one meanwhile; with several
+    pipeline ``stages``, one for each of them and the next one."""
     if wanted:
         return wanted, "engine.steps_in_flight"
+    if stages > 1:
+        return stages + 1, f"{stages} stages compute a step each"
     return (2, asynchronous) if asynchronous else (1, "the host itself runs the steps, so there is nothing to overlap")

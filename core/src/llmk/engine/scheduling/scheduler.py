@@ -57,6 +57,9 @@ class Scheduler:
 
     The outputs of sequences with a grammar are constrained by masks of ``vocab_size`` tokens (:meth:`masks`).
 
+    With several pipeline ``stages``, sequences that decode are spread over as many steps, of which each stage can
+    compute one while the next stage computes the one before.
+
     ``max_num_batched_tokens`` limits how many tokens a step is given, ``max_run_tokens`` how many the runner can run at
     once. Both are the same unless prompts must stay whole: then a step may be given a prompt longer than the first
     limit, up to the second.
@@ -82,6 +85,7 @@ class Scheduler:
         cost: CostModel | None = None,
         drafting: Drafting | None = None,
         vocab_size: int = 0,
+        stages: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_issued_tokens = max_num_batched_tokens
@@ -114,7 +118,7 @@ class Scheduler:
         self.waiting = self.live.waiting
         self._cost = cost
         self._drafting = self.live.drafting = drafting
-        self._vocab_size = vocab_size
+        self._vocab_size, self._stages = vocab_size, stages
         self._decoded = False
         """Whether the step whose result came last only decoded."""
         self._prompts_taken = 0, 0.0
@@ -290,8 +294,7 @@ class Scheduler:
         ready = [sequence for sequence in ready if sequence.slot != NO_SLOT]
         prompts = prefills or (self.waiting and live.free_slots and not self.admission.refused)
         rows = limit.rows(step.budget, 0.5 if prompts else 1.0)
-        if len(ready) > rows:
-            ready = in_turns(ready)[:rows]
+        ready = self._turn(ready, rows)
         if drafting is None:
             for sequence in ready:
                 step.issue(sequence, 1)
@@ -300,6 +303,15 @@ class Scheduler:
             drafting.issue(step, ready, room // 2 if prompts else room, self.cache, len(self.running))
         step.budget = min(step.budget, limit.prompt_tokens(len(ready), step.budget) - step.prompt_tokens)
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
+
+    def _turn(self, ready: list[Sequence], rows: int) -> list[Sequence]:
+        """Those whose turn it is, at most so many. With several stages, none that is in the steps that other stages
+        compute meanwhile, unless there is no other."""
+        if self._stages > 1:
+            rows = min(rows, -(-len(ready) // self._stages))
+            busy = {id(entry[0]) for step in list(self._issued)[1 - self._stages :] for entry in step.entries}
+            ready = [sequence for sequence in ready if id(sequence) not in busy] or ready
+        return ready if len(ready) <= rows else in_turns(ready)[:rows]
 
     def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> TokenOutput:
         sequence.num_pending -= 1

@@ -26,14 +26,15 @@ class MoE:
         self._shared = None if spec.shared is None else SharedExpert(builder, spec)
         self.router = builder.linear(spec.router)
         self.experts = builder.experts(spec.experts)
-        self._all_reduce = builder.build.parallel.all_reduce
+        self._all_reduce = None if spec.partial else builder.build.parallel.all_reduce
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         return self.after(self.router(x), x, step=step)
 
     def after(self, logits: Tensor, x: Tensor, *, step: StepContext) -> Tensor:
         out = self.experts(x, logits)
-        return self._all_reduce(out if self._shared is None else out + self._shared(x, step))
+        total = out if self._shared is None else out + self._shared(x, step)
+        return total if self._all_reduce is None else self._all_reduce(total)
 
 
 class SharedExpert:

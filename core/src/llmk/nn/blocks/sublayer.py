@@ -11,6 +11,7 @@ from llmk.nn.blocks.block import Block, Entered
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
 from llmk.nn.norm import AddRMSNorm, NormAdd, SandwichNorm, with_options
+from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
     from llmk import tree
@@ -101,8 +102,33 @@ class PostNormed:
         return total, total
 
 
+class RankSum:
+    """The sum over tensor-parallel ranks of what the block before computed, and a joint: both at once for a ``norm``
+    that the platform has such a kernel for."""
+
+    def __init__(self, parallel: Parallel, join: Join, norm: AddRMSNorm | None) -> None:
+        self._parallel, self._join, self._norm = parallel, join, norm
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """See :data:`Join`."""
+        if self._norm is not None and residual is not None:
+            found = self._parallel.add_rms_norm(x, residual, self._norm.weight, self._norm.eps)
+            if found is not None:
+                return found
+        return self._join(self._parallel.all_reduce(x), residual)
+
+
 def make_joint(builder: Builder, spec: tree.Joint) -> Join:
-    """The sum and the norms of a joint."""
+    """The sums and the norms of a joint."""
+    join = _after_ranks(builder, spec)
+    if not spec.sums:
+        return join
+    plain = spec.sum_op == "add_rms_norm" and spec.scale == 1.0 and spec.norm is not None and not spec.norm.offset
+    return RankSum(builder.build.parallel, join, join if plain and isinstance(join, AddRMSNorm) else None)
+
+
+def _after_ranks(builder: Builder, spec: tree.Joint) -> Join:
+    """The sum with the residual and the norms."""
     build, norm, post = builder.build, spec.norm, spec.post
     if norm is None and post is None:
         return Sum(spec.scale)

@@ -47,11 +47,12 @@ def describe_model(
     checkpoint: Checkpoint,
     adapters: Sequence[Adapter] = (),
     pooling: Pooling | None = None,
+    ranks: int = 1,
 ) -> ModelFacts:
-    """The facts of the family's tree, or those that its ``describe`` returns. Its LlmkErrors are raised as they are,
-    other exceptions as PluginError."""
+    """The facts of the family's tree for so many tensor-parallel ``ranks``, or those that its ``describe`` returns. Its
+    LlmkErrors are raised as they are, other exceptions as PluginError."""
     if model.spec.tree:
-        facts = model_facts(model_program(model, checkpoint, adapters, pooling), ModelConfig(checkpoint))
+        facts = model_facts(model_program(model, checkpoint, adapters, pooling, ranks), ModelConfig(checkpoint))
     else:
         facts = _call(model, "describe", ModelFacts, checkpoint)
         _check_sites(model, facts)
@@ -78,11 +79,12 @@ def model_program(
     checkpoint: Checkpoint,
     adapters: Sequence[Adapter] = (),
     pooling: Pooling | None = None,
+    ranks: int = 1,
 ) -> Program:
-    """The lowered tree of a family that gives one, with the head that ``pooling`` wants, and room for adapters. Errors
-    as in :func:`describe_model`."""
+    """The tree of a family that gives one, with the head that ``pooling`` wants, and room for adapters, lowered for so
+    many tensor-parallel ``ranks``. Errors as in :func:`describe_model`."""
     tree = with_head(_call(model, "tree", CausalLM, ModelConfig(checkpoint)), pooling)
-    return lower(adapted(tree, adapter_rooms(adapters, tree)) if adapters else tree)
+    return lower(adapted(tree, adapter_rooms(adapters, tree)) if adapters else tree, ranks=ranks)
 
 
 def _call(model: Registered[ModelSpec], kind: str, returned: type[T], argument: object) -> T:

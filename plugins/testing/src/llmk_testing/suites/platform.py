@@ -70,6 +70,8 @@ import sys, torch
 import torch.distributed as dist
 from llmk.api import Host, Verdict
 from llmk.kernel.loader import load_object
+from llmk.reference.norms import rms_norm
+from llmk_testing.tolerance import BOUNDS
 facts, rank = load_object(sys.argv[1])(Host()).facts, int(sys.argv[4])
 platform = load_object(sys.argv[2])(facts)
 platform.device.setup(rank)
@@ -128,11 +130,33 @@ def compared(own):
             expected = filled(taken[number], number + 50)
             check(replays[number](), expected, "replayed")
 
+def with_norms(own):
+    for number, (dtype, rows) in enumerate((dtype, rows) for dtype in DTYPES for rows in (1, 3, 64)):
+        x, residual = (torch.empty(rows, 96, dtype=dtype, device=device) for _ in range(2))
+        residual.copy_(filled(residual, number))
+        weight = residual[0].clone()
+        summed = filled(x, number + 2)
+        given = residual.clone(), weight.clone()
+        found = own.add_rms_norm(x, residual, weight, 1e-5)
+        answers = torch.tensor([float(found is not None)], device=device)
+        dist.all_reduce(answers)
+        how = f"the sum of {rows} x 96 {dtype} over the ranks, with its norm"
+        assert answers.item() in (0.0, 2.0), f"{how}: one rank computes it, the other does not"
+        if found is None:
+            continue
+        assert torch.equal(residual, given[0]) and torch.equal(weight, given[1]), f"{how}: inputs are changed"
+        normed, total = found
+        check(total, summed + residual.cpu(), f"{how}: the total")
+        wanted = rms_norm(total.double(), weight.double(), 1e-5)
+        off = ((normed.double() - wanted).norm() / wanted.norm()).item()
+        assert normed.dtype == dtype and off < BOUNDS[dtype].norm, f"{how}: the norm is off by {off:.2g}"
+
 own = platform.collectives.all_reduce(dist.group.WORLD, device)
 if isinstance(own, Verdict):
     assert own.reasons, "there is no all-reduce of the platform's own, and no reason"
 else:
     compared(own)
+    with_norms(own)
 dist.destroy_process_group()
 """
 
