@@ -21,6 +21,7 @@ from llmk_triton.common import activations, norms
 from llmk_triton.common.targets import SPECIALIZED_TILES, current_target
 from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import small_m
+from llmk_triton.latent.backend import LatentAttention, latent_attention, norm_rope_write_latent
 from llmk_triton.moe import fused as moe
 from llmk_triton.sampling.logprobs import logprobs
 from llmk_triton.sampling.mask import apply_mask
@@ -40,6 +41,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+
+LATENT_MODELS = {"deepseek-v2-lite": (16, 512, 64), "deepseek-v3": (128, 512, 64), "deepseek-v3, tp 8": (16, 512, 64)}
+"""Heads, elements of a latent vector and of the shared key."""
 
 EXPERTS: dict[str, tuple[int, int, int, int]] = {
     "qwen3-30b-a3b": (128, 8, 2048, 768),
@@ -89,6 +93,24 @@ def specialized(model: str, dtype: torch.dtype) -> None:
     backend.run(query, _cache(backend), backend.prepare(step), query)
 
 
+def latent(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
+    """Latent attention of a step with equal requests, in one op and in its parts."""
+    heads, rank, rope = LATENT_MODELS[model]
+    shape = {"num_heads": heads, "num_kv_heads": 1, "head_dim": rank + rope, "latent_dim": rank}
+    query, step = _step(dtype, requests, queries, length, {**shape, **changes})
+    if _lacks(query):
+        return
+    backend, tokens, plain, value = LatentAttention(query, torch.device("cpu")), step.num_tokens, 128, 128
+    cache = _cache(backend)
+    q, rows = torch.zeros(tokens, heads, plain + rope, dtype=dtype), torch.zeros(tokens, rank + rope, dtype=dtype)
+    weight, up = torch.zeros(rank, dtype=dtype), torch.zeros(1, dtype=dtype).expand(heads, plain, rank)
+    positions, angles, meta = torch.zeros(tokens, dtype=torch.int64), torch.zeros(8, rope), backend.prepare(step)
+    v_up = torch.zeros(heads, rank, value, dtype=dtype)
+    latent_attention(q, rows, weight, 1e-6, up, v_up, positions, angles, cache, meta)
+    norm_rope_write_latent(q[..., plain:], rows, weight, 1e-6, positions, angles, cache, meta)
+    backend.write(rows[:, None], None, cache, meta)
+
+
 def _attention(
     kind: type[TritonAttention],
     model: str,
@@ -99,8 +121,19 @@ def _attention(
     changes: dict[str, Any],
 ) -> tuple[TritonAttention | None, CacheStep]:
     """A backend of a model, where the target has its cache's dtype, and a step."""
+    query, step = _step(dtype, requests, queries, length, {**MODELS[model], **changes})
+    return None if _lacks(query) else kind(query, torch.device("cpu")), step
+
+
+def _lacks(query: AttentionQuery) -> bool:
+    return query.cache_dtype == "float8_e4m3fn" and current_target().arch in NO_FP8
+
+
+def _step(
+    dtype: torch.dtype, requests: int, queries: int, length: int, facts: dict[str, Any]
+) -> tuple[AttentionQuery, CacheStep]:
     name = str(dtype).removeprefix("torch.")
-    facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **MODELS[model], **changes}
+    facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **facts}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
     tokens = requests * queries
     step = CacheStep(
@@ -114,11 +147,10 @@ def _attention(
         max_seq_len=length,
         block_size=16,
     )
-    lacks = query.cache_dtype == "float8_e4m3fn" and current_target().arch in NO_FP8
-    return None if lacks else kind(query, torch.device("cpu")), step
+    return query, step
 
 
-def _cache(backend: TritonAttention) -> torch.Tensor:
+def _cache(backend: TritonAttention | LatentAttention) -> torch.Tensor:
     layout = backend.cache_layout(2)
     return torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype))
 
@@ -230,6 +262,13 @@ def _cases() -> dict[str, Callable[[], None]]:
             if name == "bf16":
                 run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
                 cases[f"mixed {model}, fp8 cache {name}"] = run
+        for model in LATENT_MODELS:
+            cases[f"latent decode {model} {name}"] = partial(latent, model, dtype, 1, 1, 512)
+            cases[f"latent many decode {model} {name}"] = partial(latent, model, dtype, 256, 1, 512)
+            cases[f"latent mixed {model} {name}"] = partial(latent, model, dtype, 2, 64, 512)
+            if name == "bf16":
+                run = partial(latent, model, dtype, 2, 64, 512, cache_dtype="float8_e4m3fn")
+                cases[f"latent mixed {model}, fp8 cache {name}"] = run
         for model in EXPERTS:
             for power in range(14):
                 cases[f"experts {model} x{1 << power} {name}"] = partial(experts, EXPERTS[model], dtype, 1 << power)

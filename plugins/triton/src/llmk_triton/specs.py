@@ -26,6 +26,8 @@ from llmk.api import (
 _PACKAGE = "llmk_triton"
 _ATTENTION = ("triton.attention", "triton.attention_specialized")
 _LAYOUT = "paged_hnd"
+_LATENT = "triton.attention_latent"
+_LATENT_LAYOUT = "paged_latent"
 _DTYPES = ("bfloat16", "float16", "float32")
 _NEEDS = Needs(features=("triton",), dtypes=_DTYPES, packages=("triton>=3.6,<3.10",))
 _HALVES = replace(_NEEDS, dtypes=("bfloat16", "float16"))
@@ -37,6 +39,10 @@ _WIDEST_ROW = 1 << 15
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Most query heads per K/V head: as many as fit into one tile in every dtype."""
+_WIDEST_LATENT, _WIDEST_SHARED_KEY = 512, 64
+"""Most elements of a latent vector, of which a program holds a result for each of its heads, and of the shared key."""
+_WIDEST_KEY = 256
+"""Most elements of a head's key that a latent vector is projected to."""
 _SPECIALIZED_HEADS, _SPECIALIZED_GROUP = (64, 128, 256), 64
 _LEAST_WINDOW = 1024
 """With a window of 128, the plain kernel takes 0.86 of the specialized one's time (measured on an H100)."""
@@ -105,6 +111,19 @@ _OPS = (
 )
 
 
+_LATENT_OPS = (
+    (
+        "norm_rope_write_latent",
+        "latent.backend:norm_rope_write_latent",
+        "Norm and RoPE of the latent row, its write, and RoPE of the queries in one launch.",
+    ),
+    (
+        "latent_attention",
+        "latent.backend:latent_attention",
+        "The same with absorbed queries in one launch, attention, and a product per head.",
+    ),
+)
+
 _FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "reference_fp8_block"}
 """Weight formats of the small-M GEMMs, and the reference's layout of each."""
 
@@ -138,14 +157,17 @@ _FUSED_SMALL_M = (
 """Fused small-M GEMMs: op, most rows for which fusion is faster, and summary."""
 
 
+def _cache_dtype(query: AttentionQuery) -> Verdict:
+    """A 16-bit, float32 or fp8 cache."""
+    if query.cache_dtype not in (*_DTYPES, "float8_e4m3fn"):
+        return no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
+    return _NO_FP8 if query.cache_dtype not in _DTYPES and "fp8" not in query.platform.features else OK
+
+
 def supports_attention(query: AttentionQuery) -> Verdict:
     """Causal attention over a 16-bit, float32 or fp8 cache, with head sizes and group sizes that fit in a program's
     registers."""
-    verdict = OK
-    if query.cache_dtype not in (*_DTYPES, "float8_e4m3fn"):
-        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
-    elif query.cache_dtype not in _DTYPES and "fp8" not in query.platform.features:
-        verdict &= _NO_FP8
+    verdict = _cache_dtype(query)
     if query.num_heads % query.num_kv_heads:
         verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} K/V heads")
     elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
@@ -174,6 +196,22 @@ def supports_specialized(query: AttentionQuery) -> Verdict:
         verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
     if 0 < (query.sliding_window or 0) < _LEAST_WINDOW:
         verdict &= no("sliding_window", wanted=query.sliding_window, found=f"from {_LEAST_WINDOW} on, or none")
+    return verdict
+
+
+def supports_latent(query: AttentionQuery) -> Verdict:
+    """Causal latent attention, with rows that fit in a program's registers and shared memory."""
+    latent = query.latent_dim
+    if latent is None:
+        return no("latent_dim", wanted="keys and values", found="latent rows only")
+    verdict = _cache_dtype(query)
+    if query.scale <= 0:
+        verdict &= no("scale", wanted=query.scale, found="above 0 only")
+    if query.num_kv_heads != 1:
+        verdict &= no("num_kv_heads", wanted=query.num_kv_heads, found="1")
+    if latent > _WIDEST_LATENT or query.head_dim - latent > _WIDEST_SHARED_KEY:
+        found = f"up to {_WIDEST_LATENT} and {_WIDEST_SHARED_KEY}"
+        verdict &= no("latent_dim", wanted=f"{latent} and {query.head_dim - latent}", found=found)
     return verdict
 
 
@@ -207,6 +245,16 @@ def supports_write(query: OpQuery) -> Verdict:
     if query.attention in _ATTENTION:
         return OK
     return no("attention", wanted=query.attention, found=f"writes to the cache of {' and '.join(_ATTENTION)} only")
+
+
+def supports_latent_op(query: OpQuery) -> Verdict:
+    """Ops over the cache of :data:`_LATENT`, and key projections that a program multiplies by at once."""
+    verdict = OK
+    if query.attention != _LATENT:
+        verdict &= no("attention", wanted=query.attention, found=f"the cache of {_LATENT} only")
+    if query.facts.get("qk_nope_head_dim", 0) > _WIDEST_KEY:
+        verdict &= no("qk_nope_head_dim", wanted=query.facts["qk_nope_head_dim"], found=f"up to {_WIDEST_KEY}")
+    return verdict
 
 
 def supports_gemm(query: LinearQuery | OpQuery, *layouts: str) -> Verdict:
@@ -285,6 +333,16 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             score=50,
             host_cost_us=10.0,
             summary="The same, with prompts by specialized warps: TMA loads, asynchronous GEMMs.",
+        ),
+        _kernel(
+            "attention_latent",
+            "attention",
+            "latent.backend:LatentAttention",
+            supports=supports_latent,
+            knows=frozenset({"latent_dim"}),
+            layout=_LATENT_LAYOUT,
+            host_cost_us=10.0,
+            summary="Latent attention (MLA): all heads of a tile in one product; split-K for decode.",
         ),
     ]
 
@@ -370,4 +428,8 @@ def llmk_ops() -> Iterable[KernelSpec]:
         )
         for name, where, summary in _OPS
     ]
-    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others]
+    latent = [
+        _kernel(name, "op", where, op=name, supports=supports_latent_op, summary=summary)
+        for name, where, summary in _LATENT_OPS
+    ]
+    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, *latent]

@@ -13,7 +13,7 @@ _TOGETHER = tl.constexpr(256)
 
 
 @triton.jit
-def _find_request(starts, num_requests, program):
+def find_request(starts, num_requests, program):
     """The request of a program, given the cumulative numbers of programs of requests."""
     found = 0
     for first in range(0, num_requests, _TOGETHER):
@@ -69,7 +69,7 @@ def prefill_kernel(
     kv_head, kv_heads = tl.program_id(1), tl.num_programs(1)
     if SPLIT_ONLY:
         program = tl.program_id(0)
-        request = _find_request(places, num_requests, program)
+        request = find_request(places, num_requests, program)
         item = program - tl.load(places + request)
         count = tl.load(parts + request)
         if (count == 1) | (item >= tl.load(starts + request + 1) - tl.load(starts + request)):
@@ -79,7 +79,7 @@ def prefill_kernel(
         program = tl.load(starts + num_requests) - 1 - tl.program_id(0)
         if program < 0:
             return
-        request = _find_request(starts, num_requests, program)
+        request = find_request(starts, num_requests, program)
         item = program - tl.load(starts + request)
         count = tl.load(parts + request)
     first_row = tl.load(query_start + request)

@@ -63,7 +63,7 @@ def rotated(heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, 
 
 
 @triton.jit
-def _kept(x, scale, like):
+def kept(x, scale, like):
     """``x`` in the dtype that ``like`` points to; for fp8, divided by ``scale`` and clamped."""
     if like.dtype.element_ty.primitive_bitwidth == 8:
         return tl.clamp(x.to(tl.float32) / scale, -448.0, 448.0).to(like.dtype.element_ty)
@@ -82,5 +82,5 @@ def store_new(
     here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
     slot = tl.maximum(slot, 0)
     place = (cache + slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token)[:, None] + column[None, :]
-    tl.store(place, _kept(k, k_scale, cache), here)
-    tl.store(place + stride_kind, _kept(v, v_scale, cache), here)
+    tl.store(place, kept(k, k_scale, cache), here)
+    tl.store(place + stride_kind, kept(v, v_scale, cache), here)

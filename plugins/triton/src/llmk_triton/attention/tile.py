@@ -52,11 +52,43 @@ def blocks_of(table, start, low, limit, BLOCK_SIZE: tl.constexpr, TILE: tl.const
 
 
 @triton.jit
-def _load(place, there, WHOLE: tl.constexpr):
+def load_known(place, there, WHOLE: tl.constexpr):
     """Loads ``place``, with zeros where ``there`` is false; with ``WHOLE``, without a mask."""
     if WHOLE:
         return tl.load(place)
     return tl.load(place, there, other=0.0)
+
+
+@triton.jit
+def soften(
+    logits, total, peak, token, position, known, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Adds the logits ``[rows, TILE]`` of a tile's keys to the rows' online softmax: their weights, by how much the
+    rows' results so far shrink, and the new total and maximum. Arguments are as in :func:`attend_tile`; ``known`` masks
+    the keys that exist."""
+    # ``scale`` is applied in the subtraction below, where scaling and subtraction are one FMA.
+    scale: tl.constexpr = LOG2E if SOFTCAP > 0 else SCALE * LOG2E
+    if SOFTCAP > 0:
+        # tanh(y) is 2 * sigmoid(2 * y) - 1.
+        logits = SOFTCAP * (2.0 * tl.sigmoid(2.0 * SCALE / SOFTCAP * logits) - 1.0)
+    if MASKED:
+        seen = known[None, :] & (token[None, :] <= position[:, None])
+        if WINDOW > 0:
+            seen = seen & (token[None, :] > position[:, None] - WINDOW)
+        logits = tl.where(seen, logits, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(logits, axis=1) * scale)
+    anchor = new_peak
+    if MASKED:
+        # For rows that have seen no key so far.
+        anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    weights = tl.exp2(logits * scale - anchor[:, None])
+    shrink = tl.exp2(peak - anchor)
+    if len(total.shape) == 2:
+        total = total * shrink[:, None] + weights
+    else:
+        total = total * shrink + tl.sum(weights, axis=1)
+    return weights, shrink, total, new_peak
 
 
 @triton.jit
@@ -84,29 +116,11 @@ def attend_tile(
     if MASKED:
         there = there & known[:, None]
     whole: tl.constexpr = not MASKED and q.shape[1] == SIZE
-    k = _load(keys + place, there, whole).to(q.dtype)
+    k = load_known(keys + place, there, whole).to(q.dtype)
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    # ``scale`` is applied in the subtraction below, where scaling and subtraction are one FMA.
-    scale: tl.constexpr = LOG2E if SOFTCAP > 0 else SCALE * LOG2E
-    if SOFTCAP > 0:
-        # tanh(y) is 2 * sigmoid(2 * y) - 1.
-        logits = SOFTCAP * (2.0 * tl.sigmoid(2.0 * SCALE / SOFTCAP * logits) - 1.0)
-    if MASKED:
-        seen = known[None, :] & (token[None, :] <= position[:, None])
-        if WINDOW > 0:
-            seen = seen & (token[None, :] > position[:, None] - WINDOW)
-        logits = tl.where(seen, logits, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(logits, axis=1) * scale)
-    anchor = new_peak
-    if MASKED:
-        # For rows that have seen no key so far.
-        anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-    weights = tl.exp2(logits * scale - anchor[:, None])
-    shrink = tl.exp2(peak - anchor)
-    if len(total.shape) == 2:
-        total = total * shrink[:, None] + weights
-    else:
-        total = total * shrink + tl.sum(weights, axis=1)
-    v = _load(values + place, there, whole).to(q.dtype)
+    weights, shrink, total, new_peak = soften(
+        logits, total, peak, token, position, known, SCALE, SOFTCAP, WINDOW, MASKED
+    )
+    v = load_known(values + place, there, whole).to(q.dtype)
     acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, total, new_peak

@@ -24,7 +24,7 @@ def _round(x, like):
 
 
 @triton.jit
-def _normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, OFFSET: tl.constexpr):
+def normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, OFFSET: tl.constexpr):
     """The norm of every row of ``x`` ``[rows, columns]``, float32 and rounded; ``weight`` is ``[columns]``."""
     x *= tl.rsqrt(tl.sum(x * x, axis=1) / SIZE + EPS)[:, None]
     if OFFSET != 0.0:
@@ -53,11 +53,11 @@ def norm_kernel(
     place = row.to(tl.int64)[:, None] * SIZE + column[None, :]
     values = tl.load(x + place, inside, other=0.0).to(tl.float32)
     if HAS_POST:
-        values = _normed(values, post_scale, out, EPS, SIZE, OFFSET)
+        values = normed(values, post_scale, out, EPS, SIZE, OFFSET)
     if HAS_RESIDUAL:
         values = _round(values + tl.load(residual + place, inside, other=0.0).to(tl.float32), out)
         tl.store(total + place, values.to(total.dtype.element_ty), inside)
-    values = _normed(values, scale, out, EPS, SIZE, OFFSET)
+    values = normed(values, scale, out, EPS, SIZE, OFFSET)
     tl.store(out + place, values.to(out.dtype.element_ty), inside)
 
 

@@ -153,3 +153,67 @@ def _fit(target: GPUTarget, row: int, tile: Tile) -> Tile:
     while stages > 1 and tile.rows * row + 2 * stages * tile.keys * row > limit:
         stages -= 1
     return Tile(tile.rows, tile.keys, tile.warps, stages)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTile:
+    """Tile of :func:`llmk_triton.latent.query.latent_query_kernel`: ``rows`` tokens by ``columns`` of the latent
+    vector."""
+
+    rows: int
+    columns: int
+    warps: int
+
+
+LATENT_ROWS = 64
+"""Most rows of a tile of latent attention: its result is as wide as the latent vector, so that more don't fit in
+registers."""
+
+
+def latent_groups(num_heads: int) -> int:
+    """Groups into which the heads of latent attention are divided, one per program."""
+    return triton.cdiv(num_heads, LATENT_ROWS)
+
+
+def latent_query_tile(target: GPUTarget, itemsize: int, tokens: int) -> QueryTile:
+    """The tile for a step of ``tokens``. For few, the weight is divided among many programs."""
+    if tokens <= 64 or itemsize == 4 or has_wave32(target):
+        return QueryTile(16, 64, 4)
+    return QueryTile(64, 128, 4)
+
+
+def latent_prefill_tile(target: GPUTarget, row: int, itemsize: int, group: int) -> Tile:
+    """The tile for requests with many queries over latent rows of ``row`` bytes, ``group`` heads per program: the
+    largest that fits in registers."""
+    least = max(16, triton.next_power_of_2(group))
+    if itemsize == 4 or has_wave32(target):
+        return Tile(max(16, least), 16, 8, 1)
+    rows = max(LATENT_ROWS if target.backend == "cuda" else 32, least)
+    return _fit_latent(target, row, Tile(rows, 64 if target.backend == "cuda" else 32, 8, 2))
+
+
+def latent_decode_configs(
+    target: GPUTarget, row: int, itemsize: int, group: int
+) -> tuple[DecodeConfig, DecodeConfig]:
+    """The configurations of the decode kernel over latent rows of ``row`` bytes, for small and for large batches,
+    ``group`` heads per program."""
+    rows = max(16, triton.next_power_of_2(group))
+    if itemsize == 4 or has_wave32(target):
+        same = DecodeConfig(Tile(rows, 16, 8, 1), 2, 256)
+        return same, same
+    warps = 8 if rows > 16 else 4
+    tile = _fit_latent(target, row, Tile(rows, 32, warps, 3))
+    programs = 2 if rows <= 16 else 1
+    return DecodeConfig(tile, programs, 64), DecodeConfig(tile, programs, 256)
+
+
+def _fit_latent(target: GPUTarget, row: int, tile: Tile) -> Tile:
+    """``tile`` with as many stages, or then as many keys, as fit in shared memory beside the queries. ``row`` is the
+    bytes of one latent row, which is loaded once for keys and values."""
+    limit = SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY)
+    keys, stages = tile.keys, tile.stages
+    while stages > 1 and (tile.rows + stages * keys) * row > limit:
+        stages -= 1
+    while keys > 16 and (tile.rows + stages * keys) * row > limit:
+        keys //= 2
+    return Tile(tile.rows, keys, tile.warps, stages)

@@ -1,0 +1,293 @@
+"""The Triton backend of latent attention, and the ops over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from llmk.api.attention import CacheLayout
+from llmk.api.cache import CacheStep
+from llmk.api.query import AttentionQuery
+from llmk_triton.attention.decode_schedule import Rule, Schedule
+from llmk_triton.attention.padding import zero_padding
+from llmk_triton.attention.prefill_schedule import PrefillSchedule, schedule_prefill
+from llmk_triton.attention.write import rows
+from llmk_triton.common import pdl
+from llmk_triton.common.targets import (
+    DecodeConfig,
+    Tile,
+    current_target,
+    dot_precision,
+    latent_decode_configs,
+    latent_groups,
+    latent_prefill_tile,
+    num_multiprocessors,
+)
+from llmk_triton.latent.decode import latent_decode_kernel, merge_kernel
+from llmk_triton.latent.prefill import latent_prefill_kernel
+from llmk_triton.latent.query import NewLatents, prepare_queries, write
+
+LAYOUT = "paged_latent"
+"""Dimensions of the cache: block, token, row."""
+
+_MERGED = 16
+"""Splits of a request whose partial results are loaded at a time in the split-K merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentMeta:
+    """A step's attention metadata.
+
+    Attributes:
+        prefills: work schedule of requests with several queries; ``None``: there are none.
+        prefill_partial, prefill_stats: buffers for the partial results of split keys; see
+            :func:`llmk_triton.latent.prefill.latent_prefill_kernel`.
+        decoding, schedule: launch configuration and work schedule of requests with one query; ``None``: the decode
+            kernel is not launched.
+        partial, stats: the same for :func:`llmk_triton.latent.decode.latent_decode_kernel`.
+    """
+
+    backend: LatentAttention
+    step: CacheStep
+    prefills: PrefillSchedule | None = None
+    prefill_partial: Tensor | None = None
+    prefill_stats: Tensor | None = None
+    decoding: DecodeConfig | None = None
+    schedule: Schedule | None = None
+    partial: Tensor | None = None
+    stats: Tensor | None = None
+
+
+class LatentAttention:
+    """Causal attention over latent rows, which all heads share.
+
+    The cache is ``[num_blocks, block_size, head_dim]``: a latent vector, followed by the shared key. A program computes
+    a group of heads, so that their queries are the rows of a matrix product. For requests with one query, the keys are
+    split between programs (split-K, Flash-Decoding); all other requests are computed tile by tile. A step may contain
+    both kinds. As in :class:`llmk_triton.attention.backend.TritonAttention`, nothing synchronizes with the device, and
+    launches depend only on shapes and on the step's upper bounds.
+
+    Attributes:
+        prefill_tile: tile sizes of the prefill kernel.
+        few, many: launch configurations of the decode kernel, for batches that don't fill the device and for those that
+            do.
+    """
+
+    def __init__(self, query: AttentionQuery, device: torch.device) -> None:
+        assert query.latent_dim is not None
+        self.query = query
+        self._latent = query.latent_dim
+        self._groups = latent_groups(query.num_heads)
+        self._group = triton.cdiv(query.num_heads, self._groups)
+        self._cores = num_multiprocessors(device)
+        itemsize = getattr(torch, query.dtype).itemsize
+        block = max(16, triton.next_power_of_2(self._latent))
+        rope = query.head_dim - self._latent
+        rope_block = max(16, triton.next_power_of_2(rope)) if rope else 0
+        row = (block + rope_block) * itemsize
+        self.prefill_tile = latent_prefill_tile(current_target(), row, itemsize, self._group)
+        self.few, self.many = latent_decode_configs(current_target(), row, itemsize, self._group)
+        self._shape = {
+            "SCALE": query.scale,
+            "HEADS": query.num_heads,
+            "GROUP": self._group,
+            "LATENT": self._latent,
+            "ROPE": rope,
+            "BLOCK": block,
+            "ROPE_BLOCK": rope_block,
+            "BLOCK_SIZE": query.block_size,
+            "PRECISION": dot_precision(current_target()),
+        }
+
+    def cache_layout(self, num_blocks: int) -> CacheLayout:
+        """``[num_blocks, block_size, head_dim]`` in the query's ``cache_dtype``."""
+        query = self.query
+        return CacheLayout(LAYOUT, (num_blocks, query.block_size, query.head_dim), query.cache_dtype)
+
+    def prepare(self, step: CacheStep) -> LatentMeta:
+        """Selects the kernels to launch, and launches those that schedule their work."""
+        requests, device = step.seq_lens.shape[0], step.seq_lens.device
+        prefills = step.max_query_len > 1
+        decodes = not (prefills and requests == 1)
+        found: dict[str, object] = {}
+        if prefills:
+            tile = self.prefill_tile
+            schedule = schedule_prefill(
+                step,
+                self._groups,
+                queries=tile.rows // self._group,
+                slots=max(1, self._cores // self._groups),
+                window=0,
+                skip_decode=decodes,
+                split=True,
+            )
+            shape = (schedule.most, self._groups, tile.rows)
+            found["prefills"] = schedule
+            found["prefill_partial"] = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
+            found["prefill_stats"] = torch.empty(*shape, 2, dtype=torch.float32, device=device)
+        if decodes:
+            config = self.few if requests * self._groups < self._cores else self.many
+            parts = self._rule(config)(step, 1, mixed=prefills)
+            shape = (parts.parts, self.query.num_heads)
+            found |= {"decoding": config, "schedule": parts}
+            found["partial"] = torch.empty(*shape, self._latent, dtype=torch.float32, device=device)
+            found["stats"] = torch.empty(*shape, 2, dtype=torch.float32, device=device)
+        return LatentMeta(self, step, **found)
+
+    def write(
+        self,
+        key: Tensor,
+        value: Tensor | None,
+        cache: Tensor,
+        meta: LatentMeta,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        """Stores ``key`` (``[tokens, 1, head_dim]``, cast to the cache's dtype); slots of -1 are skipped. There are no
+        values, and their scale is not used."""
+        write(key, cache, meta.step.slot_mapping, scales[0])
+
+    def run(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        meta: LatentMeta,
+        sinks: Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Tensor:
+        """Attention of absorbed queries (``[tokens, heads, head_dim]``) over the cache, ``[tokens, heads,
+        latent_dim]``."""
+        query = rows(query)
+        out = torch.empty(*query.shape[:2], self._latent, dtype=query.dtype, device=query.device)
+        if meta.decoding is not None and meta.schedule is not None:
+            self._decode(out, query, cache, meta, meta.decoding.tile, meta.schedule, scales[0])
+        if meta.prefills is not None:
+            self._prefill(out, query, cache, meta, meta.prefills, scales[0])
+            # In a captured step, rows of padding pass through what may index by them, such as routers.
+            if query.shape[0] != meta.step.num_tokens or not meta.step.host_seq_lens:
+                zero_padding(out, meta.step.query_start)
+        return out
+
+    def _decode(
+        self,
+        out: Tensor,
+        query: Tensor,
+        cache: Tensor,
+        meta: LatentMeta,
+        tile: Tile,
+        schedule: Schedule,
+        scale: float,
+    ) -> None:
+        table, shape = meta.step.block_table, self._shape
+        latent_decode_kernel[(self._groups, schedule.programs)](
+            out,
+            query,
+            cache,
+            schedule.items,
+            schedule.spans,
+            meta.partial,
+            meta.stats,
+            table,
+            query.stride(0),
+            *cache.stride()[:2],
+            table.stride(0),
+            scale,
+            **shape,
+            ROWS=tile.rows,
+            TILE=tile.keys,
+            **tile.options(),
+        )
+        merge_kernel[(meta.step.seq_lens.shape[0], self.query.num_heads)](
+            out,
+            meta.partial,
+            meta.stats,
+            schedule.spans,
+            meta.step.query_start,
+            HEADS=self.query.num_heads,
+            LATENT=self._latent,
+            BLOCK=shape["BLOCK"],
+            AT_ONCE=_MERGED,
+            num_warps=4,
+            **pdl.options(),
+        )
+
+    def _prefill(
+        self, out: Tensor, query: Tensor, cache: Tensor, meta: LatentMeta, schedule: PrefillSchedule, scale: float
+    ) -> None:
+        tile, step = self.prefill_tile, meta.step
+        requests, table = step.seq_lens.shape[0], step.block_table
+        programs = query.shape[0] // (tile.rows // self._group) + requests + schedule.most
+        latent_prefill_kernel[(programs, self._groups)](
+            out,
+            query,
+            cache,
+            step.query_start,
+            step.seq_lens,
+            table,
+            schedule.starts,
+            schedule.parts,
+            schedule.places,
+            schedule.arrived,
+            meta.prefill_partial,
+            meta.prefill_stats,
+            requests,
+            query.stride(0),
+            *cache.stride()[:2],
+            table.stride(0),
+            scale,
+            **self._shape,
+            **pdl.options(),
+            ROWS=tile.rows,
+            TILE=tile.keys,
+            **tile.options(),
+        )
+
+    def _rule(self, config: DecodeConfig) -> Rule:
+        """The scheduling rule of the decode kernel."""
+        tile = config.tile
+        return Rule(
+            slots=max(1, config.programs * self._cores // self._groups),
+            tile=tile.keys,
+            least=max(1, config.least // tile.keys),
+            team=1 << (tile.rows // self._group).bit_length() - 1,
+            window=0,
+        )
+
+
+def norm_rope_write_latent(
+    q_rope: Tensor,
+    latent: Tensor,
+    weight: Tensor,
+    eps: float,
+    positions: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+    meta: LatentMeta,
+) -> Tensor:
+    """Implements :func:`llmk.reference.composites.make_norm_rope_write_latent` in one launch."""
+    new = NewLatents(latent, weight, eps, positions, cos_sin, meta.step.slot_mapping)
+    return prepare_queries(q_rope, None, new, cache)
+
+
+def latent_attention(
+    q: Tensor,
+    latent: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    k_up: Tensor,
+    v_up: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+    meta: LatentMeta,
+) -> Tensor:
+    """Implements :func:`llmk.reference.composites.make_latent_attention` with the metadata of
+    ``triton.attention_latent``: the queries and the cache in one launch, attention, and a product per head that writes
+    the result where it is wanted."""
+    new = NewLatents(latent, norm_weight, eps, positions, cos_sin, meta.step.slot_mapping)
+    attended = meta.backend.run(prepare_queries(q, k_up, new, cache), cache, meta)
+    out = torch.empty(q.shape[0], *v_up.shape[::2], dtype=q.dtype, device=q.device)
+    torch.bmm(attended.transpose(0, 1), v_up, out=out.transpose(0, 1))
+    return out
