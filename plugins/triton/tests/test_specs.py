@@ -13,6 +13,7 @@ from llmk.api.matching import facts_to_know
 from llmk.kernel.loader import load_object
 from llmk.reference import specs as reference
 from llmk_triton.attention.backend import LAYOUT
+from llmk_triton.latent.backend import LAYOUT as LATENT_LAYOUT
 from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_moe_kernels, llmk_ops
 
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
@@ -41,11 +42,13 @@ def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
 
 
 def test_the_layout_is_the_backends() -> None:
-    assert {spec.layout for spec in llmk_attention_backends()} == {LAYOUT}
+    layouts = {spec.id: spec.layout for spec in llmk_attention_backends()}
+    assert layouts.pop("triton.attention_latent") == LATENT_LAYOUT
+    assert set(layouts.values()) == {LAYOUT}
 
 
 def test_attention_says_what_it_can_do() -> None:
-    spec, _ = llmk_attention_backends()
+    spec, *_ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": GPU}
     for changes in (
         {},
@@ -71,7 +74,7 @@ def test_attention_says_what_it_can_do() -> None:
 
 
 def test_specialized_attention_says_what_it_can_do() -> None:
-    _, spec = llmk_attention_backends()
+    _, spec, _ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "num_heads": 8, "num_kv_heads": 2}
     able |= {"dtype": "bfloat16", "cache_dtype": "bfloat16", "head_dim": 128, "block_size": 16}
     for changes in ({}, {"sliding_window": 4096, "softcap": 50.0, "sinks": True}, {"head_dim": 256, "block_size": 64}):

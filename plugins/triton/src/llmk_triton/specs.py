@@ -39,6 +39,7 @@ _WIDEST_ROW = 1 << 15
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Most query heads per K/V head: as many as fit into one tile in every dtype."""
+_RDNA = "gfx1"
 _WIDEST_LATENT, _WIDEST_SHARED_KEY = 512, 64
 """Most elements of a latent vector, of which a program holds a result for each of its heads, and of the shared key."""
 _WIDEST_KEY = 256
@@ -205,6 +206,8 @@ def supports_latent(query: AttentionQuery) -> Verdict:
     if latent is None:
         return no("latent_dim", wanted="keys and values", found="latent rows only")
     verdict = _cache_dtype(query)
+    if query.platform.arch.startswith(_RDNA):
+        verdict &= no("arch", wanted=query.platform.arch, found="GPUs with more registers for a row per head")
     if query.scale <= 0:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")
     if query.num_kv_heads != 1:
@@ -338,6 +341,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             "attention_latent",
             "attention",
             "latent.backend:LatentAttention",
+            needs=_HALVES,
             supports=supports_latent,
             knows=frozenset({"latent_dim"}),
             layout=_LATENT_LAYOUT,
@@ -429,7 +433,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
         for name, where, summary in _OPS
     ]
     latent = [
-        _kernel(name, "op", where, op=name, supports=supports_latent_op, summary=summary)
+        _kernel(name, "op", where, op=name, needs=_HALVES, supports=supports_latent_op, summary=summary)
         for name, where, summary in _LATENT_OPS
     ]
     return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, *latent]

@@ -165,45 +165,35 @@ class QueryTile:
     warps: int
 
 
-LATENT_ROWS = 64
-"""Most rows of a tile of latent attention: its result is as wide as the latent vector, so that more don't fit in
-registers."""
+def latent_rows(target: GPUTarget, *, fp8: bool) -> int:
+    """Most rows of a tile of latent attention, ``fp8`` whether the cache is. Its result is as wide as the latent vector
+    for each row, so that more don't fit in registers."""
+    return 64 if target.backend == "cuda" and target.arch == 90 and not fp8 else 32
 
 
-def latent_groups(num_heads: int) -> int:
-    """Groups into which the heads of latent attention are divided, one per program."""
-    return triton.cdiv(num_heads, LATENT_ROWS)
-
-
-def latent_query_tile(target: GPUTarget, itemsize: int, tokens: int) -> QueryTile:
+def latent_query_tile(tokens: int) -> QueryTile:
     """The tile for a step of ``tokens``. For few, the weight is divided among many programs."""
-    if tokens <= 64 or itemsize == 4 or has_wave32(target):
-        return QueryTile(16, 64, 4)
-    return QueryTile(64, 128, 4)
+    return QueryTile(16, 64, 4) if tokens <= 64 else QueryTile(64, 128, 4)
 
 
-def latent_prefill_tile(target: GPUTarget, row: int, itemsize: int, group: int) -> Tile:
-    """The tile for requests with many queries over latent rows of ``row`` bytes, ``group`` heads per program: the
-    largest that fits in registers."""
-    least = max(16, triton.next_power_of_2(group))
-    if itemsize == 4 or has_wave32(target):
-        return Tile(max(16, least), 16, 8, 1)
-    rows = max(LATENT_ROWS if target.backend == "cuda" else 32, least)
-    return _fit_latent(target, row, Tile(rows, 64 if target.backend == "cuda" else 32, 8, 2))
+def latent_prefill_tile(target: GPUTarget, row: int, *, fp8: bool) -> Tile:
+    """The tile for requests with many queries, over latent rows of ``row`` bytes."""
+    rows = latent_rows(target, fp8=fp8)
+    if target.backend == "hip":
+        return Tile(rows, 16, 8, 1)
+    return _fit_latent(target, row, Tile(rows, 32, 8, 3 if rows == 64 else 2))
 
 
-def latent_decode_configs(
-    target: GPUTarget, row: int, itemsize: int, group: int
-) -> tuple[DecodeConfig, DecodeConfig]:
+def latent_decode_configs(target: GPUTarget, row: int, group: int) -> tuple[DecodeConfig, DecodeConfig]:
     """The configurations of the decode kernel over latent rows of ``row`` bytes, for small and for large batches,
     ``group`` heads per program."""
     rows = max(16, triton.next_power_of_2(group))
-    if itemsize == 4 or has_wave32(target):
-        same = DecodeConfig(Tile(rows, 16, 8, 1), 2, 256)
-        return same, same
-    warps = 8 if rows > 16 else 4
-    tile = _fit_latent(target, row, Tile(rows, 32, warps, 3))
-    programs = 2 if rows <= 16 else 1
+    if target.backend == "hip":
+        tile = Tile(rows, 16, 4, 2 if rows == 16 else 1)
+    else:
+        stages = 3 if rows == 16 or target.arch == 90 else 2
+        tile = _fit_latent(target, row, Tile(rows, 32, 4 if rows == 16 else 8, stages))
+    programs = 2 if rows == 16 else 1
     return DecodeConfig(tile, programs, 64), DecodeConfig(tile, programs, 256)
 
 

@@ -22,8 +22,8 @@ from llmk_triton.common.targets import (
     current_target,
     dot_precision,
     latent_decode_configs,
-    latent_groups,
     latent_prefill_tile,
+    latent_rows,
     num_multiprocessors,
 )
 from llmk_triton.latent.decode import latent_decode_kernel, merge_kernel
@@ -80,16 +80,16 @@ class LatentAttention:
         assert query.latent_dim is not None
         self.query = query
         self._latent = query.latent_dim
-        self._groups = latent_groups(query.num_heads)
+        target, fp8 = current_target(), query.cache_dtype.startswith("float8")
+        self._groups = triton.cdiv(query.num_heads, latent_rows(target, fp8=fp8))
         self._group = triton.cdiv(query.num_heads, self._groups)
         self._cores = num_multiprocessors(device)
-        itemsize = getattr(torch, query.dtype).itemsize
         block = max(16, triton.next_power_of_2(self._latent))
         rope = query.head_dim - self._latent
         rope_block = max(16, triton.next_power_of_2(rope)) if rope else 0
-        row = (block + rope_block) * itemsize
-        self.prefill_tile = latent_prefill_tile(current_target(), row, itemsize, self._group)
-        self.few, self.many = latent_decode_configs(current_target(), row, itemsize, self._group)
+        row = (block + rope_block) * getattr(torch, query.dtype).itemsize
+        self.prefill_tile = latent_prefill_tile(target, row, fp8=fp8)
+        self.few, self.many = latent_decode_configs(target, row, self._group)
         self._shape = {
             "SCALE": query.scale,
             "HEADS": query.num_heads,
@@ -99,7 +99,7 @@ class LatentAttention:
             "BLOCK": block,
             "ROPE_BLOCK": rope_block,
             "BLOCK_SIZE": query.block_size,
-            "PRECISION": dot_precision(current_target()),
+            "PRECISION": dot_precision(target),
         }
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:

@@ -14,7 +14,7 @@ from llmk_triton.attention.rotary import kept
 from llmk_triton.attention.write import rows
 from llmk_triton.common import pdl
 from llmk_triton.common.norms import normed
-from llmk_triton.common.targets import QueryTile, current_target, dot_precision, latent_query_tile
+from llmk_triton.common.targets import current_target, dot_precision, latent_query_tile
 
 _WRITTEN = 2048
 """Elements of latent vectors per program that writes them, in whole rows."""
@@ -159,7 +159,7 @@ def prepare_queries(q: Tensor, k_up: Tensor | None, new: NewLatents, cache: Tens
     if not tokens:
         return query
     block = max(16, triton.next_power_of_2(rank))
-    tile: QueryTile = latent_query_tile(current_target(), q.dtype.itemsize, tokens)
+    tile = latent_query_tile(tokens)
     parts = (triton.cdiv(rank, tile.columns) if key else 0) + (rope > 0)
     written = max(1, _WRITTEN // block)
     grid = triton.cdiv(tokens, written) + triton.cdiv(tokens, tile.rows) * heads * parts
