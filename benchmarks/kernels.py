@@ -3,6 +3,7 @@
     python benchmarks/kernels.py                    # on the accelerator that torch finds
     python benchmarks/kernels.py --only attention   # some cases, by regular expression
     python benchmarks/kernels.py --sweep            # attention over tile sizes
+    python benchmarks/kernels.py --sweep latent     # latent attention over tile sizes
     python benchmarks/kernels.py --sweep moe --save DIR    # mixtures of experts over tile sizes, saves the best
     python benchmarks/kernels.py --sweep gemm --save DIR        # GEMMs over configurations, saves the best
     python benchmarks/kernels.py --sweep fp8 --save DIR         # those with fp8 weights
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, chains, elementwise, fp8, gemm, moe, sampling
+from kernel_cases import attention, chains, elementwise, fp8, gemm, latent, moe, sampling
 from kernel_cases.harness import SHAPES, Bench
 
 
@@ -56,9 +57,10 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, gemm, chains, fp8, moe, sampling, attention)
+_KINDS = (elementwise, gemm, chains, fp8, moe, sampling, attention, latent)
 _SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
     "attention": lambda bench, only, _: attention.sweep(bench, only),
+    "latent": lambda bench, only, _: latent.sweep(bench, only),
     "fp8": lambda bench, only, folder: gemm.sweep(bench, only, folder, fp8.sites(SHAPES, fp8.ROWS)),
     "moe": moe.sweep,
     "gemm": gemm.sweep,

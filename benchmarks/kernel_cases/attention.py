@@ -24,6 +24,7 @@ from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import rope
 from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
 from llmk_triton.common.targets import SPECIALIZED_TILES, DecodeConfig, Tile, current_target
+from llmk_triton.latent.backend import LatentAttention
 
 BLOCK = 16
 ROTATED_BYTES = 256 << 20
@@ -85,7 +86,7 @@ def attention_query(shape: Shape, **changes: Any) -> AttentionQuery:
 
 
 def random_steps(
-    backend: TritonAttention,
+    backend: TritonAttention | LatentAttention,
     requests: int,
     queries: int | Sequence[int],
     length: int,
@@ -186,7 +187,7 @@ def sweep(bench: Bench, only: re.Pattern[str]) -> None:
             tile = Tile(16, keys, warps, stages, registers)
             ways = [DecodeConfig(tile, programs, least) for least in (SWEPT_PARTS if few else SWEPT_PARTS[-1:])]
             configs += [{"few": way, "many": way} for way in ways]
-        _best(bench, name, [(str(config), whole.op(**config)) for config in configs], whole.sets)
+        keep_best(bench, name, [(str(config), whole.op(**config)) for config in configs], whole.sets)
     for requests, queries, length in PREFILL[1:4:2]:
         name, made = f"prefill {requests}x{queries} of {length}", []
         if not only.search(name):
@@ -195,10 +196,10 @@ def sweep(bench: Bench, only: re.Pattern[str]) -> None:
             tile = Tile(rows, keys, warps, stages)
             case = _case(SHAPES[1], requests, queries, length, bench.device, prefill_tile=tile)
             made.append((str(tile), case.run))
-        _best(bench, name, made)
+        keep_best(bench, name, made)
 
 
-def _best(bench: Bench, case: str, configs: list[tuple[str, Callable[[int], Tensor]]], sets: int = 1) -> None:
+def keep_best(bench: Bench, case: str, configs: list[tuple[str, Callable[[int], Tensor]]], sets: int = 1) -> None:
     """Times what each config runs, compiled side by side; the first is what is chosen now."""
     if time.monotonic() - bench.started > bench.seconds:
         print(f"{case:<28} not run: the time is up")
