@@ -25,11 +25,29 @@ from llmk_triton.latent.backend import LatentAttention, latent_attention
 DECODE = ((1, 128), (1, 384), (1, 1024), (1, 4096), (8, 384), (64, 128), (64, 384), (64, 1024), (64, 4096), (256, 1100))
 PREFILL = ((1, 512, 512), (1, 2048, 2048), (16, 2048, 2048), (1, 512, 8192), (4, 2048, 8192), (16, 5, 2048))
 """Requests, queries, tokens."""
-SWEPT_TILES = ((16, 4, 3), (16, 4, 5), (32, 4, 2), (32, 4, 3), (32, 4, 4), (32, 8, 3), (64, 4, 2), (64, 8, 2), (64, 8, 3))
+SWEPT_TILES = (
+    (16, 4, 3),
+    (16, 4, 5),
+    (32, 4, 2),
+    (32, 4, 3),
+    (32, 4, 4),
+    (32, 8, 3),
+    (64, 4, 2),
+    (64, 8, 2),
+    (64, 8, 3),
+)
 """Keys, warps, stages."""
 SWEPT_PROGRAMS, SWEPT_PARTS = (1, 2, 3), (32, 64, 128, 256)
 """Programs per multiprocessor, and keys that a program takes at least."""
-SWEPT_PREFILL = ((32, 32, 4, 3), (32, 32, 8, 3), (64, 32, 8, 2), (64, 32, 8, 3), (64, 64, 8, 2), (64, 16, 8, 4), (64, 32, 4, 3))
+SWEPT_PREFILL = (
+    (32, 32, 4, 3),
+    (32, 32, 8, 3),
+    (64, 32, 8, 2),
+    (64, 32, 8, 3),
+    (64, 64, 8, 2),
+    (64, 16, 8, 4),
+    (64, 32, 4, 3),
+)
 """Rows, keys, warps, stages."""
 
 
@@ -172,7 +190,11 @@ def _whole(
         *(random(shape.heads, shape.latent, shape.value, scale=shape.latent**-0.5),),
         *(torch.randint(0, BOUND, (made.tokens,), device=device), torch.cat((angles.cos(), angles.sin()), dim=1)),
     )
-    plain: dict[str, Any] = {"rms_norm": rms_norm, "rope_interleaved": rope_interleaved, "attention.write": backend.write}
+    plain: dict[str, Any] = {
+        "rms_norm": rms_norm,
+        "rope_interleaved": rope_interleaved,
+        "attention.write": backend.write,
+    }
     parts = {"norm_rope_write_latent": make_norm_rope_write_latent(plain), "per_head_matmul": per_head_matmul}
     reference = make_latent_attention({**parts, "attention.run": lambda q, cache, meta: _right(made, q)})
     weights = shape.heads * shape.latent * (shape.key + shape.value)

@@ -13,7 +13,9 @@ from llmk.reference.attention.contiguous import attend_plain
 from llmk_triton.latent.backend import LatentAttention
 
 
-def latent_query(dtype: torch.dtype = torch.float32, *, latent: int = 48, rope: int = 16, **changes: Any) -> AttentionQuery:
+def latent_query(
+    dtype: torch.dtype = torch.float32, *, latent: int = 48, rope: int = 16, **changes: Any
+) -> AttentionQuery:
     """A query with four heads, unless ``changes`` say otherwise."""
     facts: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 1, "head_dim": latent + rope, "latent_dim": latent}
     return attention_query(dtype, **facts | changes)
