@@ -49,6 +49,7 @@ EXPERTS: dict[str, tuple[int, int, int, int]] = {
     "qwen3-30b-a3b": (128, 8, 2048, 768),
     "mixtral-8x7b": (8, 2, 4096, 14336),
     "qwen3-next": (512, 10, 2048, 512),
+    "deepseek-v2-lite": (64, 6, 2048, 1408),
 }
 """Experts, those of a token, hidden and intermediate sizes."""
 
@@ -179,6 +180,15 @@ def experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, arch: str =
     moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
 
 
+def grouped_experts(dtype: torch.dtype, tokens: int) -> None:
+    """DeepSeek-V3's choice of experts, of a rank of 16."""
+    x, logits, one = torch.zeros(tokens, 7168, dtype=dtype), torch.zeros(tokens, 256), torch.zeros(1, dtype=dtype)
+    weights = {"gate_up": one.expand(256, 256, 7168), "down": one.expand(256, 7168, 128)}
+    options: dict[str, Any] = {"scoring": "sigmoid", "scaling": 2.5, "selection_bias": logits[0]}
+    groups: dict[str, Any] = {"num_groups": 8, "top_groups": 4, "group_scoring": "top2_sum"}
+    moe.fused_moe(x, logits, weights, top_k=8, renormalize=True, **options, **groups)
+
+
 def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
     """One of :data:`GEMMS`, with the chosen configuration; with ``arch``, only for it. fp8 is only for devices with
     fp8."""
@@ -269,6 +279,8 @@ def _cases() -> dict[str, Callable[[], None]]:
             if name == "bf16":
                 run = partial(latent, model, dtype, 2, 64, 512, cache_dtype="float8_e4m3fn")
                 cases[f"latent mixed {model}, fp8 cache {name}"] = run
+        for tokens in (1, 64, 1024):
+            cases[f"experts deepseek-v3 x{tokens} {name}"] = partial(grouped_experts, dtype, tokens)
         for model in EXPERTS:
             for power in range(14):
                 cases[f"experts {model} x{1 << power} {name}"] = partial(experts, EXPERTS[model], dtype, 1 << power)

@@ -93,6 +93,31 @@ def test_routing_options(options: dict[str, Any], tokens: int, at_once: int, mon
     same(fused_moe(x, logits, weights, top_k=3, **options), reference(x, logits, weights, top_k=3, **options))
 
 
+@pytest.mark.parametrize(("tokens", "at_once"), [(1, 512), (20, 512), (20, 0)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_groups": 4, "top_groups": 2, "renormalize": False, "scaling": 16.0},
+        {"num_groups": 3, "top_groups": 1, "renormalize": True},
+        {
+            **{"num_groups": 4, "top_groups": 2, "group_scoring": "top2_sum", "renormalize": True, "scaling": 2.5},
+            **{"scoring": "sigmoid", "selection_bias": torch.linspace(0.3, -0.3, 12).roll(5)},
+        },
+    ],
+    ids=["by the best", "of one", "by the two best"],
+)
+def test_experts_of_the_best_groups(
+    options: dict[str, Any], tokens: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moe, "_ROUTED_AT_ONCE", at_once)
+    x, logits = random(0, torch.float32, tokens, 32), distinct(tokens, 12, torch.float32)
+    weights = experts(12, 32, 16, torch.float32)
+    among_all = {**options, "top_groups": options["num_groups"]}
+    expected = reference(x, logits, weights, top_k=3, **options)
+    assert not torch.equal(expected, reference(x, logits, weights, top_k=3, **among_all)), "groups change nothing here"
+    same(fused_moe(x, logits, weights, top_k=3, **options), expected)
+
+
 @pytest.mark.parametrize("tiles", [FEW, GROUPED], ids=["few", "grouped"])
 def test_of_equal_scores_the_lowest_number_is_taken(tiles: Tiles) -> None:
     x, weights = random(0, torch.float32, 2, 32), experts(6, 32, 16, torch.float32)

@@ -99,6 +99,7 @@ def test_moe_says_what_it_can_do() -> None:
         {},
         {"activation": "gelu", "scoring": "sigmoid", "scaling": 2.5},
         {"num_groups": 2, "top_groups": 2},
+        {"num_groups": 4, "top_groups": 2, "group_scoring": "top2_sum"},
     ):
         assert match(spec, MoEQuery(platform=GPU, dtype="bfloat16", **able | changes))
     for changes, code in (
@@ -106,7 +107,8 @@ def test_moe_says_what_it_can_do() -> None:
         ({"activation": "relu"}, "activation"),
         ({"scoring": "linear"}, "scoring"),
         ({"bias": True}, "bias"),
-        ({"num_groups": 2}, "num_groups"),
+        ({"num_groups": 64}, "num_groups"),
+        ({"num_groups": 2, "group_scoring": "mean"}, "group_scoring"),
         ({"num_experts": 2048}, "num_experts"),
         ({"deterministic": True}, "not_deterministic"),
     ):

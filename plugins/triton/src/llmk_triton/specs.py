@@ -49,6 +49,9 @@ _LEAST_WINDOW = 1024
 """With a window of 128, the plain kernel takes 0.86 of the specialized one's time (measured on an H100)."""
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
+_GROUP_SCORINGS = ("max", "top2_sum")
+_MOST_GROUPS = 32
+"""Most groups of experts, whose scores a program computes one after the other."""
 _MOST_EXPERTS = 1024
 """Most experts whose logits one program holds for a few tokens."""
 
@@ -219,7 +222,7 @@ def supports_latent(query: AttentionQuery) -> Verdict:
 
 
 def supports_moe(query: MoEQuery) -> Verdict:
-    """Unquantized experts without biases, without groups."""
+    """Unquantized experts without biases."""
     verdict = OK
     if query.weight_format != "plain":
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
@@ -229,9 +232,10 @@ def supports_moe(query: MoEQuery) -> Verdict:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     if query.bias:
         verdict &= no("bias", wanted="experts with biases", found="experts without biases")
-    if query.top_groups < query.num_groups:
-        groups = f"experts of {query.top_groups} of {query.num_groups} groups"
-        verdict &= no("num_groups", wanted=groups, found="choice among all experts only")
+    if query.group_scoring not in _GROUP_SCORINGS:
+        verdict &= no("group_scoring", wanted=query.group_scoring, found=", ".join(_GROUP_SCORINGS))
+    if query.num_groups > _MOST_GROUPS:
+        verdict &= no("num_groups", wanted=query.num_groups, found=f"up to {_MOST_GROUPS}")
     if query.num_experts > _MOST_EXPERTS:
         verdict &= no("num_experts", wanted=query.num_experts, found=f"up to {_MOST_EXPERTS}")
     return verdict

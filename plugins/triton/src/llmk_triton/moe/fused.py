@@ -69,8 +69,8 @@ def fused_moe(
     top_groups: int = 1,
     group_scoring: str = "max",
 ) -> Tensor:
-    """As :func:`llmk.reference.moe.fused_moe`, without expert biases, and with ``top_groups`` equal to ``num_groups``.
-    Among equal scores, the expert with the lowest index is chosen."""
+    """As :func:`llmk.reference.moe.fused_moe`, without expert biases. Among equal scores, the expert, or the group, with
+    the lowest index is chosen."""
     if not x.shape[0]:
         return torch.empty_like(x)
     moe = FusedMoE(
@@ -83,6 +83,9 @@ def fused_moe(
         scoring,
         selection_bias=selection_bias,
         scaling=scaling,
+        num_groups=num_groups,
+        top_groups=top_groups,
+        group_scoring=group_scoring,
     )
     return moe.run(moe.tiles())
 
@@ -102,6 +105,9 @@ class FusedMoE:
         *,
         selection_bias: Tensor | None = None,
         scaling: float = 1.0,
+        num_groups: int = 1,
+        top_groups: int = 1,
+        group_scoring: str = "max",
     ) -> None:
         self._x, self._logits = x.contiguous(), logits.contiguous()
         self._gate_up, self._down = weights["gate_up"], weights["down"]
@@ -120,6 +126,7 @@ class FusedMoE:
             "RENORMALIZE": renormalize,
             "HAS_BIAS": selection_bias is not None,
         }
+        self._groups = {"GROUPS": num_groups, "TOP_GROUPS": top_groups, "PAIRED": group_scoring == "top2_sum"}
         self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
         self._activation = activation
         on = pdl.on()
@@ -147,6 +154,7 @@ class FusedMoE:
         select_kernel[(triton.cdiv(self._tokens, size),)](
             *(experts, scores, self._logits, self._bias, self._tokens),
             **self._ranking,
+            **self._groups,
             ROWS=size,
             num_warps=min(4, size),
             **self._launch,
@@ -180,11 +188,11 @@ class FusedMoE:
         return out
 
     def route(self) -> ExpertRows:
-        """Chooses experts and finds each expert's rows. Two launches for many tokens."""
+        """Chooses experts and finds each expert's rows. Two launches for many tokens, and for experts in groups."""
         counts = self._x.new_empty(self._experts, dtype=torch.int32)
         order = self._x.new_empty(self._experts, self._tokens, dtype=torch.int32)
         block = self._ranking["BLOCK"]
-        if self._tokens > _ROUTED_AT_ONCE:
+        if self._tokens > _ROUTED_AT_ONCE or self._groups["TOP_GROUPS"] < self._groups["GROUPS"]:
             chosen = self.select(max(1, _ROUTING_LOGITS // 4 // block))
             place = {"TOP_K": self._top_k, "PAIRS": _PAIRS, "num_warps": 16, **self._launch}
             place_kernel[(self._experts,)](counts, order, chosen.experts, self._tokens, **place)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton.common import pdl
+from llmk_triton.common.tuples import append, nothing
 
 
 @triton.jit
@@ -55,6 +56,31 @@ def _score(logits, peak, total, SCORING: tl.constexpr):
         return 1.0 / (1.0 + tl.exp(-logits))
 
 
+@triton.jit
+def _within_best(
+    ranked, expert, EXPERTS: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, PAIRED: tl.constexpr,
+):  # fmt: skip
+    """``ranked`` (``[rows, experts]``) with minus infinity in all but the ``TOP_GROUPS`` best of ``GROUPS`` groups of
+    consecutive experts; of equal groups, the first ones are kept. A group's score is that of its best expert; if
+    ``PAIRED``, the sum of its two best."""
+    own = expert // (EXPERTS // GROUPS)
+    mine = tl.zeros_like(ranked)
+    scores = nothing()
+    for group in tl.static_range(GROUPS):
+        members = tl.where(own == group, ranked, float("-inf"))
+        score = tl.max(members, axis=1)
+        if PAIRED:
+            first = tl.min(tl.where(members == score[:, None], expert, EXPERTS), axis=1)
+            score += tl.max(tl.where(expert == first[:, None], float("-inf"), members), axis=1)
+        scores = append(scores, score)
+        mine = tl.where(own == group, score[:, None], mine)
+    better = tl.zeros(ranked.shape, tl.int32)
+    for group in tl.static_range(GROUPS):
+        other = scores[group][:, None]
+        better += ((other > mine) | ((other == mine) & (group < own))).to(tl.int32)
+    return tl.where(better < TOP_GROUPS, ranked, float("-inf"))
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def route_kernel(
     counts, order, scores, logits, bias, num_tokens,
@@ -62,7 +88,7 @@ def route_kernel(
     HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Finds the tokens of one expert, whose index is the program id. Pairs are numbered ``token * TOP_K + rank``. Every
-    program reads all logits; for more than some hundred tokens, the next two kernels are faster.
+    program reads all logits; for more than some hundred tokens, or experts in groups, the next two kernels are faster.
 
     Writes to ``counts`` (int32 ``[EXPERTS]``) the number of the expert's tokens, to ``order`` (int32 ``[EXPERTS,
     num_tokens]``) their pairs in the order of tokens, and to ``scores`` (float32 ``[num_tokens, TOP_K]``) the expert's
@@ -102,7 +128,8 @@ def route_kernel(
 def select_kernel(
     experts, scores, logits, bias, num_tokens,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SCORING: tl.constexpr, RENORMALIZE: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Chooses the experts of ``ROWS`` tokens, best first: ``experts`` (int16) and ``scores`` (as in
     :func:`route_kernel`), both ``[num_tokens, TOP_K]``."""
@@ -115,10 +142,14 @@ def select_kernel(
     inside = expert < EXPERTS
     row = logits + tl.minimum(token, num_tokens - 1).to(tl.int64) * EXPERTS
     found = tl.load(row[:, None] + expert, inside, other=float("-inf")).to(tl.float32)
-    peak, total = _norms(found, SCORING == "softmax" and (HAS_BIAS or not RENORMALIZE))
+    by_score: tl.constexpr = HAS_BIAS or TOP_GROUPS < GROUPS
+    peak, total = _norms(found, SCORING == "softmax" and (by_score or not RENORMALIZE))
+    if by_score:
+        found = tl.where(inside, _score(found, peak[:, None], total[:, None], SCORING), float("-inf"))
     if HAS_BIAS:
-        added = tl.load(bias + expert, inside, other=0.0).to(tl.float32)
-        found = _score(found, peak[:, None], total[:, None], SCORING) + added
+        found += tl.load(bias + expert, inside, other=0.0).to(tl.float32)
+    if TOP_GROUPS < GROUPS:
+        found = _within_best(found, expert, EXPERTS, GROUPS, TOP_GROUPS, PAIRED)
     key = _ordered(found, inside)
     for slot in tl.static_range(TOP_K):
         best = tl.max(key, axis=1)
