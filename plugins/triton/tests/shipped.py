@@ -21,7 +21,7 @@ from llmk_triton.common import activations, norms
 from llmk_triton.common.targets import SPECIALIZED_TILES, current_target
 from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import small_m
-from llmk_triton.latent.backend import LatentAttention, latent_attention, norm_rope_write_latent
+from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.moe import fused as moe
 from llmk_triton.sampling.logprobs import logprobs
 from llmk_triton.sampling.mask import apply_mask
@@ -94,21 +94,25 @@ def specialized(model: str, dtype: torch.dtype) -> None:
     backend.run(query, _cache(backend), backend.prepare(step), query)
 
 
-def latent(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
-    """Latent attention of a step with equal requests, in one op and in its parts."""
+def latent(
+    model: str, dtype: torch.dtype, requests: int, queries: int, length: int, *, known: bool = False, **changes: Any
+) -> None:
+    """Latent attention of a step with equal requests, in one op and in its parts. With ``known`` lengths, keys and
+    values are projected."""
     heads, rank, rope = LATENT_MODELS[model]
     shape = {"num_heads": heads, "num_kv_heads": 1, "head_dim": rank + rope, "latent_dim": rank}
     query, step = _step(dtype, requests, queries, length, {**shape, **changes})
+    if known:
+        step.host_query_lens, step.host_seq_lens = [queries] * requests, [length] * requests
     if _lacks(query) or str(current_target().arch).startswith("gfx1"):
         return
     backend, tokens, plain, value = LatentAttention(query, torch.device("cpu")), step.num_tokens, 128, 128
     cache = _cache(backend)
     q, rows = torch.zeros(tokens, heads, plain + rope, dtype=dtype), torch.zeros(tokens, rank + rope, dtype=dtype)
-    weight, up = torch.zeros(rank, dtype=dtype), torch.zeros(1, dtype=dtype).expand(heads, plain, rank)
+    weight, up = torch.zeros(rank, dtype=dtype), torch.zeros(heads, plain, rank, dtype=dtype)
     positions, angles, meta = torch.zeros(tokens, dtype=torch.int64), torch.zeros(8, rope), backend.prepare(step)
     v_up = torch.zeros(heads, rank, value, dtype=dtype)
     latent_attention(q, rows, weight, 1e-6, up, v_up, positions, angles, cache, meta)
-    norm_rope_write_latent(q[..., plain:], rows, weight, 1e-6, positions, angles, cache, meta)
     backend.write(rows[:, None], None, cache, meta)
 
 
@@ -276,6 +280,7 @@ def _cases() -> dict[str, Callable[[], None]]:
             cases[f"latent decode {model} {name}"] = partial(latent, model, dtype, 1, 1, 512)
             cases[f"latent many decode {model} {name}"] = partial(latent, model, dtype, 256, 1, 512)
             cases[f"latent mixed {model} {name}"] = partial(latent, model, dtype, 2, 64, 512)
+            cases[f"latent prompt {model} {name}"] = partial(latent, model, dtype, 1, 512, 512, known=True)
             if name == "bf16":
                 run = partial(latent, model, dtype, 2, 64, 512, cache_dtype="float8_e4m3fn")
                 cases[f"latent mixed {model}, fp8 cache {name}"] = run

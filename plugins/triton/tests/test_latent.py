@@ -17,7 +17,8 @@ from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import rope_interleaved
 from llmk_triton.attention import prefill_schedule
 from llmk_triton.common.targets import DecodeConfig, Tile
-from llmk_triton.latent.backend import LatentAttention, latent_attention, norm_rope_write_latent
+from llmk_triton.latent.backend import LatentAttention, latent_attention
+from llmk_triton.latent.expand import Expansion, plan_expansion
 
 
 def small(backend: LatentAttention, rows: int = 8) -> LatentAttention:
@@ -181,15 +182,39 @@ def test_one_op_for_all_agrees_with_its_parts(step: str, rope: int, key: int, dt
     assert error(caches[0].nan_to_num(), caches[1].nan_to_num()) < BOUND[dtype]
 
 
-def test_the_way_into_the_cache_agrees_with_its_parts() -> None:
-    case = LatentStep(latent_query(rope=12), MIXED, padding=2)
-    backend, args = LatentAttention(case.query, DEVICE), given(case, 0 + 1, 1)
-    caches = [case.cache(backend, stride=2) for _ in range(2)]
-    meta = backend.prepare(case.index)
-    plain = {"rms_norm": rms_norm, "rope_interleaved": rope_interleaved, "attention.write": backend.write}
-    same = [args[name] for name in ("latent", "norm_weight", "eps", "positions", "cos_sin")]
-    ops = (norm_rope_write_latent, make_norm_rope_write_latent(plain))
-    rotated = [op(args["q"][..., 1:], *same, cache, meta) for op, cache in zip(ops, caches, strict=True)]
-    assert error(*rotated) < BOUND[torch.float32]
-    assert torch.equal(caches[0].isnan(), caches[1].isnan()), "another slot than the step's own was written"
-    assert error(*(cache.nan_to_num() for cache in caches)) < BOUND[torch.float32]
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rope", [16, 0])
+@pytest.mark.parametrize(
+    "requests", [[(70, 70), (9, 9)], [(40, 33), (17, 1), (150, 64), (1, 1), (2, 2)], [(140, 10)]], ids=str
+)
+def test_prompts_over_projected_keys_and_values(
+    requests: list[tuple[int, int]], rope: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as with absorbed queries, alone, beside decodes, and after a prefix in the cache."""
+    case = LatentStep(latent_query(dtype, rope=rope), requests)
+    lengths, counts = zip(*requests, strict=True)
+    case.index.host_query_lens, case.index.host_seq_lens = counts, lengths
+    backend, args = small(LatentAttention(case.query, DEVICE)), given(case, 20, 24)
+    backend.expanded_tile = Tile(16, 16, 1, 1)
+    outs, caches = [], [case.cache(backend, stride=2) for _ in range(2)]
+    for pays, cache in zip((True, False), caches, strict=True):
+        monkeypatch.setattr(Expansion, "pays", lambda *of, pays=pays: pays)
+        outs.append(latent_attention(*args.values(), cache, backend.prepare(case.index)))
+    assert error(*outs) < 2 * BOUND[dtype]
+    assert torch.equal(caches[0].nan_to_num(), caches[1].nan_to_num())
+
+
+def test_projecting_pays_where_many_queries_see_a_key() -> None:
+    k_up, v_up = torch.empty(16, 128, 512, device="meta"), torch.empty(16, 512, 128, device="meta")
+
+    def pays(*requests: tuple[int, int]) -> bool:
+        case = LatentStep(latent_query(), requests)
+        case.index.host_query_lens = [count for _, count in requests]
+        case.index.host_seq_lens = [length for length, _ in requests]
+        return plan_expansion(case.index).pays(k_up, v_up)
+
+    assert pays((400, 400))
+    assert pays((1200, 300), (9, 1))
+    assert not pays((300, 300))
+    assert not pays((1200, 100))

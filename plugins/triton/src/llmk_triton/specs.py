@@ -115,19 +115,6 @@ _OPS = (
 )
 
 
-_LATENT_OPS = (
-    (
-        "norm_rope_write_latent",
-        "latent.backend:norm_rope_write_latent",
-        "Norm and RoPE of the latent row, its write, and RoPE of the queries in one launch.",
-    ),
-    (
-        "latent_attention",
-        "latent.backend:latent_attention",
-        "The same with absorbed queries in one launch, attention, and a product per head.",
-    ),
-)
-
 _FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "reference_fp8_block"}
 """Weight formats of the small-M GEMMs, and the reference's layout of each."""
 
@@ -255,7 +242,7 @@ def supports_write(query: OpQuery) -> Verdict:
 
 
 def supports_latent_op(query: OpQuery) -> Verdict:
-    """Ops over the cache of :data:`_LATENT`, and key projections that a program multiplies by at once."""
+    """The cache of :data:`_LATENT`, and key projections that a program multiplies by at once."""
     verdict = OK
     if query.attention != _LATENT:
         verdict &= no("attention", wanted=query.attention, found=f"the cache of {_LATENT} only")
@@ -436,8 +423,13 @@ def llmk_ops() -> Iterable[KernelSpec]:
         )
         for name, where, summary in _OPS
     ]
-    latent = [
-        _kernel(name, "op", where, op=name, needs=_HALVES, supports=supports_latent_op, summary=summary)
-        for name, where, summary in _LATENT_OPS
-    ]
-    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, *latent]
+    latent = _kernel(
+        "latent_attention",
+        "op",
+        "latent.backend:latent_attention",
+        op="latent_attention",
+        needs=_HALVES,
+        supports=supports_latent_op,
+        summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a product per head.",
+    )
+    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent]

@@ -197,6 +197,19 @@ def latent_decode_configs(target: GPUTarget, row: int, group: int) -> tuple[Deco
     return DecodeConfig(tile, programs, 64), DecodeConfig(tile, programs, 256)
 
 
+EXPANDED_ROWS = 128
+"""Latent rows per program that projects keys and values."""
+
+
+def expanded_tile(target: GPUTarget, itemsize: int) -> Tile:
+    """The tile of prompts over projected keys and values, with heads as wide as in DeepSeek-V2: keys of 192 elements,
+    values of 128."""
+    if target.backend == "hip" or itemsize == 4:
+        return Tile(64, 16 if itemsize == 4 else 32, 4, 1)
+    shared = SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY)
+    return Tile(128, 64 if shared >= 99 << 10 else 32, 8, 3 if shared >= 200 << 10 else 2)
+
+
 def _fit_latent(target: GPUTarget, row: int, tile: Tile) -> Tile:
     """``tile`` with as many stages, or then as many keys, as fit in shared memory beside the queries. ``row`` is the
     bytes of one latent row, which is loaded once for keys and values."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -18,15 +18,17 @@ from llmk_triton.attention.write import rows
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
     DecodeConfig,
-    Tile,
     current_target,
     dot_precision,
+    expanded_tile,
     latent_decode_configs,
     latent_prefill_tile,
     latent_rows,
     num_multiprocessors,
 )
-from llmk_triton.latent.decode import latent_decode_kernel, merge_kernel
+from llmk_triton.latent.decode import latent_decode_kernel, latent_merge_kernel
+from llmk_triton.latent.expand import Expansion, expand, plan_expansion
+from llmk_triton.latent.expanded_prefill import attend_expanded
 from llmk_triton.latent.prefill import latent_prefill_kernel
 from llmk_triton.latent.query import NewLatents, prepare_queries, write
 
@@ -48,6 +50,7 @@ class LatentMeta:
         decoding, schedule: launch configuration and work schedule of requests with one query; ``None``: the decode
             kernel is not launched.
         partial, stats: the same for :func:`llmk_triton.latent.decode.latent_decode_kernel`.
+        expansion, tiles: of prompts whose keys and values may be projected, the rows, and the tiles of queries.
     """
 
     backend: LatentAttention
@@ -59,6 +62,8 @@ class LatentMeta:
     schedule: Schedule | None = None
     partial: Tensor | None = None
     stats: Tensor | None = None
+    expansion: Expansion | None = None
+    tiles: PrefillSchedule | None = None
 
 
 class LatentAttention:
@@ -71,7 +76,7 @@ class LatentAttention:
     launches depend only on shapes and on the step's upper bounds.
 
     Attributes:
-        prefill_tile: tile sizes of the prefill kernel.
+        prefill_tile, expanded_tile: tile sizes of the prefill kernels, with absorbed queries and with projected keys.
         few, many: launch configurations of the decode kernel, for batches that don't fill the device and for those that
             do.
     """
@@ -90,6 +95,7 @@ class LatentAttention:
         row = (block + rope_block) * getattr(torch, query.dtype).itemsize
         self.prefill_tile = latent_prefill_tile(target, row, fp8=fp8)
         self.few, self.many = latent_decode_configs(target, row, self._group)
+        self.expanded_tile = expanded_tile(target, getattr(torch, query.dtype).itemsize)
         self._shape = {
             "SCALE": query.scale,
             "HEADS": query.num_heads,
@@ -111,31 +117,30 @@ class LatentAttention:
         """Selects the kernels to launch, and launches those that schedule their work."""
         requests, device = step.seq_lens.shape[0], step.seq_lens.device
         prefills = step.max_query_len > 1
-        decodes = not (prefills and requests == 1)
-        found: dict[str, object] = {}
-        if prefills:
-            tile = self.prefill_tile
-            schedule = schedule_prefill(
-                step,
-                self._groups,
-                queries=tile.rows // self._group,
-                slots=max(1, self._cores // self._groups),
-                window=0,
-                skip_decode=decodes,
-                split=True,
-            )
-            shape = (schedule.most, self._groups, tile.rows)
-            found["prefills"] = schedule
-            found["prefill_partial"] = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
-            found["prefill_stats"] = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        if decodes:
-            config = self.few if requests * self._groups < self._cores else self.many
-            parts = self._rule(config)(step, 1, mixed=prefills)
-            shape = (parts.parts, self.query.num_heads)
-            found |= {"decoding": config, "schedule": parts}
-            found["partial"] = torch.empty(*shape, self._latent, dtype=torch.float32, device=device)
-            found["stats"] = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        return LatentMeta(self, step, **found)
+        decodes = 1 in step.host_query_lens if step.host_query_lens else not (prefills and requests == 1)
+        meta = self._prepare_prefill(step, decodes=decodes) if prefills else LatentMeta(self, step)
+        if not decodes:
+            return meta
+        config = self.few if requests * self._groups < self._cores else self.many
+        schedule = self._rule(config)(step, 1, mixed=prefills)
+        shape = (schedule.parts, self.query.num_heads)
+        partial = torch.empty(*shape, self._latent, dtype=torch.float32, device=device)
+        stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
+        return replace(meta, decoding=config, schedule=schedule, partial=partial, stats=stats)
+
+    def _prepare_prefill(self, step: CacheStep, *, decodes: bool) -> LatentMeta:
+        """The metadata of requests with several queries. ``decodes``: those with one are the decode kernel's."""
+        tile, slots = self.prefill_tile, max(1, self._cores // self._groups)
+        queries, given = tile.rows // self._group, {"window": 0, "skip_decode": decodes}
+        schedule = schedule_prefill(step, self._groups, queries=queries, slots=slots, split=True, **given)
+        shape, device = (schedule.most, self._groups, tile.rows), step.seq_lens.device
+        partial = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
+        stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
+        meta = LatentMeta(self, step, schedule, partial, stats)
+        if not step.host_seq_lens:
+            return meta
+        tiles = schedule_prefill(step, 1, queries=self.expanded_tile.rows, slots=1, split=False, **given)
+        return replace(meta, expansion=plan_expansion(step), tiles=tiles)
 
     def write(
         self,
@@ -160,9 +165,7 @@ class LatentAttention:
         """Attention of absorbed queries (``[tokens, heads, head_dim]``) over the cache, ``[tokens, heads,
         latent_dim]``."""
         query = rows(query)
-        out = torch.empty(*query.shape[:2], self._latent, dtype=query.dtype, device=query.device)
-        if meta.decoding is not None and meta.schedule is not None:
-            self._decode(out, query, cache, meta, meta.decoding.tile, meta.schedule, scales[0])
+        out = self.decode(query, cache, meta, scales[0])
         if meta.prefills is not None:
             self._prefill(out, query, cache, meta, meta.prefills, scales[0])
             # In a captured step, rows of padding pass through what may index by them, such as routers.
@@ -170,17 +173,13 @@ class LatentAttention:
                 zero_padding(out, meta.step.query_start)
         return out
 
-    def _decode(
-        self,
-        out: Tensor,
-        query: Tensor,
-        cache: Tensor,
-        meta: LatentMeta,
-        tile: Tile,
-        schedule: Schedule,
-        scale: float,
-    ) -> None:
-        table, shape = meta.step.block_table, self._shape
+    def decode(self, query: Tensor, cache: Tensor, meta: LatentMeta, scale: float = 1.0) -> Tensor:
+        """As :meth:`run`, for requests with one query alone; the rows of others are undefined."""
+        out = torch.empty(*query.shape[:2], self._latent, dtype=query.dtype, device=query.device)
+        schedule, table, shape = meta.schedule, meta.step.block_table, self._shape
+        if meta.decoding is None or schedule is None:
+            return out
+        tile = meta.decoding.tile
         latent_decode_kernel[(self._groups, schedule.programs)](
             out,
             query,
@@ -199,7 +198,7 @@ class LatentAttention:
             TILE=tile.keys,
             **tile.options(),
         )
-        merge_kernel[(meta.step.seq_lens.shape[0], self.query.num_heads)](
+        latent_merge_kernel[(meta.step.seq_lens.shape[0], self.query.num_heads)](
             out,
             meta.partial,
             meta.stats,
@@ -212,6 +211,7 @@ class LatentAttention:
             num_warps=4,
             **pdl.options(),
         )
+        return out
 
     def _prefill(
         self, out: Tensor, query: Tensor, cache: Tensor, meta: LatentMeta, schedule: PrefillSchedule, scale: float
@@ -256,21 +256,6 @@ class LatentAttention:
         )
 
 
-def norm_rope_write_latent(
-    q_rope: Tensor,
-    latent: Tensor,
-    weight: Tensor,
-    eps: float,
-    positions: Tensor,
-    cos_sin: Tensor,
-    cache: Tensor,
-    meta: LatentMeta,
-) -> Tensor:
-    """Implements :func:`llmk.reference.composites.make_norm_rope_write_latent` in one launch."""
-    new = NewLatents(latent, weight, eps, positions, cos_sin, meta.step.slot_mapping)
-    return prepare_queries(q_rope, None, new, cache)
-
-
 def latent_attention(
     q: Tensor,
     latent: Tensor,
@@ -285,9 +270,22 @@ def latent_attention(
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_latent_attention` with the metadata of
     ``triton.attention_latent``: the queries and the cache in one launch, attention, and a product per head that writes
-    the result where it is wanted."""
+    the result where it is wanted. Keys and values of prompts are projected, if that is less to compute."""
     new = NewLatents(latent, norm_weight, eps, positions, cos_sin, meta.step.slot_mapping)
-    attended = meta.backend.run(prepare_queries(q, k_up, new, cache), cache, meta)
     out = torch.empty(q.shape[0], *v_up.shape[::2], dtype=q.dtype, device=q.device)
-    torch.bmm(attended.transpose(0, 1), v_up, out=out.transpose(0, 1))
+    expansion, tiles, backend = meta.expansion, meta.tiles, meta.backend
+    if expansion is None or tiles is None or not expansion.pays(k_up, v_up):
+        attended = backend.run(prepare_queries(q, k_up, new, cache), cache, meta)
+        torch.bmm(attended.transpose(0, 1), v_up, out=out.transpose(0, 1))
+        return out
+    query = prepare_queries(q, None if meta.decoding is None else k_up, new, cache)
+    rope = cos_sin.shape[1]
+    if meta.decoding is not None:
+        torch.bmm(backend.decode(query, cache, meta).transpose(0, 1), v_up, out=out.transpose(0, 1))
+    expanded = expand(cache, meta.step, expansion, k_up, v_up, rope)
+    turned = query[:, :, query.shape[2] - rope :]
+    tile, scale = backend.expanded_tile, backend.query.scale
+    attend_expanded(out, rows(q), turned, expanded, meta.step, tiles, expansion, tile, scale)
+    if q.shape[0] != meta.step.num_tokens:
+        zero_padding(out, meta.step.query_start)
     return out

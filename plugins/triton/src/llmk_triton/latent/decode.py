@@ -104,7 +104,7 @@ def merged(
 
 
 @triton.jit
-def merge_kernel(
+def latent_merge_kernel(
     out, partial, stats, spans, query_start,
     HEADS: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip

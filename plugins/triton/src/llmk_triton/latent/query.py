@@ -82,7 +82,7 @@ def _absorb(
 def latent_query_kernel(
     query, cache, q, latent, k_up, weight, positions, cos_sin, slot_mapping, num_tokens, stride_q, stride_latent,
     stride_block, stride_token, EPS: tl.constexpr, HEADS: tl.constexpr, KEY: tl.constexpr, LATENT: tl.constexpr,
-    ROPE: tl.constexpr, KEY_BLOCK: tl.constexpr, BLOCK: tl.constexpr, ROPE_BLOCK: tl.constexpr,
+    ABSORB: tl.constexpr, ROPE: tl.constexpr, KEY_BLOCK: tl.constexpr, BLOCK: tl.constexpr, ROPE_BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WRITTEN: tl.constexpr,
     PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -90,11 +90,11 @@ def latent_query_kernel(
     ``ROWS`` tokens and one head either ``COLUMNS`` columns of the absorbed query, or its rotated part.
 
     ``q`` is ``[tokens, HEADS, KEY + ROPE]``, ``k_up`` ``[HEADS, KEY, LATENT]``, ``query`` ``[tokens, HEADS, LATENT +
-    ROPE]``; with ``KEY`` 0, queries are only rotated, and ``query`` is like ``q``. ``latent`` is ``[tokens, LATENT +
+    ROPE]``; without ``ABSORB``, ``[tokens, HEADS, ROPE]``, as queries are only rotated. ``latent`` is ``[tokens, LATENT +
     ROPE]``, ``weight`` that of its norm. Slots below 0 are not written.
     """
     pdl.release(PDL)
-    absorbed: tl.constexpr = LATENT if KEY > 0 else 0
+    absorbed: tl.constexpr = LATENT if ABSORB else 0
     tiles: tl.constexpr = (absorbed + COLUMNS - 1) // COLUMNS
     parts: tl.constexpr = tiles + (1 if ROPE > 0 else 0)
     program = tl.program_id(0) - tl.cdiv(num_tokens, WRITTEN)
@@ -143,24 +143,23 @@ def prepare_queries(q: Tensor, k_up: Tensor | None, new: NewLatents, cache: Tens
     """Writes the new latent rows to ``cache`` (``[blocks, block_size, row]``), and returns the queries over it.
 
     Args:
-        q: ``[tokens, heads, key_dim + rotary_dim]``, not yet rotated; without ``k_up``, ``[tokens, heads,
-            rotary_dim]``.
-        k_up: ``[heads, key_dim, latent_dim]``.
+        q: ``[tokens, heads, key_dim + rotary_dim]``, not yet rotated.
+        k_up: ``[heads, key_dim, latent_dim]``; ``None``: queries don't absorb it.
 
     Returns:
-        ``[tokens, heads, latent_dim + rotary_dim]``; without ``k_up``, ``q`` rotated.
+        ``[tokens, heads, latent_dim + rotary_dim]``; without ``k_up``, ``[tokens, heads, rotary_dim]``.
     """
     q = rows(q)
     latent = new.latent if new.latent.stride(1) == 1 else new.latent.contiguous()
     tokens, heads, width = q.shape
     rank, rope = new.weight.shape[0], new.cos_sin.shape[1]
     key = width - rope
-    query = torch.empty(tokens, heads, (rank if key else 0) + rope, dtype=q.dtype, device=q.device)
+    query = torch.empty(tokens, heads, (0 if k_up is None else rank) + rope, dtype=q.dtype, device=q.device)
     if not tokens:
         return query
     block = max(16, triton.next_power_of_2(rank))
     tile = latent_query_tile(tokens)
-    parts = (triton.cdiv(rank, tile.columns) if key else 0) + (rope > 0)
+    parts = (0 if k_up is None else triton.cdiv(rank, tile.columns)) + (rope > 0)
     written = max(1, _WRITTEN // block)
     grid = triton.cdiv(tokens, written) + triton.cdiv(tokens, tile.rows) * heads * parts
     latent_query_kernel[(grid,)](
@@ -181,6 +180,7 @@ def prepare_queries(q: Tensor, k_up: Tensor | None, new: NewLatents, cache: Tens
         HEADS=heads,
         KEY=key,
         LATENT=rank,
+        ABSORB=k_up is not None,
         ROPE=rope,
         KEY_BLOCK=max(16, triton.next_power_of_2(key)),
         BLOCK=block,
