@@ -201,6 +201,13 @@ EXPANDED_ROWS = 128
 """Latent rows per program that projects keys and values."""
 
 
+def expansion_options(target: GPUTarget) -> dict[str, int]:
+    """The launch options of the kernel that projects keys and values; ``COLUMNS`` of the latent vector at a time."""
+    if SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY) >= 200 << 10:
+        return {"COLUMNS": 64, "num_warps": 8, "num_stages": 3}
+    return {"COLUMNS": 32, "num_warps": 8, "num_stages": 2}
+
+
 def expanded_tile(target: GPUTarget, itemsize: int) -> Tile:
     """The tile of prompts over projected keys and values, with heads as wide as in DeepSeek-V2: keys of 192 elements,
     values of 128."""

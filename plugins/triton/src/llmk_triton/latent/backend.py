@@ -26,7 +26,7 @@ from llmk_triton.common.targets import (
     latent_rows,
     num_multiprocessors,
 )
-from llmk_triton.latent.decode import latent_decode_kernel, latent_merge_kernel
+from llmk_triton.latent.decode import latent_decode_kernel, latent_merge_kernel, latent_value_kernel
 from llmk_triton.latent.expand import Expansion, expand, plan_expansion
 from llmk_triton.latent.expanded_prefill import attend_expanded
 from llmk_triton.latent.prefill import latent_prefill_kernel
@@ -37,6 +37,10 @@ LAYOUT = "paged_latent"
 
 _MERGED = 16
 """Splits of a request whose partial results are loaded at a time in the split-K merge."""
+_FEW_TOKENS = 8
+"""Most tokens that the merge multiplies by the value projection at once: it reads the weight for each."""
+_FEATURES = 32
+"""Features of a head's value per program of that kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +179,50 @@ class LatentAttention:
 
     def decode(self, query: Tensor, cache: Tensor, meta: LatentMeta, scale: float = 1.0) -> Tensor:
         """As :meth:`run`, for requests with one query alone; the rows of others are undefined."""
+        out = self._attend_splits(query, cache, meta, scale)
+        if meta.schedule is not None:
+            latent_merge_kernel[(meta.step.seq_lens.shape[0], self.query.num_heads)](
+                out,
+                meta.partial,
+                meta.stats,
+                meta.schedule.spans,
+                meta.step.query_start,
+                HEADS=self.query.num_heads,
+                LATENT=self._latent,
+                BLOCK=self._shape["BLOCK"],
+                AT_ONCE=_MERGED,
+                num_warps=4,
+                **pdl.options(),
+            )
+        return out
+
+    def decode_values(self, query: Tensor, cache: Tensor, meta: LatentMeta, v_up: Tensor, out: Tensor) -> None:
+        """As :meth:`decode`, times the value projection ``v_up`` (``[heads, latent_dim, value_dim]``) into ``out``
+        (``[tokens, heads, value_dim]``), for steps in which every request has one query."""
+        attended = self._attend_splits(query, cache, meta, 1.0)
+        assert meta.schedule is not None
+        heads, latent, value = v_up.shape
+        latent_value_kernel[(query.shape[0], heads, triton.cdiv(value, _FEATURES))](
+            out,
+            attended,
+            meta.partial,
+            meta.stats,
+            meta.schedule.spans,
+            v_up,
+            HEADS=heads,
+            LATENT=latent,
+            VALUE=value,
+            COLUMNS=min(128, self._shape["BLOCK"]),
+            FEATURES=_FEATURES,
+            AT_ONCE=_MERGED,
+            num_warps=4,
+            **pdl.options(),
+        )
+
+    def _attend_splits(self, query: Tensor, cache: Tensor, meta: LatentMeta, scale: float) -> Tensor:
+        """The attention of requests with one query, not yet merged where their keys are split."""
         out = torch.empty(*query.shape[:2], self._latent, dtype=query.dtype, device=query.device)
-        schedule, table, shape = meta.schedule, meta.step.block_table, self._shape
+        schedule, table = meta.schedule, meta.step.block_table
         if meta.decoding is None or schedule is None:
             return out
         tile = meta.decoding.tile
@@ -193,23 +239,10 @@ class LatentAttention:
             *cache.stride()[:2],
             table.stride(0),
             scale,
-            **shape,
+            **self._shape,
             ROWS=tile.rows,
             TILE=tile.keys,
             **tile.options(),
-        )
-        latent_merge_kernel[(meta.step.seq_lens.shape[0], self.query.num_heads)](
-            out,
-            meta.partial,
-            meta.stats,
-            schedule.spans,
-            meta.step.query_start,
-            HEADS=self.query.num_heads,
-            LATENT=self._latent,
-            BLOCK=shape["BLOCK"],
-            AT_ONCE=_MERGED,
-            num_warps=4,
-            **pdl.options(),
         )
         return out
 
@@ -270,10 +303,14 @@ def latent_attention(
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_latent_attention` with the metadata of
     ``triton.attention_latent``: the queries and the cache in one launch, attention, and a product per head that writes
-    the result where it is wanted. Keys and values of prompts are projected, if that is less to compute."""
+    the result where it is wanted; three launches for few requests. Keys and values of prompts are projected, if that is
+    less to compute."""
     new = NewLatents(latent, norm_weight, eps, positions, cos_sin, meta.step.slot_mapping)
     out = torch.empty(q.shape[0], *v_up.shape[::2], dtype=q.dtype, device=q.device)
     expansion, tiles, backend = meta.expansion, meta.tiles, meta.backend
+    if meta.prefills is None and q.shape[0] == meta.step.seq_lens.shape[0] <= _FEW_TOKENS:
+        backend.decode_values(prepare_queries(q, k_up, new, cache), cache, meta, v_up, out)
+        return out
     if expansion is None or tiles is None or not expansion.pays(k_up, v_up):
         attended = backend.run(prepare_queries(q, k_up, new, cache), cache, meta)
         torch.bmm(attended.transpose(0, 1), v_up, out=out.transpose(0, 1))

@@ -75,25 +75,23 @@ def latent_decode_kernel(
 
 
 @triton.jit
-def merged(
-    partial, stats, before, count, head, HEADS: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+def _merged(
+    partial, stats, at, count, column, HEADS: tl.constexpr, LATENT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The attention of one head of a request over all keys, float32 ``[BLOCK]``, from ``count`` partial results, each
-    over its own keys, from ``before`` on. ``AT_ONCE`` are loaded together, because waiting for one load after the
-    other would be slow."""
-    column = tl.arange(0, BLOCK)
-    acc = tl.zeros([BLOCK], tl.float32)
+    """Some columns of the attention of one head of a request over all keys, float32, from ``count`` partial results,
+    each over its own keys, the first of which is row ``at``. ``AT_ONCE`` are loaded together, because waiting for one
+    load after the other would be slow."""
+    acc = tl.zeros(column.shape, tl.float32)
     total = 0.0
     peak = float("-inf")
     for first in tl.range(0, count, AT_ONCE):
         part = first + tl.arange(0, AT_ONCE)
         there = part < count
-        at = (before + part).to(tl.int64) * HEADS + head
-        peaks = tl.load(stats + 2 * at, there, other=float("-inf"))
-        totals = tl.load(stats + 2 * at + 1, there, other=0.0)
+        row = at + part * HEADS
+        peaks = tl.load(stats + 2 * row, there, other=float("-inf"))
+        totals = tl.load(stats + 2 * row + 1, there, other=0.0)
         whole = there[:, None] & (column < LATENT)[None, :]
-        found = tl.load(partial + at[:, None] * LATENT + column[None, :], whole, other=0.0)
+        found = tl.load(partial + row[:, None] * LATENT + column[None, :], whole, other=0.0)
         new_peak = tl.maximum(peak, tl.max(peaks, axis=0))
         anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         kept, weights = tl.exp2(peak - anchor), tl.exp2(peaks - anchor)
@@ -117,6 +115,37 @@ def latent_merge_kernel(
     if count > 1:
         token = tl.load(query_start + request).to(tl.int64)
         column = tl.arange(0, BLOCK)
-        found = merged(partial, stats, before, count, head, HEADS, LATENT, BLOCK, AT_ONCE)
+        at = before.to(tl.int64) * HEADS + head
+        found = _merged(partial, stats, at, count, column, HEADS, LATENT, AT_ONCE)
         place = out + (token * HEADS + head) * LATENT + column
         tl.store(place, found.to(out.dtype.element_ty), column < LATENT)
+
+
+@triton.jit
+def latent_value_kernel(
+    out, attended, partial, stats, spans, v_up,
+    HEADS: tl.constexpr, LATENT: tl.constexpr, VALUE: tl.constexpr, COLUMNS: tl.constexpr, FEATURES: tl.constexpr,
+    AT_ONCE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """As :func:`latent_merge_kernel`, and multiplies by the value projection ``v_up`` (``[HEADS, LATENT, VALUE]``), for
+    steps of few requests with one query each. The grid is ``[requests, HEADS, blocks of FEATURES]``; ``out`` is
+    ``[requests, HEADS, VALUE]``, ``attended`` the output of the decode kernel."""
+    pdl.release(PDL)
+    pdl.wait(PDL)
+    request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    feature = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
+    before = tl.load(spans + request)
+    count = tl.load(spans + request + 1) - before
+    at = before.to(tl.int64) * HEADS + head
+    acc = tl.zeros([COLUMNS, FEATURES], tl.float32)
+    for first in tl.static_range(0, LATENT, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        there = (column < LATENT)[:, None] & (feature < VALUE)[None, :]
+        up = tl.load(v_up + (head * LATENT + column)[:, None] * VALUE + feature[None, :], there, other=0.0)
+        if count > 1:
+            x = _merged(partial, stats, at, count, column, HEADS, LATENT, AT_ONCE).to(out.dtype.element_ty)
+        else:
+            x = tl.load(attended + (request * HEADS + head) * LATENT + column, column < LATENT, other=0.0)
+        acc += x.to(tl.float32)[:, None] * up.to(tl.float32)
+    found = tl.sum(acc, axis=0).to(out.dtype.element_ty)
+    tl.store(out + (request * HEADS + head) * VALUE + feature, found, feature < VALUE)

@@ -17,7 +17,7 @@ from llmk.api.cache import CacheStep
 from llmk_triton.attention.decode_schedule import room
 from llmk_triton.attention.prefill import find_request
 from llmk_triton.common import pdl
-from llmk_triton.common.targets import EXPANDED_ROWS, current_target, dot_precision
+from llmk_triton.common.targets import EXPANDED_ROWS, current_target, dot_precision, expansion_options
 
 _MOST_BYTES = 256 << 20
 """Most bytes of projected keys and values."""
@@ -101,7 +101,6 @@ def expand(cache: Tensor, step: CacheStep, expansion: Expansion, k_up: Tensor, v
     value, count = v_up.shape[2], expansion.tiles * EXPANDED_ROWS
     keys, values = k_up.new_empty(heads, count, key), k_up.new_empty(heads, count, value)
     shared = k_up.new_empty(count, rope)
-    narrow = current_target().backend == "hip"
     expand_kernel[(expansion.tiles, heads)](
         keys,
         shared,
@@ -124,10 +123,8 @@ def expand(cache: Tensor, step: CacheStep, expansion: Expansion, k_up: Tensor, v
         ROPE_BLOCK=max(2, triton.next_power_of_2(rope)),
         BLOCK_SIZE=cache.shape[1],
         ROWS=EXPANDED_ROWS,
-        COLUMNS=32 if narrow else 64,
         PRECISION=dot_precision(current_target()),
-        num_warps=8,
-        num_stages=2 if narrow else 3,
+        **expansion_options(current_target()),
         **pdl.options(),
     )
     return Expanded(keys, shared, values)

@@ -90,8 +90,8 @@ def latent_query_kernel(
     ``ROWS`` tokens and one head either ``COLUMNS`` columns of the absorbed query, or its rotated part.
 
     ``q`` is ``[tokens, HEADS, KEY + ROPE]``, ``k_up`` ``[HEADS, KEY, LATENT]``, ``query`` ``[tokens, HEADS, LATENT +
-    ROPE]``; without ``ABSORB``, ``[tokens, HEADS, ROPE]``, as queries are only rotated. ``latent`` is ``[tokens, LATENT +
-    ROPE]``, ``weight`` that of its norm. Slots below 0 are not written.
+    ROPE]``; without ``ABSORB``, ``[tokens, HEADS, ROPE]``, as queries are only rotated. ``latent`` is ``[tokens,
+    LATENT + ROPE]``, ``weight`` that of its norm. Slots below 0 are not written.
     """
     pdl.release(PDL)
     absorbed: tl.constexpr = LATENT if ABSORB else 0

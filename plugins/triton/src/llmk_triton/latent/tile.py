@@ -1,4 +1,4 @@
-"""The part that decode and prefill share: one tile of latent rows, loaded through the block table, in an online softmax.
+"""What decode and prefill share: one tile of latent rows, loaded through the block table, in an online softmax.
 
 A row of the cache is a latent vector of ``LATENT`` elements, then the shared key of ``ROPE``; there may be none. The
 row is the key of all heads, and the latent vector is their value, so that it is loaded once for both.
