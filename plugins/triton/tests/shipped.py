@@ -252,6 +252,20 @@ def batch_state() -> None:
     batch.update_rows(tokens, slots, slots, slots, slots)
 
 
+def _latent_cases() -> dict[str, Callable[[], None]]:
+    cases: dict[str, Callable[[], None]] = {}
+    for model, name in itertools.product(LATENT_MODELS, ("bf16", "fp16")):
+        dtype = DTYPES[name]
+        cases[f"latent decode {model} {name}"] = partial(latent, model, dtype, 1, 1, 512)
+        cases[f"latent many decode {model} {name}"] = partial(latent, model, dtype, 256, 1, 512)
+        cases[f"latent mixed {model} {name}"] = partial(latent, model, dtype, 2, 64, 512)
+        cases[f"latent prompt {model} {name}"] = partial(latent, model, dtype, 1, 512, 512, known=True)
+        if name == "bf16":
+            run = partial(latent, model, dtype, 2, 64, 512, cache_dtype="float8_e4m3fn")
+            cases[f"latent mixed {model}, fp8 cache {name}"] = run
+    return cases
+
+
 def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {"batch state": batch_state}
     for name, dtype in DTYPES.items():
@@ -276,14 +290,6 @@ def _cases() -> dict[str, Callable[[], None]]:
             if name == "bf16":
                 run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
                 cases[f"mixed {model}, fp8 cache {name}"] = run
-        for model in LATENT_MODELS if name != "fp32" else ():
-            cases[f"latent decode {model} {name}"] = partial(latent, model, dtype, 1, 1, 512)
-            cases[f"latent many decode {model} {name}"] = partial(latent, model, dtype, 256, 1, 512)
-            cases[f"latent mixed {model} {name}"] = partial(latent, model, dtype, 2, 64, 512)
-            cases[f"latent prompt {model} {name}"] = partial(latent, model, dtype, 1, 512, 512, known=True)
-            if name == "bf16":
-                run = partial(latent, model, dtype, 2, 64, 512, cache_dtype="float8_e4m3fn")
-                cases[f"latent mixed {model}, fp8 cache {name}"] = run
         for tokens in (1, 64, 1024):
             cases[f"experts deepseek-v3 x{tokens} {name}"] = partial(grouped_experts, dtype, tokens)
         for model in EXPERTS:
@@ -292,4 +298,4 @@ def _cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
-CASES = _cases() | _tuned()
+CASES = _cases() | _latent_cases() | _tuned()

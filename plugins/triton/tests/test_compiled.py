@@ -21,6 +21,7 @@ AMD = tuple(
     f"hip:{arch}" for arch in ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")
 )
 RESOURCES = SCRIPT.with_name("resources.json")
+LATENT = ("cuda:80", "cuda:90", "hip:gfx942")
 HOPPER_RDNA, HOPPER_CDNA = ("cuda:90", "hip:gfx1100"), ("cuda:90", "hip:gfx942")
 
 
@@ -55,6 +56,17 @@ def test_specialized_prefill(model: str) -> None:
     names = ("prefill_schedule", "list_work", "prefill", "prefill_specialized", "zero_padding")
     assert set(found) == {f"{name}_kernel" for name in names}
     assert found["prefill_specialized_kernel"]["matrix"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", LATENT)
+def test_latent_attention(target: str) -> None:
+    found = {k["kernel"]: k for k in of(target, LATENT, "^latent (decode|mixed|prompt) deepseek-v2-lite bf16$")}
+    schedules = {"schedule_kernel", "prefill_schedule_kernel", "place_rows_kernel"}
+    cheap = {"latent_merge_kernel", "latent_value_kernel", "write_latent_kernel", "zero_padding_kernel"}
+    products = {"latent_query", "latent_decode", "latent_prefill", "expand", "expanded_prefill"}
+    assert set(found) == {*schedules, *cheap, *(f"{name}_kernel" for name in products)}
+    assert all(found[f"{name}_kernel"]["matrix"] > 0 for name in products - {"latent_query"})
 
 
 @pytest.mark.slow

@@ -69,8 +69,8 @@ def fused_moe(
     top_groups: int = 1,
     group_scoring: str = "max",
 ) -> Tensor:
-    """As :func:`llmk.reference.moe.fused_moe`, without expert biases. Among equal scores, the expert with the lowest index
-    is chosen, and so is the group."""
+    """As :func:`llmk.reference.moe.fused_moe`, without expert biases. Among equal scores, the expert with the lowest
+    index is chosen, and so is the group."""
     if not x.shape[0]:
         return torch.empty_like(x)
     moe = FusedMoE(
