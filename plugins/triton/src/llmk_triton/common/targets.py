@@ -197,15 +197,22 @@ def latent_decode_configs(target: GPUTarget, row: int, group: int) -> tuple[Deco
     return DecodeConfig(tile, programs, 64), DecodeConfig(tile, programs, 256)
 
 
-EXPANDED_ROWS = 128
-"""Latent rows per program that projects keys and values."""
+@dataclass(frozen=True, slots=True)
+class ExpansionTile:
+    """Tile of :func:`llmk_triton.latent.expand.expand_kernel`: ``rows`` of the cache, by all of a head's key and value,
+    ``columns`` of the latent vector at a time."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
 
 
-def expansion_options(target: GPUTarget) -> dict[str, int]:
-    """The launch options of the kernel that projects keys and values; ``COLUMNS`` of the latent vector at a time."""
+def expansion_tile(target: GPUTarget) -> ExpansionTile:
+    """The tile of latent rows that are projected to keys and values."""
     if SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY) >= 200 << 10:
-        return {"COLUMNS": 64, "num_warps": 8, "num_stages": 3}
-    return {"COLUMNS": 32, "num_warps": 8, "num_stages": 2}
+        return ExpansionTile(128, 64, 8, 3)
+    return ExpansionTile(64, 32, 8, 2 if target.backend == "hip" else 3)
 
 
 def expanded_tile(target: GPUTarget, itemsize: int) -> Tile:

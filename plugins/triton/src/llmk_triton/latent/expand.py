@@ -17,7 +17,7 @@ from llmk.api.cache import CacheStep
 from llmk_triton.attention.decode_schedule import room
 from llmk_triton.attention.prefill import find_request
 from llmk_triton.common import pdl
-from llmk_triton.common.targets import EXPANDED_ROWS, current_target, dot_precision, expansion_options
+from llmk_triton.common.targets import ExpansionTile, current_target, dot_precision, expansion_tile
 
 _MOST_BYTES = 256 << 20
 """Most bytes of projected keys and values."""
@@ -25,14 +25,16 @@ _MOST_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Which rows may be projected: whole tiles of :data:`EXPANDED_ROWS` rows for each request with several queries.
+    """Which rows may be projected: whole tiles for each request with several queries.
 
     Attributes:
+        tile: sizes of a tile.
         starts: int32 ``[requests + 1]``, cumulative number of tiles of the requests before.
         tiles: how many there are.
         keys, pairs: of these requests, the keys, and the pairs of a query and a key that it sees.
     """
 
+    tile: ExpansionTile
     starts: Tensor
     tiles: int
     keys: int
@@ -43,7 +45,7 @@ class Expansion:
         memory for them. Arguments are those of :func:`expand`."""
         heads, key, latent = k_up.shape
         projected = key + v_up.shape[2]
-        size = self.tiles * EXPANDED_ROWS * heads * projected * k_up.itemsize
+        size = self.tiles * self.tile.rows * heads * projected * k_up.itemsize
         return self.keys * latent * projected < self.pairs * (2 * latent - projected) and size <= _MOST_BYTES
 
 
@@ -60,22 +62,23 @@ class Expanded:
 def plan_expansion(step: CacheStep) -> Expansion:
     """Launches the kernel that places the requests' rows. The step has its lengths on the host, because the number of
     rows is that of a buffer."""
-    requests = step.seq_lens.shape[0]
+    requests, tile = step.seq_lens.shape[0], expansion_tile(current_target())
     starts = torch.empty(requests + 1, dtype=torch.int32, device=step.seq_lens.device)
     place_rows_kernel[(1,)](
         starts,
         step.query_start,
         step.seq_lens,
         requests,
-        ROWS=EXPANDED_ROWS,
+        ROWS=tile.rows,
         REQUESTS=room(requests, mixed=True),
         num_warps=4,
     )
     lengths = zip(step.host_query_lens, step.host_seq_lens, strict=True)
     prompts = [(count, length) for count, length in lengths if count > 1]
     return Expansion(
+        tile,
         starts,
-        tiles=sum(-(-length // EXPANDED_ROWS) for _, length in prompts),
+        tiles=sum(-(-length // tile.rows) for _, length in prompts),
         keys=sum(length for _, length in prompts),
         pairs=sum(count * (length - count) + count * (count + 1) // 2 for count, length in prompts),
     )
@@ -98,7 +101,7 @@ def expand(cache: Tensor, step: CacheStep, expansion: Expansion, k_up: Tensor, v
     ``k_up`` is ``[heads, key_dim, latent_dim]``, ``v_up`` ``[heads, latent_dim, value_dim]``.
     """
     heads, key, latent = k_up.shape
-    value, count = v_up.shape[2], expansion.tiles * EXPANDED_ROWS
+    value, tile, count = v_up.shape[2], expansion.tile, expansion.tiles * expansion.tile.rows
     keys, values = k_up.new_empty(heads, count, key), k_up.new_empty(heads, count, value)
     shared = k_up.new_empty(count, rope)
     expand_kernel[(expansion.tiles, heads)](
@@ -122,9 +125,11 @@ def expand(cache: Tensor, step: CacheStep, expansion: Expansion, k_up: Tensor, v
         VALUE_BLOCK=max(16, triton.next_power_of_2(value)),
         ROPE_BLOCK=max(2, triton.next_power_of_2(rope)),
         BLOCK_SIZE=cache.shape[1],
-        ROWS=EXPANDED_ROWS,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
         PRECISION=dot_precision(current_target()),
-        **expansion_options(current_target()),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
         **pdl.options(),
     )
     return Expanded(keys, shared, values)

@@ -11,7 +11,7 @@ from llmk_triton.attention.prefill import find_request
 from llmk_triton.attention.prefill_schedule import PrefillSchedule
 from llmk_triton.attention.tile import finish_rows, soften
 from llmk_triton.common import pdl
-from llmk_triton.common.targets import EXPANDED_ROWS, Tile, current_target, dot_precision
+from llmk_triton.common.targets import Tile, current_target, dot_precision
 from llmk_triton.latent.expand import Expanded, Expansion
 
 
@@ -146,7 +146,7 @@ def attend_expanded(
         VALUE_BLOCK=max(16, triton.next_power_of_2(value)),
         ROWS=tile.rows,
         TILE=tile.keys,
-        PLACED=EXPANDED_ROWS,
+        PLACED=expansion.tile.rows,
         PRECISION=dot_precision(current_target()),
         **pdl.options(),
         **tile.options(),
