@@ -21,8 +21,7 @@ from statistics import median_low
 from typing import Any
 
 from engines import ENGINES, Engine, Setup, Timing
-from make_model import write_checkpoint
-from shapes import SHAPES
+from make_model import ALL_SHAPES, write_checkpoint
 from summary import render
 from workloads import WORKLOADS, Workload
 
@@ -87,7 +86,7 @@ def run_engine(args: argparse.Namespace, emit: Callable[[Row], None]) -> None:
     setup = Setup(
         model=args.model,
         dummy=not any(folder.glob("*.safetensors")),
-        max_len=min(args.max_len, config["max_position_embeddings"]),
+        max_len=min(args.max_len, config.get("max_position_embeddings", args.max_len)),
         settings=json.loads(args.engine_args),
     )
     engine = ENGINES[args.engine](setup)
@@ -129,7 +128,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", required=True, help=f"of {', '.join(ENGINES)}; several, separated by commas")
-    parser.add_argument("--model", required=True, help=f"checkpoint folder, or one of {', '.join(SHAPES)}")
+    parser.add_argument("--model", required=True, help=f"checkpoint folder, or one of {', '.join(ALL_SHAPES)}")
     parser.add_argument("--shape", default="", help="shape for the floors in the table; by default the model's name")
     parser.add_argument("--workload", default="w1,w2,w3,w4", type=str.lower, help="names, separated by commas")
     parser.add_argument("--reps", type=int, default=0, help="repetitions; 0: what the workload says")
@@ -152,10 +151,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         args.shape = args.shape or Path(args.model).name
         if not Path(args.model).is_dir():
-            if args.model not in SHAPES:
-                raise SystemExit(f"{args.model} is neither a checkpoint folder nor one of {', '.join(SHAPES)}")
+            if args.model not in ALL_SHAPES:
+                raise SystemExit(f"{args.model} is neither a checkpoint folder nor one of {', '.join(ALL_SHAPES)}")
             args.model = str(Path(scratch) / args.model)
-            write_checkpoint(SHAPES[args.shape], Path(args.model), weights=False)
+            write_checkpoint(ALL_SHAPES[args.shape], Path(args.model), weights=False)
         read_through(Path(args.model))
         names = args.engine.split(",")
         if len(names) > 1:

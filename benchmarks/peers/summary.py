@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shapes import SHAPES, Shape
+from make_model import ALL_SHAPES, AnyShape
 
 Row = dict[str, Any]
 HEAD = ("engine", "shape", "tag", "workload", "wall s", "floor", "out tok/s", "prefill tok/s", "TTFT ms", "TPOT ms")
@@ -36,8 +36,8 @@ def render(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row, roofline: Row | None) -> Iterable[str]:
     step_share = work_share = ""
-    if roofline is not None and row["shape"] in SHAPES:
-        step, work = floors(SHAPES[row["shape"]], row, roofline)
+    if roofline is not None and row["shape"] in ALL_SHAPES:
+        step, work = floors(ALL_SHAPES[row["shape"]], row, roofline)
         work_share = f"{work / row['wall_s']:.0%}"
         step_share = f"{step / row['tpot_p50_ms'] * 1e3:.0%}" if row["tpot_p50_ms"] else ""
     measured = ("out_tok_s", "prefill_tok_s", "ttft_p50_ms", "tpot_p50_ms")
@@ -46,7 +46,7 @@ def _cells(row: Row, roofline: Row | None) -> Iterable[str]:
     return row["engine"], row["shape"], row["tag"], name, f"{row['wall_s']:.3f}", work_share, *numbers, step_share
 
 
-def floors(shape: Shape, row: Row, roofline: Row) -> tuple[float, float]:
+def floors(shape: AnyShape, row: Row, roofline: Row) -> tuple[float, float]:
     """Least seconds of one decode step, and of the whole workload."""
     bandwidth, rate = roofline["copy_gb_s"] * 1e9, roofline["bf16_tflop_s"] * 1e12
     step = shape.decode_bytes(row["requests"], row["prompt"] + row["new"] / 2) / bandwidth
