@@ -57,10 +57,10 @@ def test_gated_delta_net() -> None:
     made = build(choice("op", DELTA.site, piece("arguments")), dtype=torch.bfloat16)
     layer = GatedDeltaNet(made, "layer", DELTA, index=1, eps=0.5)
     values = filled(layer)
-    mixed, gate, a, b = torch.randn(4, 1)
-    given: Any = layer(mixed, gate, a, b, context())
-    assert all(x is y for x, y in zip(given, (mixed, gate, a, b), strict=False))
-    conv_weight, decay, dt_bias, norm, *rest = given[4:]
+    inputs = torch.randn(6, 1).unbind()
+    given: Any = layer(*inputs, context())
+    assert all(x is y for x, y in zip(given, inputs, strict=False))
+    conv_weight, decay, dt_bias, norm, *rest = given[6:]
     assert torch.equal(conv_weight, values["conv1d.weight"].squeeze(1).bfloat16())
     assert torch.equal(decay, -values["A_log"].exp())
     assert torch.equal(dt_bias, values["dt_bias"])
@@ -105,8 +105,8 @@ def test_a_share_of_a_gated_delta_net() -> None:
     made = build(choice("op", DELTA.site, piece("arguments")), parallel=Parallel(0, 2))
     layer = GatedDeltaNet(made, "layer", DELTA, index=1, eps=0.5)
     values = filled(layer)
-    given: Any = layer(*torch.randn(4, 1), context())
-    conv_weight, decay, dt_bias, norm, *_ = given[4:]
+    given: Any = layer(*torch.randn(6, 1), context())
+    conv_weight, decay, dt_bias, norm, *_ = given[6:]
     channels = [*range(3), *range(6, 9), *range(12, 22)]
     assert torch.equal(conv_weight, values["conv1d.weight"].squeeze(1)[channels])
     assert torch.equal(decay, -values["A_log"].exp()[:2])

@@ -52,9 +52,9 @@ def test_gated_delta_net_equals_transformers() -> None:
     cached = Cached(64, (3, 96), (6, 8, 12))
     x = torch.randn(1, 150, 24)
     q, k, v, gate, b, a = theirs.fix_query_key_value_ordering(theirs.in_proj_qkvz(x), theirs.in_proj_ba(x))
-    mixed = torch.cat([part.flatten(2) for part in (q, k, v)], 2)
-    inputs = [part[0] for part in (mixed, gate, a, b)]
-    out = net(*inputs, *delta_weights(theirs), EPS, cached.caches, cached.step([("a", 150)]))
+    q, k, v, gate, a, b = (part[0] for part in (q, k, v, gate, a, b))
+    v, gate, a, b = (part.unflatten(1, (2, 3)) for part in (v, gate, a, b))
+    out = net(q, k, v, gate, a, b, *delta_weights(theirs), EPS, cached.caches, cached.step([("a", 150)]))
     assert error(theirs.out_proj(out), theirs(x)[0].double()) < 2e-6
 
 
@@ -68,7 +68,7 @@ def invariant(kind: str) -> tuple[Callable[..., Tensor], list[tuple[int, ...]], 
     else:
         op = make_gated_delta_net({**COMMON, "gated_delta_rule": gated_delta_rule_by_token})
         weights = (torch.randn(96, 4), -torch.rand(6), torch.randn(6), torch.randn(8))
-        shapes, states = [(96,), (6, 8), (6,), (6,)], [(3, 96), (6, 8, 12)]
+        shapes, states = [(2, 12), (2, 12), (2, 3, 8), (2, 3, 8), (2, 3), (2, 3)], [(3, 96), (6, 8, 12)]
 
     def run(*arguments: Any) -> Tensor:
         rows, (conv, heads, *tails, step) = arguments[: len(shapes)], arguments[len(shapes) :]

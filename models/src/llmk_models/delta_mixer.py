@@ -1,10 +1,9 @@
-"""The gated delta rule with projections that are interleaved by key head."""
+"""The gated delta rule with projections that are interleaved by key head: its inputs are views of what they return."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from llmk.nn import StepContext
@@ -23,15 +22,14 @@ class DeltaMixer:
         assert isinstance(sizes, DeltaNetSizes)
         self._into, self._scalars = builder.linear(spec.into), builder.linear(spec.scalars)
         self._net, self._out = builder.delta_net(spec.net), builder.linear(spec.out)
-        self._heads = (count(sizes.num_heads), sizes.value_dim)
         self._key_heads = count(sizes.num_key_heads)
         shared_by = sizes.num_heads // sizes.num_key_heads
+        self._values = (shared_by, sizes.value_dim)
         self._kinds = (*[sizes.key_dim] * 2, *[shared_by * sizes.value_dim] * 2)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         q, k, v, gate = self._into(x).unflatten(1, (self._key_heads, -1)).split_with_sizes(self._kinds, 2)
         b, a = self._scalars(x).unflatten(1, (self._key_heads, 2, -1)).unbind(2)
-        mixed = torch.cat((q.flatten(1), k.flatten(1), v.flatten(1)), 1)
-        gate = gate.reshape(-1, *self._heads)
-        return self._out(self._net(mixed, gate, a.flatten(1), b.flatten(1), step))
+        v, gate = (values.unflatten(2, self._values) for values in (v, gate))
+        return self._out(self._net(q, k, v, gate, a, b, step))

@@ -95,12 +95,14 @@ class GatedDeltaNet(Layer):
             self._norm.take(),
         )
 
-    def __call__(self, mixed: Tensor, gate: Tensor, a: Tensor, b: Tensor, step: StepContext) -> Tensor:
-        """Maps ``mixed`` ``[tokens, sum(sizes.conv_parts)]`` (queries, keys, values), ``gate`` ``[tokens, heads,
-        value_dim]``, ``a`` and ``b`` ``[tokens, heads]``, to ``[tokens, heads * value_dim]``; all are this rank's
-        share."""
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, a: Tensor, b: Tensor, step: StepContext
+    ) -> Tensor:
+        """Maps queries and keys ``[tokens, key_heads, key_dim]``, values and gates ``[tokens, key_heads, shared,
+        value_dim]``, where ``shared`` heads share a key head, and ``a`` and ``b`` ``[tokens, key_heads, shared]``, to
+        ``[tokens, heads * value_dim]``; all are this rank's share. They may be parts of wider rows."""
         caches, meta = step.caches[self._index], step.meta[self._index]
-        out: Tensor = self._op(mixed, gate, a, b, *self._weights, self._eps, caches, meta)
+        out: Tensor = self._op(q, k, v, gate, a, b, *self._weights, self._eps, caches, meta)
         return out
 
 

@@ -284,7 +284,7 @@ _RECURRENT = (
     ),
     contract(
         op="gated_delta_net",
-        signature="(mixed, gate, a, b, conv_weight, decay, dt_bias, norm_weight, eps, caches, step) -> out",
+        signature="(q, k, v, gate, a, b, conv_weight, decay, dt_bias, norm_weight, eps, caches, step) -> out",
         facts=(*_DELTA, "conv_kernel"),
         parts=("causal_conv", "gated_delta_rule", "gated_rms_norm"),
         examples="recurrent:GATED_DELTA_NET",

@@ -127,7 +127,12 @@ def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     channels = 2 * facts["num_key_heads"] * facts["key_dim"] + heads * value
     conv = _cache(draw, before, blocks, draw.dtype, facts["conv_kernel"] - 1, channels)
     memory = _cache(draw, before, blocks, torch.float32, heads, value, facts["key_dim"])
-    rows_of = draw.floats(tokens, channels), draw.floats(tokens, heads, value), draw.floats(tokens, heads)
+    keys, shared_by = facts["num_key_heads"], heads // facts["num_key_heads"]
+    # As Qwen3-Next projects them: interleaved by key head.
+    sizes = [facts["key_dim"]] * 2 + [shared_by * value] * 2
+    q, k, v, gate = draw.floats(tokens, keys, sum(sizes)).split_with_sizes(sizes, 2)
+    a, b = draw.floats(tokens, keys, 2, shared_by).unbind(2)
+    rows_of = q, k, v.unflatten(2, (shared_by, value)), gate.unflatten(2, (shared_by, value)), a, b
     weights = (
         draw.floats(channels, facts["conv_kernel"]),
         _decay(draw, heads),
@@ -136,7 +141,7 @@ def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
         1e-5,
     )
     caches = conv, memory, *_tails(draw, step, channels, heads, heads)
-    return *rows_of, draw.floats(tokens, heads), *weights, caches, step
+    return *rows_of, *weights, caches, step
 
 
 _DELTA = {"num_heads": 6, "num_key_heads": 2, "key_dim": 12, "value_dim": 8, "conv_kernel": 4}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from llmk.api.cache import CacheStep
@@ -66,7 +67,9 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
     conv, rule, norm = parts["causal_conv"], parts["gated_delta_rule"], parts["gated_rms_norm"]
 
     def gated_delta_net(
-        mixed: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         gate: Tensor,
         a: Tensor,
         b: Tensor,
@@ -80,24 +83,28 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
     ) -> Tensor:
         """Convolution, gated delta rule, norm and gate (Gated DeltaNet, arXiv:2412.06464).
 
+        Queries to ``b`` are parts of what the layer projects, as they lie there: dimensions of a head, and those of the
+        heads that share a key head, are contiguous, all others have any strides.
+
         Args:
-            mixed: ``[tokens, channels]`` with ``channels = 2 * key_heads * key_dim + heads * value_dim``: the heads of
-                queries, then of keys, then of values.
-            gate: ``[tokens, heads, value_dim]``.
-            a: ``[tokens, heads]``; log decays are ``decay * softplus(a + dt_bias)``.
-            b: ``[tokens, heads]``; the ``beta`` of the delta rule is ``sigmoid(b)``.
-            conv_weight: ``[channels, k]``.
+            q, k: ``[tokens, key_heads, key_dim]``.
+            v, gate: ``[tokens, key_heads, heads / key_heads, value_dim]``.
+            a: ``[tokens, key_heads, heads / key_heads]``; log decays are ``decay * softplus(a + dt_bias)``.
+            b: as ``a``; the ``beta`` of the delta rule is ``sigmoid(b)``.
+            conv_weight: ``[channels, k]`` with ``channels = 2 * key_heads * key_dim + heads * value_dim``: queries,
+                then keys, then values.
             decay, dt_bias: ``[heads]``; ``decay`` is negative.
             norm_weight: ``[value_dim]``; each head is normed before it is gated.
             caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the rule, float32 ``[num_blocks,
-                heads, value_dim, key_dim]``; read and written in place. With drafts, also the tails of ``mixed``, ``a``
-                and ``b`` (:class:`~llmk.api.DraftTails`).
+                heads, value_dim, key_dim]``; read and written in place. With drafts, also the tails of the channels,
+                ``a`` and ``b`` (:class:`~llmk.api.DraftTails`).
 
         Returns:
             ``[tokens, heads * value_dim]``.
         """
         _, heads, value_dim, key_dim = caches[1].shape
         rows = None
+        mixed, a, b = torch.cat([part.flatten(1) for part in (q, k, v)], 1), a.flatten(1), b.flatten(1)
         if step.tails is not None:
             (mixed, a, b), step, rows = with_accepted((mixed, a, b), caches[2:], step)
         mixed = conv(mixed, conv_weight, None, caches[0], step, activation="silu")
@@ -108,6 +115,6 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
         g = decay * softplus(a.float() + dt_bias)
         y = rule(q, k, v, g, sigmoid(b.float()), caches[1], step)
         y = y if rows is None else y[rows]
-        return norm(y, gate, norm_weight, eps, groups=1, norm_before_gate=True).flatten(1)
+        return norm(y, gate.flatten(1, 2), norm_weight, eps, groups=1, norm_before_gate=True).flatten(1)
 
     return gated_delta_net
