@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, chains, elementwise, fp8, gemm, latent, moe, sampling
+from kernel_cases import attention, chains, elementwise, fp8, gemm, latent, moe, recurrent, sampling
 from kernel_cases.harness import SHAPES, Bench
 
 
@@ -57,7 +57,7 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, gemm, chains, fp8, moe, sampling, attention, latent)
+_KINDS = (elementwise, gemm, chains, fp8, moe, recurrent, sampling, attention, latent)
 _SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
     "attention": lambda bench, only, _: attention.sweep(bench, only),
     "latent": lambda bench, only, _: latent.sweep(bench, only),

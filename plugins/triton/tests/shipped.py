@@ -18,11 +18,12 @@ from llmk_triton.attention.backend import SpecializedAttention, TritonAttention,
 from llmk_triton.batch import batch_state as batch
 from llmk_triton.batch import embedding
 from llmk_triton.common import activations, norms
-from llmk_triton.common.targets import SPECIALIZED_TILES, current_target
+from llmk_triton.common.targets import SPECIALIZED_TILES, current_target, has_wave32
 from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import small_m
 from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.moe import fused as moe
+from llmk_triton.recurrent import delta_net, state_space
 from llmk_triton.sampling.logprobs import logprobs
 from llmk_triton.sampling.mask import apply_mask
 from llmk_triton.sampling.penalties import apply_penalties
@@ -40,6 +41,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2-9b": {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256, "sliding_window": 4096, "softcap": 50.0},
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
+}
+
+RECURRENT: dict[str, tuple[str, tuple[int, int, int, int]]] = {
+    "mamba2-2.7b": ("state_space_mixer", (80, 64, 1, 128)),
+    "mamba-codestral-7b": ("state_space_mixer", (128, 64, 8, 128)),
+    "qwen3-next": ("gated_delta_net", (32, 16, 128, 128)),
+}
+"""Layers: heads, their size, groups and the state's size; or heads, key heads, and the sizes of keys and values."""
+LAYERS: dict[str, tuple[Callable[..., torch.Tensor], ...]] = {
+    "state_space_mixer": (state_space.state_space_mixer, state_space.state_space_mixer_by_token),
+    "gated_delta_net": (delta_net.gated_delta_net, delta_net.gated_delta_net_by_token),
 }
 
 LATENT_MODELS = {"deepseek-v2-lite": (16, 512, 64), "deepseek-v3": (128, 512, 64), "minicpm3-4b": (40, 256, 32)}
@@ -140,8 +152,12 @@ def _step(
     name = str(dtype).removeprefix("torch.")
     facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **facts}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
+    return query, _cache_step(requests, queries, length)
+
+
+def _cache_step(requests: int, queries: int, length: int) -> CacheStep:
     tokens = requests * queries
-    step = CacheStep(
+    return CacheStep(
         query_start=torch.zeros(requests + 1, dtype=torch.int32),
         seq_lens=torch.zeros(requests, dtype=torch.int32),
         block_table=torch.zeros(requests, -(-length // 16), dtype=torch.int32),
@@ -152,7 +168,6 @@ def _step(
         max_seq_len=length,
         block_size=16,
     )
-    return query, step
 
 
 def _cache(backend: TritonAttention | LatentAttention) -> torch.Tensor:
@@ -165,10 +180,43 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     x, weight = torch.zeros(4, size, dtype=dtype), torch.zeros(size, dtype=dtype)
     norms.rms_norm(x, weight, 1e-6)
     norms.add_rms_norm(x, x, weight, 1e-6)
+    norms.add_rms_norm_fp32_residual(x, x.float(), weight, 1e-6)
+    activations.sigmoid_gate(x, x)
+    activations.sigmoid_gate(x, x[:, :1])
     norms.sandwich_norm(x, x, weight, weight, 1e-6, norm_offset=1.0)
     for activate in (activations.silu_and_mul, activations.gelu_and_mul, activations.gelu_tanh_and_mul):
         activate(torch.zeros(4, 2 * inner, dtype=dtype))
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
+
+
+def recurrent(layer: str, sizes: tuple[int, ...], dtype: torch.dtype, requests: int, queries: int) -> None:
+    """A recurrent layer in a step of requests with as many tokens each: in chunks, where there is such a kernel, and by
+    token."""
+    step = _cache_step(requests, queries, 512)
+    given = (_scanned if layer == "state_space_mixer" else _delta)(sizes, dtype, step)
+    for run in LAYERS[layer][dtype == torch.float32 or has_wave32(current_target()) :]:
+        run(*given, step)
+
+
+def _scanned(sizes: tuple[int, ...], dtype: torch.dtype, step: CacheStep) -> tuple[Any, ...]:
+    heads, head_dim, groups, size = sizes
+    inner, channels = heads * head_dim, heads * head_dim + 2 * groups * size
+    projected = torch.zeros(step.num_tokens, inner + channels + heads, dtype=dtype)
+    caches = torch.zeros(2, 3, channels, dtype=dtype), torch.zeros(2, heads, head_dim, size)
+    weights, real = (torch.zeros(channels, 4, dtype=dtype), torch.zeros(channels, dtype=dtype)), torch.zeros(heads)
+    return projected, *weights, real, real, real, (0.0, None), torch.zeros(inner, dtype=dtype), 1e-5, caches
+
+
+def _delta(sizes: tuple[int, ...], dtype: torch.dtype, step: CacheStep) -> tuple[Any, ...]:
+    heads, key_heads, key_dim, value_dim = sizes
+    shared_by, channels = heads // key_heads, 2 * key_heads * key_dim + heads * value_dim
+    parts = [key_dim] * 2 + [shared_by * value_dim] * 2
+    q, k, v, gate = torch.zeros(step.num_tokens, key_heads, sum(parts), dtype=dtype).split_with_sizes(parts, 2)
+    v, gate = (x.unflatten(2, (shared_by, value_dim)) for x in (v, gate))
+    a, b = torch.zeros(step.num_tokens, key_heads, 2, shared_by, dtype=dtype).unbind(2)
+    caches = torch.zeros(2, 3, channels, dtype=dtype), torch.zeros(2, heads, value_dim, key_dim)
+    weight, norm, real = torch.zeros(channels, 4, dtype=dtype), torch.zeros(value_dim, dtype=dtype), torch.zeros(heads)
+    return q, k, v, gate, a, b, weight, real, real, norm, 1e-6, caches
 
 
 def experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, arch: str = "") -> None:
@@ -298,4 +346,12 @@ def _cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
-CASES = _cases() | _latent_cases() | _tuned()
+def _recurrent_cases() -> dict[str, Callable[[], None]]:
+    cases: dict[str, Callable[[], None]] = {}
+    for (name, dtype), (model, (layer, sizes)) in itertools.product(DTYPES.items(), RECURRENT.items()):
+        for kind, step in (("decode", (1, 1)), ("many decode", (256, 1)), ("mixed", (2, 256))):
+            cases[f"recurrent {kind} {model} {name}"] = partial(recurrent, layer, sizes, dtype, *step)
+    return cases
+
+
+CASES = _cases() | _latent_cases() | _recurrent_cases() | _tuned()

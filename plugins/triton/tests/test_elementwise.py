@@ -19,6 +19,7 @@ PLAIN = {"rms_norm": reference_norms.rms_norm}
 ADD_NORM = reference_norms.make_add_rms_norm(PLAIN)
 ADDING: dict[str, tuple[Callable[..., Any], int]] = {
     "add_rms_norm": (ADD_NORM, 1),
+    "add_rms_norm_fp32_residual": (reference_norms.make_add_rms_norm_fp32_residual(PLAIN), 1),
     "sandwich_norm": (reference_norms.make_sandwich_norm(PLAIN | {"add_rms_norm": ADD_NORM}), 2),
 }
 
@@ -51,6 +52,8 @@ def test_norms_around_a_residual(op: str, dtype: torch.dtype, offset: dict[str, 
     reference, count = ADDING[op]
     x, residual = random(dtype, 5, 100), random(dtype, 5, 100, seed=1)
     weights = [random(dtype, 100, seed=2 + i) for i in range(count)]
+    if op == "add_rms_norm_fp32_residual":
+        residual, offset = random(torch.float32, 5, 100, seed=1), {}
     before = x.clone(), residual.clone()
     normed, total = getattr(norms, op)(x, residual, *weights, 1e-6, **offset)
     expected_normed, expected_total = reference(x, residual, *weights, 1e-6, **offset)
@@ -79,6 +82,13 @@ def test_activations(shape: tuple[int, ...], op: str, dtype: torch.dtype) -> Non
     x = random(dtype, *shape)
     actual, expected = getattr(activations, op)(x), getattr(reference_activations, op)(x)
     torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("size", "gates"), [(200, 200), (1100, 1), (1100, 1100)])
+def test_sigmoid_gate(size: int, gates: int, dtype: torch.dtype) -> None:
+    x, gate = random(dtype, 3, size), random(dtype, 3, 2 * gates, seed=1)[:, gates:]
+    same(activations.sigmoid_gate(x, gate), reference_activations.sigmoid_gate(x, gate))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -37,7 +37,7 @@ def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
     assert bool(spec.opt_in) == tma
     if spec.kind == "op":
-        assert spec.id == f"triton.{spec.op}" + ("_tma" if tma else "")
+        assert spec.id.removesuffix("_tma").removesuffix("_by_token") == f"triton.{spec.op}"
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"
 
 
@@ -123,6 +123,11 @@ def test_ops_say_what_they_can_do() -> None:
 
     assert match(by_op["rms_norm"], query("rms_norm", facts={"size": 8192}))
     assert match(by_op["rms_norm"], query("rms_norm", facts={"head_dim": 128}))
+    scan = {"num_heads": 80, "head_dim": 64, "num_groups": 1, "state_size": 128, "conv_kernel": 4}
+    for facts, code in (({}, ""), ({"state_size": 1024}, "state_size"), ({"head_dim": 1024}, "num_groups")):
+        found = reasons(by_op["state_space_mixer"], query("state_space_mixer", facts=scan | facts))
+        assert found == [code] * bool(code)
+    assert reasons(by_op["gated_delta_net"], query("gated_delta_net", facts={"key_dim": 1024})) == ["key_dim"]
     assert reasons(by_op["add_rms_norm"], query("add_rms_norm", facts={"size": 1 << 16})) == ["size"]
     write = by_op["qk_norm_rope_write_kv"]
     assert match(write, query(write.op, attention="triton.attention", cache_layout=LAYOUT))

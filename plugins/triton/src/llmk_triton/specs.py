@@ -37,6 +37,8 @@ to be faster than a library's."""
 _WIDEST_ROW = 1 << 15
 """Most elements of a row that one program of a norm holds."""
 _WIDEST_HEAD = 256
+_WIDEST_STATE = 512
+"""Most elements of a row of a recurrent layer's state."""
 _LARGEST_GROUP = 32
 """Most query heads per K/V head: as many as fit into one tile in every dtype."""
 _RDNA = "gfx1"
@@ -64,6 +66,11 @@ _NORM_FACTS = frozenset({"norm_offset"})
 _OPS = (
     ("rms_norm", "common.norms:rms_norm", "Root-mean-square norm, whole rows per program."),
     ("add_rms_norm", "common.norms:add_rms_norm", "Residual sum and norm in one launch."),
+    (
+        "add_rms_norm_fp32_residual",
+        "common.norms:add_rms_norm_fp32_residual",
+        "Residual sum in float32 and norm in one launch.",
+    ),
     ("sandwich_norm", "common.norms:sandwich_norm", "Norm, residual sum and norm in one launch."),
     ("silu_and_mul", "common.activations:silu_and_mul", "SwiGLU in one launch."),
     ("gelu_and_mul", "common.activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
@@ -72,6 +79,7 @@ _OPS = (
         "common.activations:gelu_tanh_and_mul",
         "GEGLU with GELU's tanh approximation.",
     ),
+    ("sigmoid_gate", "common.activations:sigmoid_gate", "Multiplies by a sigmoid gate in one launch."),
     ("embedding", "batch.embedding:embedding", "Token embedding."),
     (
         "qk_norm_rope_write_kv",
@@ -234,6 +242,31 @@ def supports_norm(query: OpQuery) -> Verdict:
     return OK if size <= _WIDEST_ROW else no("size", wanted=size, found=f"up to {_WIDEST_ROW}")
 
 
+def supports_scan(query: OpQuery) -> Verdict:
+    """States of which a program holds a few rows, and norms that fit in one program."""
+    facts = query.facts
+    size, inner = facts.get("state_size", 0), facts.get("num_heads", 0) * facts.get("head_dim", 0)
+    norm = inner // max(1, facts.get("num_groups", 1))
+    verdict = OK
+    if size > _WIDEST_STATE:
+        verdict &= no("state_size", wanted=size, found=f"up to {_WIDEST_STATE}")
+    if norm > _WIDEST_ROW:
+        verdict &= no("num_groups", wanted=f"norms of {norm} elements", found=f"up to {_WIDEST_ROW}")
+    return verdict
+
+
+def supports_delta(query: OpQuery) -> Verdict:
+    """States of which a program holds a few rows."""
+    size = query.facts.get("key_dim", 0)
+    return OK if size <= _WIDEST_STATE else no("key_dim", wanted=size, found=f"up to {_WIDEST_STATE}")
+
+
+def supports_chunks(query: OpQuery) -> Verdict:
+    """GPUs whose programs have enough registers for a chunk: not those of AMD with 32 threads per warp."""
+    arch = query.platform.arch
+    return no("arch", wanted=arch, found="NVIDIA and CDNA GPUs") if arch.startswith(_RDNA) else OK
+
+
 def supports_write(query: OpQuery) -> Verdict:
     """Ops that need the cache layout and metadata of this plugin's attention backend."""
     if query.attention in _ATTENTION:
@@ -281,6 +314,37 @@ def supports_small_n(query: LinearQuery) -> Verdict:
 def supports_router(query: OpQuery) -> Verdict:
     """Rows that fit in one program, and weights in any layout of the small-M GEMMs."""
     return supports_norm(query) & supports_gemm(query, *_LAYOUTS)
+
+
+_RECURRENT = (
+    ("state_space_mixer", "recurrent.state_space", supports_scan),
+    ("gated_delta_net", "recurrent.delta_net", supports_delta),
+)
+"""Recurrent layers: op, module, and what is supported."""
+
+
+def _recurrent(op: str, module: str, supports: Callable[[OpQuery], Verdict]) -> tuple[KernelSpec, KernelSpec]:
+    """The kernel that computes prompts in chunks, and the one that goes token by token."""
+    by_token = _kernel(
+        f"{op}_by_token",
+        "op",
+        f"{module}:{op}_by_token",
+        op=op,
+        supports=supports,
+        deterministic=True,
+        summary="Convolution and recurrence in one launch, norm and gate in another; token by token.",
+    )
+    chunked = replace(
+        by_token,
+        id=f"triton.{op}",
+        implementation=f"{_PACKAGE}.{module}:{op}",
+        score=50,
+        needs=_HALVES,
+        supports=lambda query: supports(query) & supports_chunks(query),
+        deterministic=False,
+        summary="The same, with prompts in chunks.",
+    )
+    return chunked, by_token
 
 
 def _with_layouts(*layouts: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
@@ -432,4 +496,5 @@ def llmk_ops() -> Iterable[KernelSpec]:
         supports=supports_latent_op,
         summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a product per head.",
     )
-    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent]
+    recurrent = [spec for each in _RECURRENT for spec in _recurrent(*each)]
+    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -32,6 +33,35 @@ def gated_kernel(x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.const
     up = tl.load(x + row * 2 * SIZE + SIZE + column, inside, other=0.0).to(tl.float32)
     gate = activate(gate, KIND).to(out.dtype.element_ty).to(tl.float32)
     tl.store(out + row * SIZE + column, (gate * up).to(out.dtype.element_ty), inside)
+
+
+@triton.jit(do_not_specialize=["gate_row"])
+def sigmoid_gate_kernel(x, gate, out, gate_row, SIZE: tl.constexpr, GATES: tl.constexpr, BLOCK: tl.constexpr):
+    """``out = x * sigmoid(gate)`` for ``x`` ``[rows, SIZE]``, contiguous, and rows of ``GATES`` gates, one or ``SIZE``;
+    each program computes part of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < SIZE
+    values = tl.load(x + row * SIZE + column, inside, other=0.0).to(tl.float32)
+    gates = gate + row * gate_row
+    if GATES == 1:
+        values *= tl.sigmoid(tl.load(gates).to(tl.float32))
+    else:
+        values *= tl.sigmoid(tl.load(gates + column, inside, other=0.0).to(tl.float32))
+    tl.store(out + row * SIZE + column, values.to(out.dtype.element_ty), inside)
+
+
+def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
+    """As :func:`llmk.reference.activations.sigmoid_gate`; rows of ``gate`` may be parts of wider ones."""
+    x = x.contiguous()
+    size, out = x.shape[-1], torch.empty_like(x)
+    gates = gate.reshape(-1, gate.shape[-1])
+    gates = gates if gates.stride(1) == 1 else gates.contiguous()
+    block = min(_BLOCK, triton.next_power_of_2(size))
+    if x.numel():
+        grid = (gates.shape[0], triton.cdiv(size, block))
+        sigmoid_gate_kernel[grid](x, gates, out, gates.stride(0), size, gates.shape[1], block, num_warps=4)
+    return out
 
 
 def silu_and_mul(x: Tensor) -> Tensor:

@@ -55,8 +55,9 @@ def norm_kernel(
     if HAS_POST:
         values = normed(values, post_scale, out, EPS, SIZE, OFFSET)
     if HAS_RESIDUAL:
-        values = _round(values + tl.load(residual + place, inside, other=0.0).to(tl.float32), out)
+        values = _round(values + tl.load(residual + place, inside, other=0.0).to(tl.float32), total)
         tl.store(total + place, values.to(total.dtype.element_ty), inside)
+        values = _round(values, out)
     values = normed(values, scale, out, EPS, SIZE, OFFSET)
     tl.store(out + place, values.to(out.dtype.element_ty), inside)
 
@@ -76,6 +77,11 @@ def add_rms_norm(
     return _add_norm(x, residual, None, weight, eps, norm_offset)
 
 
+def add_rms_norm_fp32_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The same with a sum in float32; see :func:`llmk.reference.norms.make_add_rms_norm_fp32_residual`."""
+    return _add_norm(x, residual, None, weight, eps, 0.0, total_dtype=torch.float32)
+
+
 def sandwich_norm(
     x: Tensor, residual: Tensor, post_weight: Tensor, pre_weight: Tensor, eps: float, *, norm_offset: float = 0.0
 ) -> tuple[Tensor, Tensor]:
@@ -84,10 +90,16 @@ def sandwich_norm(
 
 
 def _add_norm(
-    x: Tensor, residual: Tensor, post_weight: Tensor | None, weight: Tensor, eps: float, norm_offset: float
+    x: Tensor,
+    residual: Tensor,
+    post_weight: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    norm_offset: float,
+    total_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     x, residual = x.contiguous(), residual.contiguous()
-    out, total = torch.empty_like(x), torch.empty_like(x)
+    out, total = torch.empty_like(x), torch.empty_like(x, dtype=total_dtype)
     post = weight if post_weight is None else post_weight
     _launch(x, residual, post, weight, out, total, eps, norm_offset, True, post_weight is not None)
     return out, total

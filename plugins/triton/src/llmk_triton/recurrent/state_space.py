@@ -1,0 +1,69 @@
+"""Mamba-2's layer without its projections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import CacheStep
+from llmk.reference.recurrent.tails import with_accepted
+from llmk_triton.recurrent.channels import Channels, convolve
+from llmk_triton.recurrent.finish import finish
+from llmk_triton.recurrent.state_space_chunks import scan_chunks
+from llmk_triton.recurrent.state_space_tokens import scan_tokens
+
+_ALL = 1 << 30
+_FEW = 8
+"""Most tokens of a request that are computed one by one."""
+
+
+def state_space_mixer(*arguments: Any) -> Tensor:
+    """As ``state_space_mixer`` of :mod:`llmk.reference.recurrent.mixers`: prompts in chunks, in four launches; without
+    prompts in two."""
+    return _mix(*arguments, longest=_FEW)
+
+
+def state_space_mixer_by_token(*arguments: Any) -> Tensor:
+    """As :func:`state_space_mixer`, but token by token, in two launches. Batch-invariant."""
+    return _mix(*arguments, longest=_ALL)
+
+
+def _mix(
+    projected: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor | None,
+    a: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    dt_limits: tuple[float, float | None],
+    norm_weight: Tensor,
+    eps: float,
+    caches: tuple[Tensor, ...],
+    step: CacheStep,
+    *,
+    longest: int,
+) -> Tensor:
+    """Requests with more than ``longest`` tokens are computed in chunks."""
+    _, heads, head_dim, size = caches[1].shape
+    inner, num_channels = heads * head_dim, conv_weight.shape[0]
+    gate, mixed, dt = projected.split_with_sizes((inner, num_channels, heads), 1)
+    rows, row_start = None, step.query_start
+    if step.tails is not None:
+        (mixed, dt), step, rows = with_accepted((mixed, dt), caches[2:], step)
+    y = torch.empty(step.num_tokens, inner, dtype=projected.dtype, device=projected.device)
+    scanned, channels = (a, d, dt_bias, dt_limits), Channels(mixed.unsqueeze(1))
+    has_chunks = step.max_query_len > longest
+    one_by_one = longest if has_chunks else _ALL
+    scan_tokens(mixed, dt, conv_weight, conv_bias, *scanned, caches, step, y, longest=one_by_one)
+    if has_chunks:
+        convolution = convolve(channels, conv_weight, conv_bias, caches[0], step)
+        scan_chunks(convolution, dt, *scanned, caches[1], step, y, longest=longest)
+    y = y if rows is None else y[rows]
+    norms = (num_channels - inner) // (2 * size)
+    out = finish(
+        y.unflatten(1, (norms, -1)), gate.unsqueeze(1), norm_weight, eps, channels, caches[0],
+        step, row_start,
+    )  # fmt: skip
+    return out.flatten(1)
