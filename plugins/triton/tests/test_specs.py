@@ -142,12 +142,14 @@ def test_norms_take_weights_with_an_offset(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["qk_norm_rope_write_kv", "qk_norm_rope_attention"])
-def test_fused_norms_of_queries_and_keys_do_not(op: str) -> None:
+def test_fused_norms_of_queries_and_keys_do_too(op: str) -> None:
     (spec,) = (spec for spec in llmk_ops() if spec.op == op)
-    given: dict[str, Any] = {"attention": "triton.attention", "cache_layout": LAYOUT, "facts": {"norm_offset": 1.0}}
-    asked = OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **given)
-    (reason,) = match(spec, asked, facts_to_know(op, REFERENCES)).reasons
-    assert (reason.code, reason.wanted) == ("not_understood", "norm_offset = 1.0")
+    given: dict[str, Any] = {"attention": "triton.attention", "cache_layout": LAYOUT}
+    offset = OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **given, facts={"norm_offset": 1.0})
+    assert match(spec, offset, facts_to_know(op, REFERENCES))
+    unrotated = replace(offset, facts={"no_rope": True})
+    (reason,) = match(spec, unrotated, facts_to_know(op, REFERENCES)).reasons
+    assert (reason.code, reason.wanted) == ("not_understood", "no_rope = True")
 
 
 def test_gemms_take_plain_and_fp8_weights() -> None:

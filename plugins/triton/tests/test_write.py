@@ -18,7 +18,7 @@ REQUESTS = [(9, 4), (5, 1), (6, 6)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("weights", ["both", "queries", "none"])
+@pytest.mark.parametrize("weights", ["both", "offset", "queries", "none"])
 @pytest.mark.parametrize(("heads", "kv_heads", "size", "rotary"), [(6, 2, 24, 24), (5, 1, 20, 12)])
 def test_agrees_with_the_parts(
     heads: int, kv_heads: int, size: int, rotary: int, weights: str, dtype: torch.dtype
@@ -28,7 +28,8 @@ def test_agrees_with_the_parts(
     tokens = step.q.shape[0]
     qkv = random(dtype, tokens, heads + 2 * kv_heads, size)
     q_weight = None if weights == "none" else random(dtype, size, seed=1)
-    k_weight = random(dtype, size, seed=2) if weights == "both" else None
+    k_weight = random(dtype, size, seed=2) if weights in ("both", "offset") else None
+    options = {"norm_offset": 1.0} if weights == "offset" else {}
     angles, positions = torch.randn(50, rotary), torch.randint(0, 50, (tokens,))
     caches = [step.cache(backend, stride=3) for _ in range(2)]
     meta = backend.prepare(step.index)
@@ -36,7 +37,7 @@ def test_agrees_with_the_parts(
     rotated = []
     for op, cache in zip((qk_norm_rope_write_kv, make_qk_norm_rope_write_kv(parts)), caches, strict=True):
         split = qkv.split_with_sizes([heads, kv_heads, kv_heads], 1)
-        rotated.append(op(*split, q_weight, k_weight, 1e-6, positions, angles, cache, meta))
+        rotated.append(op(*split, q_weight, k_weight, 1e-6, positions, angles, cache, meta, **options))
     same(*rotated)
     assert torch.equal(caches[0].isnan(), caches[1].isnan()), "another slot than the step's own was written"
     same(caches[0].nan_to_num(), caches[1].nan_to_num())

@@ -59,9 +59,9 @@ _MOST_EXPERTS = 1024
 
 _NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
 
-_NORMS = ("rms_norm", "add_rms_norm", "sandwich_norm")
+_NORMS = ("rms_norm", "add_rms_norm", "sandwich_norm", "qk_norm_rope_write_kv", "qk_norm_rope_attention")
 _NORM_FACTS = frozenset({"norm_offset"})
-"""Facts of :data:`_NORMS` that were added after the first release."""
+"""Facts of :data:`_NORMS`, and of norms of queries and keys, that were added after the first release."""
 
 _OPS = (
     ("rms_norm", "common.norms:rms_norm", "Root-mean-square norm, whole rows per program."),

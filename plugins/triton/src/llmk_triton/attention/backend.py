@@ -81,6 +81,7 @@ class NewTokens:
     eps: float
     positions: Tensor
     cos_sin: Tensor
+    norm_offset: float
 
 
 class TritonAttention:
@@ -218,13 +219,13 @@ class TritonAttention:
         table = meta.step.block_table
         heads = triton.next_power_of_2(self._group)
         fresh: tuple[Any, ...] = (query,) * 7 + (0, 0)
-        norms: dict[str, Any] = {"EPS": 0.0, "ROTARY": 0, "Q_WEIGHT": False, "K_WEIGHT": False}
+        norms: dict[str, Any] = {"EPS": 0.0, "ROTARY": 0, "Q_WEIGHT": False, "K_WEIGHT": False, "OFFSET": 0.0}
         if new is not None:
             key, value = rows(new.key), rows(new.value)
             weights = (key if weight is None else weight for weight in (new.q_weight, new.k_weight))
             index = (new.positions, new.cos_sin, meta.step.slot_mapping)
             fresh = (key, value, *weights, *index, key.stride(0), value.stride(0))
-            norms = {"EPS": new.eps, "ROTARY": new.cos_sin.shape[1]}
+            norms = {"EPS": new.eps, "ROTARY": new.cos_sin.shape[1], "OFFSET": new.norm_offset}
             norms |= {"Q_WEIGHT": new.q_weight is not None, "K_WEIGHT": new.k_weight is not None}
         decode_kernel[(self.query.num_kv_heads, schedule.programs)](
             *tensors,
@@ -319,11 +320,14 @@ def qk_norm_rope_attention(
     cache: Tensor,
     meta: AttentionMeta,
     scales: tuple[float, float] = (1.0, 1.0),
+    *,
+    norm_offset: float = 0.0,
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_attention` with the metadata of
     ``triton.attention``; one launch if all requests decode."""
     if meta.prefills is not None:
-        q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
+        norms, index = (q_weight, k_weight, eps), (positions, cos_sin)
+        q = qk_norm_rope_write_kv(q, k, v, *norms, *index, cache, meta, scales, norm_offset=norm_offset)
         return meta.backend.run(q, cache, meta, scales=scales)
-    new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin)
+    new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin, norm_offset)
     return meta.backend.run(q, cache, meta, scales=scales, new=new)

@@ -92,6 +92,7 @@ def decode_kernel(
     SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
     FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[kv_heads, any number]``; programs take the work items in turn. ``items``, ``spans`` and
     ``arrived`` are a :class:`~llmk_triton.attention.decode_schedule.Schedule`. The rows of a program are the ``GROUP``
@@ -129,11 +130,11 @@ def decode_kernel(
             new_key, new_value = key + new * stride_key + kv_head * SIZE, value + new * stride_value + kv_head * SIZE
             k = load_heads(new_key, k_weight, new_angles, slot >= 0, SIZE, BLOCK, ROTARY, K_WEIGHT)
             v = tl.load(new_value[:, None] + column[None, :], (slot >= 0)[:, None] & (column < SIZE), other=0.0)
-            k = rotated(k, EPS, SIZE, ROTARY, K_WEIGHT)
+            k = rotated(k, EPS, SIZE, ROTARY, K_WEIGHT, OFFSET)
             store_new(
                 k, v, keys + new * 0, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE
             )
-            q = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT).to(query.dtype.element_ty)
+            q = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT, OFFSET).to(query.dtype.element_ty)
             # The newest key must be in the cache before any thread reads it from there.
             tl.debug_barrier()
         else:

@@ -40,22 +40,26 @@ def load_heads(
 
 
 @triton.jit
-def _normed(x, scale, factor, like):
-    """``x * factor * scale`` with the roundings of :func:`llmk.reference.norms.rms_norm`."""
+def _normed(x, scale, factor, like, OFFSET: tl.constexpr):
+    """``x * factor * (OFFSET + scale)`` with the roundings of :func:`llmk.reference.norms.rms_norm`."""
+    if OFFSET != 0.0:
+        return (x * factor[:, None] * (OFFSET + scale.to(tl.float32))[None, :]).to(like.dtype).to(tl.float32)
     x = (x * factor[:, None]).to(like.dtype).to(tl.float32)
     return (x * scale.to(tl.float32)[None, :]).to(like.dtype).to(tl.float32)
 
 
 @triton.jit
-def rotated(heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr):
-    """Applies norm (if there is a weight) and RoPE to the result of :func:`load_heads`: float32 ``[heads, BLOCK]``,
-    zeros beyond ``SIZE``. ``ROTARY`` 0 skips RoPE."""
+def rotated(
+    heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr, OFFSET: tl.constexpr,
+):  # fmt: skip
+    """Applies norm (if there is a weight, to which ``OFFSET`` is added) and RoPE to the result of :func:`load_heads`:
+    float32 ``[heads, BLOCK]``, zeros beyond ``SIZE``. ``ROTARY`` 0 skips RoPE."""
     like, right, scale, scale_right, cos, sin = heads
     left, right = like.to(tl.float32), right.to(tl.float32)
     if HAS_WEIGHT:
         factor = tl.rsqrt(tl.sum(left * left, axis=1) / SIZE + EPS)
-        left = _normed(left, scale, factor, like)
-        right = _normed(right, scale_right, factor, like)
+        left = _normed(left, scale, factor, like, OFFSET)
+        right = _normed(right, scale_right, factor, like, OFFSET)
     if ROTARY > 0:
         sign = tl.where(tl.arange(0, like.shape[1]) < ROTARY // 2, -1.0, 1.0)
         left = left * cos + sign[None, :] * right * sin
