@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import triton
@@ -128,22 +129,22 @@ class LatentAttention:
         config = self.few if requests * self._groups < self._cores else self.many
         schedule = self._rule(config)(step, 1, mixed=prefills)
         shape = (schedule.parts, self.query.num_heads)
-        partial = torch.empty(*shape, self._latent, dtype=torch.float32, device=device)
+        parts = torch.empty(*shape, self._latent, dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        return replace(meta, decoding=config, schedule=schedule, partial=partial, stats=stats)
+        return replace(meta, decoding=config, schedule=schedule, partial=parts, stats=stats)
 
     def _prepare_prefill(self, step: CacheStep, *, decodes: bool) -> LatentMeta:
         """The metadata of requests with several queries. ``decodes``: those with one are the decode kernel's."""
         tile, slots = self.prefill_tile, max(1, self._cores // self._groups)
-        queries, given = tile.rows // self._group, {"window": 0, "skip_decode": decodes}
-        schedule = schedule_prefill(step, self._groups, queries=queries, slots=slots, split=True, **given)
+        planned = partial(schedule_prefill, step, window=0, skip_decode=decodes)
+        schedule = planned(self._groups, queries=tile.rows // self._group, slots=slots, split=True)
         shape, device = (schedule.most, self._groups, tile.rows), step.seq_lens.device
-        partial = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
+        parts = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        meta = LatentMeta(self, step, schedule, partial, stats)
+        meta = LatentMeta(self, step, schedule, parts, stats)
         if not step.host_seq_lens:
             return meta
-        tiles = schedule_prefill(step, 1, queries=self.expanded_tile.rows, slots=1, split=False, **given)
+        tiles = planned(1, queries=self.expanded_tile.rows, slots=1, split=False)
         return replace(meta, expansion=plan_expansion(step), tiles=tiles)
 
     def write(

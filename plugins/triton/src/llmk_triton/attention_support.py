@@ -1,0 +1,99 @@
+"""What the attention backends, and the ops over them, can do. Imports neither torch nor Triton."""
+
+from __future__ import annotations
+
+from llmk.api import OK, AttentionQuery, OpQuery, Verdict, no
+
+DTYPES = ("bfloat16", "float16", "float32")
+NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
+
+_ATTENTION = ("triton.attention", "triton.attention_specialized")
+_LATENT = "triton.attention_latent"
+_WIDEST_HEAD = 256
+_LARGEST_GROUP = 32
+"""Most query heads per K/V head: as many as fit into one tile in every dtype."""
+_RDNA = "gfx1"
+_WIDEST_LATENT, _WIDEST_SHARED_KEY = 512, 64
+"""Most elements of a latent vector, of which a program holds a result for each of its heads, and of the shared key."""
+_WIDEST_KEY = 256
+"""Most elements of a head's key that a latent vector is projected to."""
+_SPECIALIZED_HEADS, _SPECIALIZED_GROUP = (64, 128, 256), 64
+_LEAST_WINDOW = 1024
+"""With a window of 128, the plain kernel takes 0.86 of the specialized one's time (measured on an H100)."""
+
+
+def _cache_dtype(query: AttentionQuery) -> Verdict:
+    """A 16-bit, float32 or fp8 cache."""
+    if query.cache_dtype not in (*DTYPES, "float8_e4m3fn"):
+        return no("cache_dtype", wanted=query.cache_dtype, found=", ".join(DTYPES))
+    return NO_FP8 if query.cache_dtype not in DTYPES and "fp8" not in query.platform.features else OK
+
+
+def supports_attention(query: AttentionQuery) -> Verdict:
+    """Causal attention over a 16-bit, float32 or fp8 cache, with head sizes and group sizes that fit in a program's
+    registers."""
+    verdict = _cache_dtype(query)
+    if query.num_heads % query.num_kv_heads:
+        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} K/V heads")
+    elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
+        found = f"up to {_LARGEST_GROUP} heads per K/V head"
+        verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
+    if query.scale <= 0:
+        verdict &= no("scale", wanted=query.scale, found="above 0 only")
+    if query.head_dim > _WIDEST_HEAD:
+        verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
+    return verdict
+
+
+def supports_specialized(query: AttentionQuery) -> Verdict:
+    """What :func:`supports_attention` does, with heads and blocks that TMA copies as they lie, and windows of several
+    tiles."""
+    verdict = supports_attention(query)
+    if query.head_dim not in _SPECIALIZED_HEADS:
+        verdict &= no("head_dim", wanted=query.head_dim, found=" or ".join(map(str, _SPECIALIZED_HEADS)))
+    if query.cache_dtype != query.dtype:
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=f"the model's, {query.dtype}")
+    # TMA swizzles eight rows at a time, and a tile of the largest heads has 64 keys.
+    if query.block_size not in (8, 16, 32, 64):
+        verdict &= no("block_size", wanted=query.block_size, found="8, 16, 32 or 64")
+    if _SPECIALIZED_GROUP % (query.num_heads // query.num_kv_heads):
+        found = f"divisors of {_SPECIALIZED_GROUP} per K/V head"
+        verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
+    if 0 < (query.sliding_window or 0) < _LEAST_WINDOW:
+        verdict &= no("sliding_window", wanted=query.sliding_window, found=f"from {_LEAST_WINDOW} on, or none")
+    return verdict
+
+
+def supports_latent(query: AttentionQuery) -> Verdict:
+    """Causal latent attention, with rows that fit in a program's registers and shared memory."""
+    latent = query.latent_dim
+    if latent is None:
+        return no("latent_dim", wanted="keys and values", found="latent rows only")
+    verdict = _cache_dtype(query)
+    if query.platform.arch.startswith(_RDNA):
+        verdict &= no("arch", wanted=query.platform.arch, found="GPUs with more registers for a row per head")
+    if query.scale <= 0:
+        verdict &= no("scale", wanted=query.scale, found="above 0 only")
+    if query.num_kv_heads != 1:
+        verdict &= no("num_kv_heads", wanted=query.num_kv_heads, found="1")
+    if latent > _WIDEST_LATENT or query.head_dim - latent > _WIDEST_SHARED_KEY:
+        found = f"up to {_WIDEST_LATENT} and {_WIDEST_SHARED_KEY}"
+        verdict &= no("latent_dim", wanted=f"{latent} and {query.head_dim - latent}", found=found)
+    return verdict
+
+
+def supports_write(query: OpQuery) -> Verdict:
+    """Ops that need the cache layout and metadata of this plugin's attention backend."""
+    if query.attention in _ATTENTION:
+        return OK
+    return no("attention", wanted=query.attention, found=f"writes to the cache of {' and '.join(_ATTENTION)} only")
+
+
+def supports_latent_op(query: OpQuery) -> Verdict:
+    """The cache of :data:`_LATENT`, and key projections that a program multiplies by at once."""
+    verdict = OK
+    if query.attention != _LATENT:
+        verdict &= no("attention", wanted=query.attention, found=f"the cache of {_LATENT} only")
+    if query.facts.get("qk_nope_head_dim", 0) > _WIDEST_KEY:
+        verdict &= no("qk_nope_head_dim", wanted=query.facts["qk_nope_head_dim"], found=f"up to {_WIDEST_KEY}")
+    return verdict
