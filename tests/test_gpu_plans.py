@@ -34,8 +34,22 @@ RECURRENT = {
     "expand": 2, "num_heads": 64, "head_dim": 64, "n_groups": 8, "state_size": 128, "conv_kernel": 4,
     "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
 }  # fmt: skip
+LATENT = COMMON | {
+    "architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048, "intermediate_size": 10944, "vocab_size": 102400,
+    "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None,
+    "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 64,
+    "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "first_k_dense_replace": 1,
+}  # fmt: skip
+GROUPED = LATENT | {
+    "architectures": ["DeepseekV3ForCausalLM"], "q_lora_rank": 1536, "num_attention_heads": 128, "hidden_size": 7168,
+    "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8,
+    "topk_group": 4, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+}  # fmt: skip
 MODELS = {"dense": DENSE, "sparse": SPARSE}
-CONFIGS = MODELS | {"recurrent": RECURRENT}
+CONFIGS = MODELS | {"recurrent": RECURRENT, "latent": LATENT, "grouped": GROUPED}
+COMPOSED = {"reference.add_rms_norm_gate_up_silu", "reference.gate_up_silu", "reference.add_rms_norm_router"}
+"""References that only call their parts, each a kernel."""
+ON_REQUEST = {"reference.apply_bias", "reference.match_suffixes", "reference.allow_tokens"}
 LINEARS = {"dense": ("qkv", "out", "gate_up", "down", "lm_head"), "sparse": ("qkv", "out", "moe.router", "lm_head")}
 GPUS = ["cuda/h100", "cuda/h200", "cuda/a100", "cuda/b200", "cuda/l40s", "cuda/sm_90", "cuda/sm_80", "cuda/sm_100"]
 HOPPER = {"cuda/h100", "cuda/h200", "cuda/sm_90"}
@@ -79,6 +93,20 @@ def test_hot_sites_have_their_kernels(tmp_path: Path, model: str, on: str) -> No
         router = plan.choice("linear", "moe.router")
         assert at(router, 64).id == ("triton.linear_small_n" if on in HOPPER else "cuda.linear")
         assert at(router, 65).id == "cuda.linear"
+    assert not why_not_recorded(plan, [StepShape(64, 64), *verifying_shapes(256, 4)])
+
+
+@pytest.mark.parametrize("on", GPUS)
+@pytest.mark.parametrize("model", ["latent", "grouped"])
+def test_nothing_of_latent_attention_and_grouped_experts_is_left_to_references(
+    tmp_path: Path, model: str, on: str
+) -> None:
+    plan = start(tmp_path, model, on).plan
+    assert plan.choice("attention", "latent_attention").id == "triton.attention_latent"
+    assert plan.choice("op", "latent_attention.whole").id == "triton.latent_attention"
+    assert plan.choice("moe", "moe").id == "triton.fused_moe"
+    pieces = {piece.id for choice in plan.choices for each in choice.with_parts() for piece in each.pieces}
+    assert {id for id in pieces if id.startswith("reference.")} <= COMPOSED | ON_REQUEST
     assert not why_not_recorded(plan, [StepShape(64, 64), *verifying_shapes(256, 4)])
 
 

@@ -91,9 +91,9 @@ LATENT = dict.fromkeys(
         f"reference.{op}"
         for op in ("attention", "latent_attention", "norm_rope_write_latent", "per_head_matmul", "rope_interleaved")
     ),
-    "the portable kernels' cache has no latent rows",
+    "a tile needs more registers than a thread has",
 )
-"""Of latent attention alone."""
+"""Of latent attention alone, on RDNA."""
 
 
 @pytest.fixture(params=MODELS)
@@ -119,7 +119,9 @@ def test_every_reference_that_is_left_is_accounted_for(checkpoint: Path, arch: s
     pieces = [piece for choice in everything(plan) for piece in choice.pieces]
     assert all(piece.why for piece in pieces)
     left = {piece.id for piece in pieces if piece.id.startswith("reference.")}
-    assert left <= LEFT.keys() | (LATENT.keys() if plan.architecture.startswith("Deepseek") else set())
+    latent = plan.architecture.startswith("Deepseek")
+    assert left <= LEFT.keys() | (LATENT.keys() if latent and arch.startswith("gfx1") else set())
+    assert not latent or bool(left & LATENT.keys()) == arch.startswith("gfx1")
     assert {"triton.sample", "rocm.linear", "triton.linear_small_m"} <= {piece.id for piece in pieces}
     assert not any(piece.id.endswith(("_tma", "small_n")) for piece in pieces)
 

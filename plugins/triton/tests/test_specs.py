@@ -73,6 +73,44 @@ def test_attention_says_what_it_can_do() -> None:
         assert reasons(spec, attention_query(**able | changes)) == [code]
 
 
+def test_latent_attention_says_what_it_can_do() -> None:
+    *_, spec = llmk_attention_backends()
+    able: dict[str, Any] = {"platform": GPU, "dtype": "bfloat16", "cache_dtype": "bfloat16", "num_kv_heads": 1}
+    able |= {"num_heads": 128, "head_dim": 576, "latent_dim": 512}
+    for changes in (
+        {},
+        {"num_heads": 1, "head_dim": 256, "latent_dim": 256},
+        {"platform": replace(WITH_FP8, arch="gfx942"), "cache_dtype": "float8_e4m3fn"},
+    ):
+        assert match(spec, attention_query(**able | changes))
+    for changes, code in (
+        ({"platform": PLAIN}, "missing_feature"),
+        ({"platform": replace(GPU, arch="gfx1100")}, "arch"),
+        ({"latent_dim": None}, "latent_dim"),
+        ({"head_dim": 1088, "latent_dim": 1024}, "latent_dim"),
+        ({"head_dim": 640}, "latent_dim"),
+        ({"num_kv_heads": 2}, "num_kv_heads"),
+        ({"cache_dtype": "float8_e5m2"}, "cache_dtype"),
+        ({"scale": 0.0}, "scale"),
+        ({"sliding_window": 8}, "not_understood"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"deterministic": True}, "not_deterministic"),
+    ):
+        assert reasons(spec, attention_query(**able | changes)) == [code]
+
+
+def test_the_op_over_latent_rows_says_what_it_can_do() -> None:
+    (spec,) = (spec for spec in llmk_ops() if spec.op == "latent_attention")
+
+    def query(attention: str = "triton.attention_latent", key: int = 128) -> OpQuery:
+        given: dict[str, Any] = {"attention": attention, "facts": {"qk_nope_head_dim": key}}
+        return OpQuery(platform=GPU, site="whole", dtype="bfloat16", op=spec.op, **given)
+
+    assert match(spec, query())
+    assert reasons(spec, query("reference.attention")) == ["attention"]
+    assert reasons(spec, query(key=320)) == ["qk_nope_head_dim"]
+
+
 def test_specialized_attention_says_what_it_can_do() -> None:
     _, spec, _ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "num_heads": 8, "num_kv_heads": 2}

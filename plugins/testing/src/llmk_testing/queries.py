@@ -40,6 +40,7 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("values of 40, keys of 64, a cache in float8_e4m3fn", {"value_dim": 40, "cache_dtype": "float8_e4m3fn"}),
     ("latent rows of 48 and 16", {"shape": (4, 1, 64, 16), "latent_dim": 48}),
+    ("latent rows of 40 without a shared key", {"shape": (20, 1, 40, 4), "latent_dim": 40}),
     ("latent rows of 512 and 64", {"shape": (3, 1, 576, 16), "latent_dim": 512}),
 )
 
