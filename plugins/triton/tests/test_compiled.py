@@ -65,9 +65,9 @@ def test_latent_attention(target: str) -> None:
     found = {k["kernel"]: k for k in of(target, LATENT, "^latent (decode|mixed|prompt) deepseek-v2-lite bf16$")}
     schedules = {"schedule_kernel", "prefill_schedule_kernel", "place_rows_kernel"}
     cheap = {"latent_merge_kernel", "latent_value_kernel", "write_latent_kernel", "zero_padding_kernel"}
-    products = {"latent_query", "latent_decode", "latent_prefill", "expand", "expanded_prefill"}
-    assert set(found) == {*schedules, *cheap, *(f"{name}_kernel" for name in products)}
-    assert all(found[f"{name}_kernel"]["matrix"] > 0 for name in products - {"latent_query"})
+    gemms = {"latent_query", "latent_decode", "latent_prefill", "expand", "expanded_prefill"}
+    assert set(found) == {*schedules, *cheap, *(f"{name}_kernel" for name in gemms)}
+    assert all(found[f"{name}_kernel"]["matrix"] > 0 for name in gemms - {"latent_query"})
 
 
 @pytest.mark.slow

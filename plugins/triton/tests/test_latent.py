@@ -192,7 +192,7 @@ def test_one_op_for_all_agrees_with_its_parts(step: str, rope: int, key: int, dt
 def test_prompts_over_projected_keys_and_values(
     requests: list[tuple[int, int]], rope: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same as with absorbed queries, alone, beside decodes, and after a prefix in the cache."""
+    """The same as with absorbed queries, alone, next to decodes, and after a prefix in the cache."""
     case = LatentStep(latent_query(dtype, rope=rope, num_heads=2), requests)
     lengths, counts = zip(*requests, strict=True)
     case.index.host_query_lens, case.index.host_seq_lens = counts, lengths

@@ -317,7 +317,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             knows=frozenset({"latent_dim"}),
             layout=_LATENT_LAYOUT,
             host_cost_us=10.0,
-            summary="Latent attention (MLA): all heads of a tile in one product; split-K for decode.",
+            summary="Latent attention (MLA): all heads of a tile in one GEMM; split-K for decode.",
         ),
     ]
 
@@ -410,7 +410,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
         op="latent_attention",
         needs=_HALVES,
         supports=supports_latent_op,
-        summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a product per head.",
+        summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a GEMM per head.",
     )
     recurrent = [spec for each in _RECURRENT for spec in _recurrent(*each)]
     return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent]

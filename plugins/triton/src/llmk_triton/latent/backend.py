@@ -75,7 +75,7 @@ class LatentAttention:
     """Causal attention over latent rows, which all heads share.
 
     The cache is ``[num_blocks, block_size, head_dim]``: a latent vector, followed by the shared key. A program computes
-    a group of heads, so that their queries are the rows of a matrix product. For requests with one query, the keys are
+    a group of heads, so that their queries are the rows of a GEMM. For requests with one query, the keys are
     split between programs (split-K, Flash-Decoding); all other requests are computed tile by tile. A step may contain
     both kinds. As in :class:`llmk_triton.attention.backend.TritonAttention`, nothing synchronizes with the device, and
     launches depend only on shapes and on the step's upper bounds.
@@ -303,7 +303,7 @@ def latent_attention(
     meta: LatentMeta,
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_latent_attention` with the metadata of
-    ``triton.attention_latent``: the queries and the cache in one launch, attention, and a product per head that writes
+    ``triton.attention_latent``: the queries and the cache in one launch, attention, and a GEMM per head that writes
     the result where it is wanted; three launches for few requests. Keys and values of prompts are projected, if that is
     less to compute."""
     new = NewLatents(latent, norm_weight, eps, positions, cos_sin, meta.step.slot_mapping)

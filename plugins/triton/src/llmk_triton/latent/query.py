@@ -67,7 +67,7 @@ def _absorb(
     query, q, up, column, inside, KEY: tl.constexpr, LATENT: tl.constexpr, KEY_BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Stores the product of the rows at the pointers ``q`` (``[rows, KEY]``) and some columns of ``up`` (``[KEY,
+    """Stores the GEMM of the rows at the pointers ``q`` (``[rows, KEY]``) and some columns of ``up`` (``[KEY,
     LATENT]``) at the pointers ``query``. The weight is loaded before earlier kernels have finished."""
     inner = tl.arange(0, KEY_BLOCK)
     there = (column < LATENT)[None, :]
