@@ -225,7 +225,7 @@ def expanded_tile(target: GPUTarget, itemsize: int) -> Tile:
 
 
 def _fit_latent(target: GPUTarget, row: int, tile: Tile) -> Tile:
-    """``tile`` with as many stages, or then as many keys, as fit in shared memory beside the queries. ``row`` is the
+    """``tile`` with as many stages, or then as many keys, as fit in shared memory next to the queries. ``row`` is the
     bytes of one latent row, which is loaded once for keys and values."""
     limit = SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY)
     keys, stages = tile.keys, tile.stages
