@@ -137,8 +137,12 @@ class _Made:
         self.bytes = shape.dtype.itemsize * (shape.latent + shape.rope) * requests * length
         self.sets = max(1, min(32, ROTATED_BYTES // self.bytes))
         self.steps = random_steps(self.backend, requests, queries, length, self.sets, device, bound=bound)
-        self.meta = [self.backend.prepare(step) for step in self.steps.index]
         counts = [queries] * requests if isinstance(queries, int) else queries
+        if not bound:
+            # As in steps that are not captured, where keys and values of prompts may be projected.
+            for step in self.steps.index:
+                step.host_query_lens, step.host_seq_lens = counts, step.seq_lens.tolist()
+        self.meta = [self.backend.prepare(step) for step in self.steps.index]
         self.pairs = shape.heads * sum(c * (length - c) + c * (c + 1) // 2 for c in counts)
         self.tokens = sum(counts)
 
