@@ -17,6 +17,9 @@ _PROMPTS = ((0, 37), (20, 21), (15, 40), (0, 3))
 token."""
 
 
+_LONG_PROMPTS = ((0, 230), (120, 121), (63, 200), (0, 3))
+"""In longer blocks: several chunks of any kernel in each."""
+
 _ACCEPTED = (0, 2, 3, 0)
 """With drafts, how many of each request's were accepted in the step before."""
 
@@ -24,8 +27,10 @@ _ACCEPTED = (0, 2, 3, 0)
 def _step(draw: Draw, rows: int, facts: Facts, *, late: bool = False) -> tuple[CacheStep, list[int], int]:
     """A step, the blocks of the states before it, and the number of blocks. With one row, the step contains only
     decodes. Where the ``facts`` have drafts, each request ends with as many, and with ``late``, states lack some of
-    the step before."""
-    work = [(20, 21), (31, 32), (32, 33)] if rows == 1 else list(_PROMPTS)
+    the step before. Where they have a block size, prompts are long."""
+    size = facts.get("block_size", _BLOCK)
+    prompts = _PROMPTS if size == _BLOCK else _LONG_PROMPTS
+    work = [(20, 21), (31, 32), (32, 33)] if rows == 1 else list(prompts)
     most = facts.get("max_drafts", 0)
     work = [(start, stop + most) for start, stop in work]
     accepted = [count if late and most else 0 for count in _ACCEPTED[: len(work)]]
@@ -33,10 +38,10 @@ def _step(draw: Draw, rows: int, facts: Facts, *, late: bool = False) -> tuple[C
     order = draw.order(len(work) * each + 1)
     table, poison = order[:-1].view(len(work), each).clone(), int(order[-1])
     settled = [start - count for (start, _), count in zip(work, accepted, strict=True)]
-    before = [int(table[i, (start - 1) // _BLOCK]) for i, start in enumerate(settled) if start]
+    before = [int(table[i, (start - 1) // size]) for i, start in enumerate(settled) if start]
     for i, (start, (_, stop)) in enumerate(zip(settled, work, strict=True)):
-        table[i, : max(start - 1, 0) // _BLOCK] = poison
-        table[i, -(-stop // _BLOCK) :] = poison
+        table[i, : max(start - 1, 0) // size] = poison
+        table[i, -(-stop // size) :] = poison
     slots = [(2, 0, 3, 1)[i] for i in range(len(work))]
     columns = slots, accepted, [most] * len(work)
     counts = [stop - start for start, stop in work]
@@ -49,7 +54,7 @@ def _step(draw: Draw, rows: int, facts: Facts, *, late: bool = False) -> tuple[C
         num_tokens=sum(counts),
         max_query_len=max(counts),
         max_seq_len=max(stop for _, stop in work),
-        block_size=_BLOCK,
+        block_size=size,
         host_query_lens=counts,
         host_seq_lens=[stop for _, stop in work],
         tails=DraftTails(*map(torch.tensor, columns)) if most else None,
@@ -155,8 +160,10 @@ _SPACE: Facts = {
     "dt_limits": (0.0, None),
 }
 
-_SPACES = (_SPACE, {**_SPACE, "max_drafts": 3})
-_DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3})
+_LARGE_SPACE = {**_SPACE, "num_heads": 4, "head_dim": 64, "num_groups": 1, "state_size": 128, "block_size": 100}
+_LARGE_DELTA = {**_DELTA, "num_heads": 2, "num_key_heads": 1, "key_dim": 128, "value_dim": 64, "block_size": 100}
+_SPACES = (_SPACE, {**_SPACE, "max_drafts": 3}, _LARGE_SPACE)
+_DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3}, _LARGE_DELTA)
 
 CAUSAL_CONV = OpExamples(_SPACES, _conv)
 STATE_SPACE_SCAN = OpExamples(_SPACES, _scan)
