@@ -91,7 +91,7 @@ def make_step(
     work: Sequence[tuple[int, int]], block_size: int, *, padding: int = 0, drafts: int = 0, late: Sequence[int] = ()
 ) -> tuple[CacheStep, list[int], int]:
     """A step of requests with tokens before it and in it; the blocks of the states that it reads, and how many blocks
-    there are. Table entries of blocks that are not needed name one that nobody may read or write."""
+    there are. Table entries of blocks that are not needed name one that no one may read or write."""
     counts = [count + drafts for _, count in work]
     ends = [before + count for (before, _), count in zip(work, counts, strict=True)]
     late = late or [0] * len(work)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmk.api import OK, AttentionQuery, OpQuery, Verdict, no
+from llmk_triton.kernel_spec import DTYPES, RDNA
 
-DTYPES = ("bfloat16", "float16", "float32")
 NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
 
 _ATTENTION = ("triton.attention", "triton.attention_specialized")
@@ -12,7 +12,6 @@ _LATENT = "triton.attention_latent"
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Most query heads per K/V head: as many as fit into one tile in every dtype."""
-_RDNA = "gfx1"
 _WIDEST_LATENT, _WIDEST_SHARED_KEY = 512, 64
 """Most elements of a latent vector, of which a program holds a result for each of its heads, and of the shared key."""
 _WIDEST_KEY = 256
@@ -70,7 +69,7 @@ def supports_latent(query: AttentionQuery) -> Verdict:
     if latent is None:
         return no("latent_dim", wanted="keys and values", found="latent rows only")
     verdict = _cache_dtype(query)
-    if query.platform.arch.startswith(_RDNA):
+    if query.platform.arch.startswith(RDNA):
         verdict &= no("arch", wanted=query.platform.arch, found="GPUs with more registers for a row per head")
     if query.scale <= 0:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")

@@ -4,7 +4,6 @@ Triton."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from llmk.api import (
@@ -12,17 +11,13 @@ from llmk.api import (
     OK,
     KernelSpec,
     LinearQuery,
-    MoEQuery,
-    Needs,
     OpQuery,
-    Tier,
     TokenBand,
     Verdict,
     hookimpl,
     no,
 )
 from llmk_triton.attention_support import (
-    DTYPES,
     NO_FP8,
     supports_attention,
     supports_latent,
@@ -30,27 +25,12 @@ from llmk_triton.attention_support import (
     supports_specialized,
     supports_write,
 )
+from llmk_triton.kernel_spec import HALVES, HOPPER, WIDEST_ROW, kernel_spec
+from llmk_triton.moe.specs import moe_spec
+from llmk_triton.recurrent.specs import recurrent_specs
 
-_PACKAGE = "llmk_triton"
 _LAYOUT = "paged_hnd"
 _LATENT_LAYOUT = "paged_latent"
-_NEEDS = Needs(features=("triton",), dtypes=DTYPES, packages=("triton>=3.6,<3.10",))
-_HALVES = replace(_NEEDS, dtypes=("bfloat16", "float16"))
-_HOPPER = replace(_HALVES, archs=("sm_90",))
-"""Where there is a bulk copy engine of the kind that kernels here use, and where GEMMs with few outputs were measured
-to be faster than a library's."""
-_WIDEST_ROW = 1 << 15
-"""Most elements of a row that one program of a norm holds."""
-_WIDEST_STATE = 512
-"""Most elements of a row of a recurrent layer's state."""
-_RDNA = "gfx1"
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-_SCORINGS = ("softmax", "sigmoid")
-_GROUP_SCORINGS = ("max", "top2_sum")
-_MOST_GROUPS = 32
-"""Most groups of experts, whose scores a program computes one after the other."""
-_MOST_EXPERTS = 1024
-"""Most experts whose logits one program holds for a few tokens."""
 
 _NORMS = ("rms_norm", "add_rms_norm", "sandwich_norm", "qk_norm_rope_write_kv", "qk_norm_rope_attention")
 _NORM_FACTS = frozenset({"norm_offset"})
@@ -149,55 +129,10 @@ _FUSED_SMALL_M = (
 """Fused small-M GEMMs: op, most rows for which fusion is faster, and summary."""
 
 
-def supports_moe(query: MoEQuery) -> Verdict:
-    """Unquantized experts without biases."""
-    verdict = OK
-    if query.weight_format != "plain":
-        verdict &= no("weight_format", wanted=query.weight_format, found="plain")
-    if query.activation not in _ACTIVATIONS:
-        verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
-    if query.scoring not in _SCORINGS:
-        verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
-    if query.bias:
-        verdict &= no("bias", wanted="experts with biases", found="experts without biases")
-    if query.group_scoring not in _GROUP_SCORINGS:
-        verdict &= no("group_scoring", wanted=query.group_scoring, found=", ".join(_GROUP_SCORINGS))
-    if query.num_groups > _MOST_GROUPS:
-        verdict &= no("num_groups", wanted=query.num_groups, found=f"up to {_MOST_GROUPS}")
-    if query.num_experts > _MOST_EXPERTS:
-        verdict &= no("num_experts", wanted=query.num_experts, found=f"up to {_MOST_EXPERTS}")
-    return verdict
-
-
 def supports_norm(query: OpQuery) -> Verdict:
     """Norms whose rows fit in one program."""
     size = query.facts.get("size", 0)
-    return OK if size <= _WIDEST_ROW else no("size", wanted=size, found=f"up to {_WIDEST_ROW}")
-
-
-def supports_scan(query: OpQuery) -> Verdict:
-    """States of which a program holds a few rows, and norms that fit in one program."""
-    facts = query.facts
-    size, inner = facts.get("state_size", 0), facts.get("num_heads", 0) * facts.get("head_dim", 0)
-    norm = inner // max(1, facts.get("num_groups", 1))
-    verdict = OK
-    if size > _WIDEST_STATE:
-        verdict &= no("state_size", wanted=size, found=f"up to {_WIDEST_STATE}")
-    if norm > _WIDEST_ROW:
-        verdict &= no("num_groups", wanted=f"norms of {norm} elements", found=f"up to {_WIDEST_ROW}")
-    return verdict
-
-
-def supports_delta(query: OpQuery) -> Verdict:
-    """States of which a program holds a few rows."""
-    size = query.facts.get("key_dim", 0)
-    return OK if size <= _WIDEST_STATE else no("key_dim", wanted=size, found=f"up to {_WIDEST_STATE}")
-
-
-def supports_chunks(query: OpQuery) -> Verdict:
-    """GPUs whose programs have enough registers for a chunk: not those of AMD with 32 threads per warp."""
-    arch = query.platform.arch
-    return no("arch", wanted=arch, found="NVIDIA and CDNA GPUs") if arch.startswith(_RDNA) else OK
+    return OK if size <= WIDEST_ROW else no("size", wanted=size, found=f"up to {WIDEST_ROW}")
 
 
 def supports_gemm(query: LinearQuery | OpQuery, *layouts: str) -> Verdict:
@@ -232,37 +167,6 @@ def supports_router(query: OpQuery) -> Verdict:
     return supports_norm(query) & supports_gemm(query, *_LAYOUTS)
 
 
-_RECURRENT = (
-    ("state_space_mixer", "recurrent.state_space", supports_scan),
-    ("gated_delta_net", "recurrent.delta_net", supports_delta),
-)
-"""Recurrent layers: op, module, and what is supported."""
-
-
-def _recurrent(op: str, module: str, supports: Callable[[OpQuery], Verdict]) -> tuple[KernelSpec, KernelSpec]:
-    """The kernel that computes prompts in chunks, and the one that goes token by token."""
-    by_token = _kernel(
-        f"{op}_by_token",
-        "op",
-        f"{module}:{op}_by_token",
-        op=op,
-        supports=supports,
-        deterministic=True,
-        summary="Convolution and recurrence in one launch, norm and gate in another; token by token.",
-    )
-    chunked = replace(
-        by_token,
-        id=f"triton.{op}",
-        implementation=f"{_PACKAGE}.{module}:{op}",
-        score=50,
-        needs=_HALVES,
-        supports=lambda query: supports(query) & supports_chunks(query),
-        deterministic=False,
-        summary="The same, with prompts in chunks.",
-    )
-    return chunked, by_token
-
-
 def _with_layouts(*layouts: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
     return lambda query: supports_gemm(query, *layouts)
 
@@ -274,18 +178,11 @@ _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
 }
 
 
-def _kernel(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
-    """The spec of a kernel of this package: portable, graph-capturable and JIT-compiled, unless ``fields`` override
-    that."""
-    given: dict[str, Any] = {"tier": Tier.PORTABLE, "needs": _NEEDS, "capture": "full", "jit": True} | fields
-    return KernelSpec(id=f"triton.{name}", kind=kind, implementation=f"{_PACKAGE}.{where}", **given)
-
-
 @hookimpl
 def llmk_attention_backends() -> Iterable[KernelSpec]:
     """Paged attention."""
     return [
-        _kernel(
+        kernel_spec(
             "attention",
             "attention",
             "attention.backend:TritonAttention",
@@ -296,11 +193,11 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             host_cost_us=10.0,
             summary="Tiled attention through the block table; split-K for decode.",
         ),
-        _kernel(
+        kernel_spec(
             "attention_specialized",
             "attention",
             "attention.backend:SpecializedAttention",
-            needs=_HOPPER,
+            needs=HOPPER,
             supports=supports_specialized,
             knows=frozenset({"sliding_window", "softcap", "sinks"}),
             layout=_LAYOUT,
@@ -308,11 +205,11 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             host_cost_us=10.0,
             summary="The same, with prompts by specialized warps: TMA loads, asynchronous GEMMs.",
         ),
-        _kernel(
+        kernel_spec(
             "attention_latent",
             "attention",
             "latent.backend:LatentAttention",
-            needs=_HALVES,
+            needs=HALVES,
             supports=supports_latent,
             knows=frozenset({"latent_dim"}),
             layout=_LATENT_LAYOUT,
@@ -325,15 +222,14 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
 @hookimpl
 def llmk_moe_kernels() -> Iterable[KernelSpec]:
     """Mixture of experts."""
-    summary = "Routing on the device; GEMVs for few tokens, grouped GEMM for more."
-    return [_kernel("fused_moe", "moe", "moe.fused:fused_moe", supports=supports_moe, summary=summary)]
+    return [moe_spec()]
 
 
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
     """Small-M GEMMs."""
     small_m = [
-        _kernel(
+        kernel_spec(
             "linear_small_m" + (f"_{weight_format}" if layout else ""),
             "linear",
             "gemm.small_m:linear",
@@ -346,13 +242,13 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         )
         for weight_format, layout in _FORMATS.items()
     ]
-    narrow = _kernel(
+    narrow = kernel_spec(
         "linear_small_n",
         "linear",
         "gemm.small_m:linear",
         # Above the libraries' score; they are faster for more outputs.
         score=150,
-        needs=_HOPPER,
+        needs=HOPPER,
         supports=supports_small_n,
         bands=(TokenBand(_SMALL_M + 1, _SMALL_N_ROWS + 1),),
         summary=f"GEMM with up to {SMALL_N} outputs, such as a router's: bound by latency.",
@@ -362,13 +258,13 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
 
 def _tma_kernel(kind: str, name: str) -> KernelSpec:
     """A GEMM whose weight is loaded by TMA."""
-    return _kernel(
+    return kernel_spec(
         f"{name}_tma",
         kind,
         f"gemm.small_m:{name}",
         op=name if kind == "op" else "",
         opt_in="it is faster than the platform's library only for some shapes",
-        needs=_HOPPER,
+        needs=HOPPER,
         supports=supports_tma,
         bands=(TokenBand(_SMALL_M + 1, _TMA_ROWS + 1),),
         summary=f"Up to {_TMA_ROWS} rows, weight loaded by TMA; chosen by measurement.",
@@ -379,7 +275,7 @@ def _tma_kernel(kind: str, name: str) -> KernelSpec:
 def llmk_ops() -> Iterable[KernelSpec]:
     """Fused ops."""
     small_m = [
-        _kernel(
+        kernel_spec(
             name,
             "op",
             f"gemm.small_m:{name}",
@@ -391,7 +287,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
         for name, most, summary in _FUSED_SMALL_M
     ]
     others = [
-        _kernel(
+        kernel_spec(
             name,
             "op",
             where,
@@ -403,14 +299,13 @@ def llmk_ops() -> Iterable[KernelSpec]:
         )
         for name, where, summary in _OPS
     ]
-    latent = _kernel(
+    latent = kernel_spec(
         "latent_attention",
         "op",
         "latent.backend:latent_attention",
         op="latent_attention",
-        needs=_HALVES,
+        needs=HALVES,
         supports=supports_latent_op,
         summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a GEMM per head.",
     )
-    recurrent = [spec for each in _RECURRENT for spec in _recurrent(*each)]
-    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent]
+    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent_specs()]

@@ -2,7 +2,7 @@
 wrote, so all writes of a chunk solve a triangular system, whose inverse does not depend on the state: one kernel
 computes it for all chunks at once, another one then goes from chunk to chunk.
 
-With unit keys ``k``, decays ``g`` from the begin of the chunk, the ``inverse``, and the state ``S`` before the chunk,
+With unit keys ``k``, decays ``g`` from the start of the chunk, the ``inverse``, and the state ``S`` before the chunk,
 the writes are ``inverse (beta v) - inverse (beta g k) S``: :class:`Writes` has both.
 """
 
@@ -111,8 +111,8 @@ def delta_writes_kernel(
         last = tl.sum(log_decay, 0)
         q_scale, k_scale = _inverse_norms(q) * KEY_DIM**-0.5, _inverse_norms(k)
         between = tl.exp(tl.minimum(total[:, None] - total[None, :], 0.0)) * k_scale[None, :]
-        products = tl.dot(k, tl.trans(k), input_precision=PRECISION) * between * (beta * k_scale)[:, None]
-        system = tl.where(place[:, None] > place[None, :], products, 0.0)
+        system = tl.dot(k, tl.trans(k), input_precision=PRECISION) * between * (beta * k_scale)[:, None]
+        system = tl.where(place[:, None] > place[None, :], system, 0.0)
         attended = tl.dot(q, tl.trans(k), input_precision=PRECISION) * between * q_scale[:, None]
         attended = tl.where(place[:, None] >= place[None, :], attended, 0.0)
         row = token * HEADS + head
@@ -196,7 +196,7 @@ class Writes:
         keys: ``[tokens, heads, key_dim]``, by which the state is multiplied that is subtracted from them.
         scores: ``[tokens, heads, chunk]``, how much each token reads of the writes of its chunk.
         factors: float32 ``[3, tokens, heads]``: of queries when they read the state before the chunk, and of keys when
-            they write to the one after it; and the log decay from the begin of the chunk.
+            they write to the one after it; and the log decay from the start of the chunk.
     """
 
     values: Tensor

@@ -68,7 +68,7 @@ def rounded(x, like):
 
 @triton.jit
 def _chunk_of(position, block_size, CHUNK: tl.constexpr):
-    """The number of the chunk of a position: those of a block begin with it, so that blocks end where chunks do."""
+    """The number of the chunk of a position: those of a block start with it, so that blocks end where chunks do."""
     return position // block_size * tl.cdiv(block_size, CHUNK) + position % block_size // CHUNK
 
 

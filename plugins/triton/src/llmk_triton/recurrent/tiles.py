@@ -21,7 +21,7 @@ _PER_WARP = 512
 def state_rows(size: int, states: int, columns: int, device: torch.device) -> int:
     """Rows of ``size`` (a power of two) that a program has of each of ``states`` states with so many columns: few where
     otherwise multiprocessors would be idle."""
-    rows = min(triton.next_power_of_2(size), max(1, _MOST_ELEMENTS // columns))
+    rows: int = min(triton.next_power_of_2(size), max(1, _MOST_ELEMENTS // columns))
     while rows > 8 and states * triton.cdiv(size, rows) < _PROGRAMS * num_multiprocessors(device):
         rows //= 2
     return rows

@@ -1,0 +1,26 @@
+"""What the specs of all kernels of this package have in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from llmk.api import KernelSpec, Needs, Tier
+
+DTYPES = ("bfloat16", "float16", "float32")
+NEEDS = Needs(features=("triton",), dtypes=DTYPES, packages=("triton>=3.6,<3.10",))
+HALVES = replace(NEEDS, dtypes=("bfloat16", "float16"))
+HOPPER = replace(HALVES, archs=("sm_90",))
+"""Where there is a bulk copy engine of the kind that kernels here use, and where GEMMs with few outputs were measured
+to be faster than a library's."""
+RDNA = "gfx1"
+"""How the names of AMD's architectures start that have 32 threads per warp."""
+WIDEST_ROW = 1 << 15
+"""Most elements of a row that one program of a norm holds."""
+
+
+def kernel_spec(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
+    """The spec of a kernel of this package: portable, graph-capturable and JIT-compiled, unless ``fields`` override
+    that."""
+    given: dict[str, Any] = {"tier": Tier.PORTABLE, "needs": NEEDS, "capture": "full", "jit": True} | fields
+    return KernelSpec(id=f"triton.{name}", kind=kind, implementation=f"llmk_triton.{where}", **given)

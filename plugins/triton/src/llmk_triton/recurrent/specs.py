@@ -1,0 +1,74 @@
+"""The kernels of recurrent layers. Imports neither torch nor Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from llmk.api import OK, KernelSpec, OpQuery, Verdict, no
+from llmk_triton.kernel_spec import HALVES, RDNA, WIDEST_ROW, kernel_spec
+
+_WIDEST_STATE = 512
+"""Most elements of a row of a recurrent layer's state."""
+
+
+def recurrent_specs() -> Iterator[KernelSpec]:
+    """All of them."""
+    for layer in _LAYERS:
+        yield from _of_layer(*layer)
+
+
+def supports_scan(query: OpQuery) -> Verdict:
+    """States of which a program holds a few rows, and norms that fit in one program."""
+    facts = query.facts
+    size, inner = facts.get("state_size", 0), facts.get("num_heads", 0) * facts.get("head_dim", 0)
+    norm = inner // max(1, facts.get("num_groups", 1))
+    verdict = OK
+    if size > _WIDEST_STATE:
+        verdict &= no("state_size", wanted=size, found=f"up to {_WIDEST_STATE}")
+    if norm > WIDEST_ROW:
+        verdict &= no("num_groups", wanted=f"norms of {norm} elements", found=f"up to {WIDEST_ROW}")
+    return verdict
+
+
+def supports_delta(query: OpQuery) -> Verdict:
+    """States of which a program holds a few rows."""
+    size = query.facts.get("key_dim", 0)
+    return OK if size <= _WIDEST_STATE else no("key_dim", wanted=size, found=f"up to {_WIDEST_STATE}")
+
+
+def supports_chunks(query: OpQuery) -> Verdict:
+    """GPUs whose programs have enough registers for a chunk: not those of AMD with 32 threads per warp."""
+    arch = query.platform.arch
+    return no("arch", wanted=arch, found="NVIDIA and CDNA GPUs") if arch.startswith(RDNA) else OK
+
+
+_LAYERS = (
+    ("state_space_mixer", "recurrent.state_space", supports_scan),
+    ("gated_delta_net", "recurrent.delta_net", supports_delta),
+)
+"""Recurrent layers: op, module, and what is supported."""
+
+
+def _of_layer(op: str, module: str, supports: Callable[[OpQuery], Verdict]) -> tuple[KernelSpec, KernelSpec]:
+    """The kernel that computes prompts in chunks, and the one that goes token by token."""
+    by_token = kernel_spec(
+        f"{op}_by_token",
+        "op",
+        f"{module}:{op}_by_token",
+        op=op,
+        supports=supports,
+        deterministic=True,
+        summary="Convolution and recurrence in one launch, norm and gate in another; token by token.",
+    )
+    chunked = replace(
+        by_token,
+        id=f"triton.{op}",
+        implementation=f"llmk_triton.{module}:{op}",
+        score=50,
+        needs=HALVES,
+        supports=lambda query: supports(query) & supports_chunks(query),
+        deterministic=False,
+        summary="The same, with prompts in chunks.",
+    )
+    return chunked, by_token
