@@ -110,6 +110,14 @@ def test_nothing_of_latent_attention_and_grouped_experts_is_left_to_references(
     assert not why_not_recorded(plan, [StepShape(64, 64), *verifying_shapes(256, 4)])
 
 
+@pytest.mark.parametrize("on", ["cuda/h100", "cuda/sm_80"])
+def test_steps_of_recurrent_models_are_recorded(tmp_path: Path, on: str) -> None:
+    plan = start(tmp_path, "recurrent", on).plan
+    assert plan.choice("op", "state_space_mixer").id == "triton.state_space_mixer"
+    assert plan.choice("op", "add_rms_norm_fp32_residual").id == "triton.add_rms_norm_fp32_residual"
+    assert not why_not_recorded(plan, [StepShape(64, 64), StepShape(512, 32)])
+
+
 def test_what_fits_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
     assert re.search(
         r"GiB cache \([\d,]+ blocks, [\d,]+ tokens\)", str(forecast(start(tmp_path, "dense", "cuda/h200")))

@@ -79,11 +79,6 @@ LEFT: dict[str, str] = {
     "reference.allow_tokens": NO_KERNEL,
     # Of models with other blocks than attention, experts and gated MLPs.
     "reference.rope": NO_KERNEL,
-    "reference.sigmoid_gate": NO_KERNEL,
-    "reference.gated_rms_norm": NO_KERNEL,
-    "reference.gated_delta_net": NO_KERNEL,
-    "reference.gated_delta_rule": NO_KERNEL,
-    "reference.causal_conv": NO_KERNEL,
 }
 """What is left to the references on a machine with Triton, and why. The page on AMD GPUs says the same."""
 LATENT = dict.fromkeys(
