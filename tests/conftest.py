@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKSPACE = {
     name: ROOT / name
     for name in (
-        *("core", "models", "backends-cpu", "backends-cuda", "backends-rocm", "backends-tpu"),
+        *("core", "models", "backends-cpu", "backends-cuda", "backends-rocm", "backends-tpu", "backends-xpu"),
         *(
             "plugins/anthropic",
             "plugins/embeddings",

@@ -23,6 +23,7 @@ STATEMENTS = [
     "import llmk_cpu.specs",
     "import llmk_cuda.specs",
     "import llmk_rocm.specs",
+    "import llmk_xpu.specs",
     "import llmk_int8.specs",
     "import llmk_parsers.specs",
     "import llmk_anthropic.specs",

@@ -60,6 +60,7 @@ def test_what_is_missing_is_named_with_its_wheel(
         ("--select.linear.use", "triton.linear_skinny", "llmk-triton"),
         ("--platform.use", "cuda", "llmk-backends-cuda"),
         ("--platform.use", "rocm", "llmk-backends-rocm"),
+        ("--platform.use", "xpu", "llmk-backends-xpu"),
         ("--plugins.require", "statsd", "llmk-statsd"),
         ("--speculation.use", "suffix_tree", "llmk-speculators"),
     ):

@@ -261,7 +261,7 @@ def test_decoding_requests_of_very_different_length() -> None:
 
 
 def test_groups_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmk.reference.attention.paged.GATHER_ELEMENTS", 2 * 2 * 24 * 40)
+    monkeypatch.setattr(ReferenceAttention, "gather_elements", 2 * 2 * 24 * 40)
     case = Step(query(), [Request(n, 1) for n in (20, 19, 18, 17, 90)])
     backend = ReferenceAttention(case.spec, DEVICE)
     assert [group.requests for group in backend.prepare(case.index()).groups] == [1, 2, 2]

@@ -15,11 +15,6 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attention.contiguous import attend_fused, attend_plain
 
-GATHER_ELEMENTS = 1 << 22
-"""Most elements of keys and values that decode requests gather at a time: few enough to be still in the CPU cache when
-attention reads them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """Requests with the same number of query tokens, computed in one attention call; their keys are padded to one
@@ -67,6 +62,10 @@ class ReferenceAttention:
     synchronizes with the device to read them. An instance keeps one buffer for gathered keys and values, as large as
     the largest group so far; it is not thread-safe.
     """
+
+    gather_elements = 1 << 22
+    """Most elements of keys and values that decode requests gather at a time: few enough to be still in the CPU cache
+    when attention reads them."""
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
@@ -196,7 +195,7 @@ class ReferenceAttention:
             elif queries:
                 yield [request]
         decoding.sort(reverse=True)
-        tokens_at_once = GATHER_ELEMENTS // (self._planes * self.query.num_kv_heads * self._row_dim)
+        tokens_at_once = self.gather_elements // (self._planes * self.query.num_kv_heads * self._row_dim)
         members: list[int] = []
         longest = 0
         for span, request in decoding:

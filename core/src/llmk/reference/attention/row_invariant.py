@@ -11,7 +11,7 @@ from torch import Tensor
 from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attention.contiguous import SCORES_AT_ONCE
-from llmk.reference.attention.paged import GATHER_ELEMENTS, Group, ReferenceAttention
+from llmk.reference.attention.paged import Group, ReferenceAttention
 from llmk.reference.tiles import aligned, in_tiles, invariant_sizes
 
 BLOCK = 128
@@ -53,7 +53,7 @@ class InvariantAttention(ReferenceAttention):
         for (queries, keys), chunks in by_shape.items():
             gathered = self._planes * keys * query.num_kv_heads * self._row_dim
             scores = queries * query.num_heads * keys
-            at_once = max(1, min(GATHER_ELEMENTS // gathered, SCORES_AT_ONCE // scores))
+            at_once = max(1, min(self.gather_elements // gathered, SCORES_AT_ONCE // scores))
             for first in range(0, len(chunks), at_once):
                 yield self._chunk_group(step, chunks[first : first + at_once])
 

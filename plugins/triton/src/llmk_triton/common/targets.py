@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -21,9 +23,10 @@ SHARED_MEMORY = {
     120: 99 << 10,
     121: 99 << 10,
     "gfx950": 160 << 10,
+    **dict.fromkeys(("pvc", "bmg", "lnl", "ptl"), 128 << 10),
 }
-"""Shared memory per program in bytes, by Triton's name of the architecture. For others, ``MIN_SHARED_MEMORY`` is
-assumed."""
+"""Shared memory per program in bytes, by Triton's name of the architecture, or :func:`xpu_architecture`. For others,
+``MIN_SHARED_MEMORY`` is assumed."""
 
 MIN_SHARED_MEMORY = 64 << 10
 
@@ -74,14 +77,37 @@ def current_target() -> GPUTarget:
     if triton.knobs.runtime.interpret:
         return GPUTarget("cuda", 80, 32)
     target: GPUTarget = driver.active.get_current_target()
+    if target.backend == "xpu":
+        # Triton has a table of properties in the place of a name, which no table can be keyed by.
+        return GPUTarget("xpu", xpu_architecture(target.arch), target.warp_size)
     return target
+
+
+_XPU_VERSIONS = (
+    ("12.60", "pvc"),
+    ("12.7", "mtl"),
+    ("12.5", "dg2"),
+    ("20.4", "lnl"),
+    ("20.", "bmg"),
+    ("30.", "ptl"),
+)
+
+
+def xpu_architecture(properties: Mapping[str, Any]) -> str:
+    """The name of an Intel GPU's architecture, from the version that its driver says: ``"pvc"`` for ``12.60.7``; of
+    unknown ones, ``"xe"``."""
+    version = str(properties.get("version", ""))
+    if version.startswith("12.74"):
+        return "arl"
+    return next((name for prefix, name in _XPU_VERSIONS if version.startswith(prefix)), "xe")
 
 
 def num_multiprocessors(device: torch.device) -> int:
     """The number of multiprocessors of the device."""
     module = torch.get_device_module(device)
     properties = getattr(module, "get_device_properties", lambda device: None)(device)
-    return int(getattr(properties, "multi_processor_count", 64))
+    # Intel's GPUs have sub-slices, which is another word for them.
+    return int(getattr(properties, "multi_processor_count", 0) or getattr(properties, "gpu_subslice_count", 64))
 
 
 def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
@@ -99,6 +125,9 @@ def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) ->
     rows, keys = max(64 if wide else 128, least), 32 if wide else 64
     if target.backend == "hip":
         return _fit(target, row, Tile(rows, keys, 4, 2))
+    if target.backend == "xpu":
+        # Half as many rows by as many threads as elsewhere: a thread of a sub-group of 16 has 128 registers.
+        return _fit(target, row, Tile(max(32 if wide else 64, least), 32, 8, 2))
     return _fit(target, row, Tile(rows, keys, 8 if row > 128 else 4, 3))
 
 
@@ -130,7 +159,7 @@ def decode_configs(target: GPUTarget, head_dim: int, itemsize: int, group: int) 
     if has_wave32(target):
         same = DecodeConfig(Tile(rows, 16, 4 if row <= 256 else 8, 1), 4, 256)
         return same, same
-    if target.backend == "hip":
+    if target.backend in ("hip", "xpu"):
         same = DecodeConfig(_fit(target, row, Tile(rows, max(16, min(64, 64 * 256 // row)), 4, 2)), 4, 256)
         return same, same
     keys = max(16, min(64, 64 * 256 // row))

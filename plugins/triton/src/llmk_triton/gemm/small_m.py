@@ -225,6 +225,8 @@ def _skinny(problem: GemmProblem, target: GPUTarget, num_sms: int) -> Skinny:
         swap, block_n, (block_k, stages) = False, 16, (256, 2) if problem.size <= 2048 else (128, 3)
     elif target.backend == "hip":
         stages = 2
+    elif target.backend == "xpu":
+        block_n, block_k, warps, stages = 32, 64, 4 if block_m <= 64 else 8, 2
     elif swap or block_m == 16:
         block_n, block_k, stages = 64 if swap else 32, 128, 3
     if block_m == MOST_ROWS and problem.gated:

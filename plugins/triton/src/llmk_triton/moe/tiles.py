@@ -74,7 +74,10 @@ def choose_tiles(
     if itemsize == 4:
         narrow = Tile(64 if rows <= 32 else 32, 32, 4, 2)
         return Tiles(min(rows, 64), _fit(target, itemsize, rows, 2, narrow), _fit(target, itemsize, rows, 1, narrow))
-    if rows <= 64:
+    if target.backend == "xpu":
+        rows = min(rows, 64)
+        gate_up, down = Tile(32, 64, 4 if rows <= 32 else 8, 2), Tile(64, 64, 4 if rows <= 32 else 8, 2)
+    elif rows <= 64:
         gate_up, down = Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
     elif target.backend == "cuda" and target.arch < 90:
         gate_up, down = Tile(64, 64, 8, 3), Tile(128, 64, 8, 3)

@@ -1,0 +1,65 @@
+"""What was installed of torch, Triton and the driver, read from their files. None of them is imported or loaded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from llmk.api import Host
+
+LIBRARY = "libze_intel_gpu.so.1"
+"""The driver for programs: Level Zero for Intel's GPUs, from the compute runtime."""
+
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBuild:
+    """A build of torch: ``xpu`` is the version of the SYCL compiler that it was built with, ``""`` for a build without;
+    ``graphs``: whether it has graphs for XPUs."""
+
+    version: str
+    xpu: str = ""
+    cuda: str = ""
+    graphs: bool = False
+
+    def __str__(self) -> str:
+        return f"torch {self.version}" + (f", built with CUDA {self.cuda}" if self.cuda else "")
+
+
+def installed_torch() -> TorchBuild | None:
+    """The build that ``import torch`` would import; ``None`` if torch is not installed."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    file = folder / "version.py"
+    return read_build(file.read_text() if file.exists() else "", graphs=(folder / "xpu/graphs.py").exists())
+
+
+def read_build(text: str, *, graphs: bool = False) -> TorchBuild:
+    """Parses torch's generated ``version.py``."""
+    names = ("__version__", "xpu", "cuda")
+    found = [re.search(rf"^{name}\b[^=\n]*= '([^']*)'", text, re.MULTILINE) for name in names]
+    version, xpu, cuda = (match[1] if match else "" for match in found)
+    return TorchBuild(version or "unknown", xpu, cuda, graphs and bool(xpu))
+
+
+def has_triton() -> bool:
+    """Whether the installed Triton compiles for these GPUs: ``triton-xpu`` does, ``triton`` does not, and pip installs
+    either over the other."""
+    spec = find_spec("triton")
+    return spec is not None and spec.origin is not None and (Path(spec.origin).parent / "backends/intel").is_dir()
+
+
+def driver_version(host: Host) -> tuple[int, ...] | None:
+    """The version of :data:`LIBRARY`, from the file's name: ``(1, 6, 33578)``. ``()`` where the name has none, ``None``
+    where there is no such file."""
+    search = [folder for folder in host.environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    files = [file for folder in (*search, *_FOLDERS) for file in host.path(folder).glob(f"{LIBRARY}*")]
+    if not files:
+        return None
+    versions = [file.name.removeprefix("libze_intel_gpu.so.").split(".") for file in files]
+    return max((tuple(map(int, v)) for v in versions if len(v) > 1 and all(map(str.isdecimal, v))), default=())

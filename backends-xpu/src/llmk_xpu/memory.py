@@ -1,0 +1,60 @@
+"""A GPU's memory, as torch and the driver say it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+
+class XPUMemory:
+    """The current device's memory.
+
+    Drivers of integrated GPUs, and those under Windows' Linux, don't say what is free: then it is what torch has not
+    reserved of the total, and other processes' memory counts as free. Others say that all is free.
+    """
+
+    def total(self) -> int:
+        """Total bytes, without those that the driver reserves."""
+        if not self._says_free:
+            return int(self._properties().total_memory)
+        return torch.accelerator.get_memory_info()[1]
+
+    def available(self) -> int:
+        """Bytes that can be allocated now.
+
+        torch's allocator gives its unused memory back first, so that it counts as free. This waits for the device: it
+        is meant for startup, not for a step.
+        """
+        torch.accelerator.empty_cache()
+        rest = self.total() - torch.accelerator.memory_reserved()
+        return min(rest, torch.accelerator.get_memory_info()[0]) if self._says_free else rest
+
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """The peak of torch's allocated tensors, without what its allocator keeps for reuse."""
+        before = torch.accelerator.memory_allocated()
+        torch.accelerator.reset_peak_memory_stats()
+        run()
+        torch.accelerator.synchronize()
+        return torch.accelerator.max_memory_allocated() - before
+
+    @cached_property
+    def _says_free(self) -> bool:
+        try:
+            torch.accelerator.get_memory_info()
+        except RuntimeError as error:
+            logger.warning(
+                "this driver does not say how much memory is free (torch.xpu.mem_get_info: %s); what other processes"
+                " use is counted as free, so lower cache.memory_share if there are any",
+                str(error).partition(".")[0],
+            )
+            return False
+        return True
+
+    def _properties(self) -> object:
+        device = torch.accelerator.current_accelerator()
+        return torch.get_device_module(device).get_device_properties(torch.accelerator.current_device_index())
