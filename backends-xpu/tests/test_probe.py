@@ -12,7 +12,6 @@ from intel_machines import (
     B60,
     B580,
     FUTURE,
-    LEVEL_ZERO,
     LUNAR_LAKE,
     MAX_1550,
     MAX_1550_XE,
@@ -57,9 +56,7 @@ def reasons(answer: Probe) -> list[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_facts(
-    tmp_path: Path, card: Card, arch: str, name: str, devices: int, memory: int, features: set[str]
-) -> None:
+def test_facts(tmp_path: Path, card: Card, arch: str, name: str, devices: int, memory: int, features: set[str]) -> None:
     answer = probe(machine(tmp_path, [card]).host(), XPU)
     assert answer.verdict, reasons(answer)
     facts = answer.facts

@@ -104,7 +104,17 @@ def test_meta_distribution_names_the_others(llmk: Path) -> None:
     required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
     apis = {"llmk-anthropic", "llmk-ollama"}
     assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies", "llmk-quantization", *apis}
-    assert set(message.get_all("Provides-Extra")) == {"cpu", "cuda", "rocm", "xpu", "tpu", "gguf", "all", "docs", "test"}
+    assert set(message.get_all("Provides-Extra")) == {
+        "cpu",
+        "cuda",
+        "rocm",
+        "xpu",
+        "tpu",
+        "gguf",
+        "all",
+        "docs",
+        "test",
+    }
 
 
 def test_extras_resolve_from_the_wheels(

@@ -131,5 +131,5 @@ KNOWN = tuple(
     )
 )
 """With the memory of one device (of a Max 1550, that is one of its two stacks; 0: the host's), and with torch's XPU
-build, which brings Triton for these GPUs and has graphs. ``--on xpu`` means the first, ``--on xpu/bmg`` the first of the
-architecture; ``--on xpu/b60`` selects one by name."""
+build, which requires Triton for these GPUs and has graphs. ``--on xpu`` means the first, ``--on xpu/bmg`` the first of
+the architecture; ``--on xpu/b60`` selects one by name."""

@@ -8,7 +8,7 @@ from llmk.api import Default, PlatformFacts
 
 _GIB = 1 << 30
 
-_SIZES = (
+_SIZES: tuple[tuple[int, int, int, float], ...] = (
     (44 * _GIB, 512, 8192, 0.93),
     (20 * _GIB, 256, 4096, 0.9),
     (1, 128, 2048, 0.88),
@@ -24,12 +24,13 @@ def advise(platform: PlatformFacts) -> Iterator[Default]:
     """Sizes of a step, and the cache's share of the remaining memory. Without sizes if the memory is unknown, unless it
     is the host's."""
     name = platform.device_name or platform.label
-    yield Default("engine.graphs", False, "graphs were never captured on an Intel GPU; true uses them, if torch has them")
+    yield Default("engine.graphs", False, "they were never captured on an Intel GPU; true uses them, if torch has them")
     if "unified_memory" in platform.features:
-        yield Default("cache.memory_share", _SHARED, "the host's programs use the same memory")
+        share: float = _SHARED
         seqs, tokens, why = 32, 2048, f"{name} shares the host's memory, whose bandwidth bounds a step"
+        yield Default("cache.memory_share", share, "the host's programs use the same memory")
     elif platform.memory_bytes:
-        seqs, tokens, share = next(sizes for least, *sizes in _SIZES if platform.memory_bytes >= least)
+        _, seqs, tokens, share = next(sizes for sizes in _SIZES if platform.memory_bytes >= sizes[0])
         why = f"{platform.memory_bytes / _GIB:.0f} GiB of {name}"
         yield Default("cache.memory_share", share, "the rest is for the libraries' workspaces")
     else:

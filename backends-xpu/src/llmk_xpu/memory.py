@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -55,6 +56,6 @@ class XPUMemory:
             return False
         return True
 
-    def _properties(self) -> object:
+    def _properties(self) -> Any:
         device = torch.accelerator.current_accelerator()
         return torch.get_device_module(device).get_device_properties(torch.accelerator.current_device_index())

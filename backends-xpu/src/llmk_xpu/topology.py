@@ -39,8 +39,8 @@ class Gpu:
 
     @property
     def integrated(self) -> bool:
-        """Whether it is a processor's own graphics, with the host's memory. Those of unknown chips are told by their
-        place on the bus, which is the same in every processor."""
+        """Whether it is a processor's own graphics, with the host's memory. Of an unknown chip, its
+        place on the bus says so, which is the same in every processor."""
         return "unified_memory" in FEATURES[self.arch] if self.known else self.slot.endswith(_OWN_SLOT)
 
     @property
@@ -97,8 +97,8 @@ def _gpus(host: Host, card: str, *, joined: bool) -> list[Gpu]:
 
 
 def _memory(host: Host, card: str) -> int:
-    """The card's own memory as its driver says it, in bytes: ``xe`` says it for each tile, some versions of ``i915`` for
-    the card. Upstream's ``i915`` doesn't."""
+    """The card's own memory as its driver says it, in bytes: ``xe`` says it for each tile, some versions of ``i915``
+    for the card. Upstream's ``i915`` doesn't."""
     tiles = [path.name for path in _folders(host, f"{card}/device") if re.fullmatch(r"tile\d+", path.name)]
     places = ("physical_vram_size_bytes", "memory/physical_vram_size_bytes")
     files = [f"{card}/device/{tile}/{place}" for tile in tiles for place in places]

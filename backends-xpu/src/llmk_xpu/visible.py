@@ -52,7 +52,7 @@ def _masked(gpus: Sequence[Gpu], mask: str) -> list[Gpu]:
 
 def _selected(gpus: Sequence[Gpu], selector: str) -> list[Gpu]:
     """``level_zero:0,1;opencl:*``: the devices of all terms for Level Zero or any backend, without those of terms that
-    begin with ``!``."""
+    start with ``!``."""
     terms = [term.strip().lower() for term in selector.split(";") if term.strip()]
     if not terms:
         return list(gpus)

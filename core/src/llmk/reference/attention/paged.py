@@ -15,6 +15,7 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attention.contiguous import attend_fused, attend_plain
 
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Requests with the same number of query tokens, computed in one attention call; their keys are padded to one

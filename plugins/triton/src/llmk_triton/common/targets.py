@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-SHARED_MEMORY = {
+SHARED_MEMORY: Mapping[int | str, int] = {
     80: 163 << 10,
     86: 99 << 10,
     87: 163 << 10,
