@@ -17,6 +17,7 @@ from llmk.kernel.registry import Registered, Registry
 FIRST_PARTY = {
     "plugins check": "run the conformance kit on a plugin and print a report card",
     "plugins new": "write a new plugin from a template",
+    "verify": "verify that llmk works on this machine's device, and how fast",
 }
 """Commands of llmk's own wheels, which are listed even if the wheel is not installed."""
 

@@ -1,4 +1,4 @@
-"""The plugin module of ``llmk-testing``: the actions of ``llmk plugins`` for plugin authors."""
+"""The plugin module of ``llmk-testing``: the actions of ``llmk plugins`` for plugin authors, and ``llmk verify``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmk.api import CommandSpec, hookimpl
 
 @hookimpl
 def llmk_commands() -> Iterable[CommandSpec]:
-    """``llmk plugins check`` and ``llmk plugins new``."""
+    """``llmk plugins check``, ``llmk plugins new`` and ``llmk verify``."""
     return [
         CommandSpec(
             id="testing.check",
@@ -22,5 +22,11 @@ def llmk_commands() -> Iterable[CommandSpec]:
             name="plugins new",
             implementation="llmk_testing.new:NewCommand",
             summary="write a working plugin as a starting point",
+        ),
+        CommandSpec(
+            id="testing.verify",
+            name="verify",
+            implementation="llmk_testing.verify.command:VerifyCommand",
+            summary="verify that llmk works on this machine's device, and how fast, for a table in the docs",
         ),
     ]
