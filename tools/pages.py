@@ -18,6 +18,7 @@ import http_reference
 import package_pages
 import package_tables
 import plugin_directory
+import verified
 import vocabulary
 from generated import Page
 from wrap_docs import WIDTH, documents, too_long, wrap
@@ -31,6 +32,7 @@ SOURCES = (
     package_pages,
     package_tables,
     plugin_directory,
+    verified,
     vocabulary,
 )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llmk_testing.case import Result
     from llmk_testing.verify.record import Record
 
+
 class VerifyCommand:
     """``llmk verify``."""
 
@@ -29,7 +30,9 @@ class VerifyCommand:
             "--platform", default="", metavar="NAME", help="the platform to verify (default: the best one here)"
         )
         parser.add_argument("--thorough", action="store_true", help="every kernel and more shapes; may take an hour")
-        parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the result (default: by its name)")
+        parser.add_argument(
+            "--json", type=Path, metavar="FILE", help="where to write the result (default: named by chip)"
+        )
         parser.add_argument("--by", default="", metavar="NAME", help="who verified it, for the table in the docs")
         parser.add_argument("--seed", type=int, default=0, help="seed of random inputs")
         parser.add_argument(

@@ -1,4 +1,4 @@
-"""The record of a verification: what ran where, and what came of it. As text, and as the JSON that is sent back."""
+"""The record of a verification: what ran where, and the result. As text, and as the JSON that is sent back."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ TEXTS = (
 )
 _NEW_TOKENS, _THOROUGH_TOKENS = 24, 96
 _TIE = {"float32": 0.02}
-"""How far below the reference's first choice a token's logit may be, by dtype: two that are as good as equal may be
-taken for one another. In other dtypes rounding decides more, so only the share of equal tokens is told."""
+"""How far below the reference's first choice a token's logit may be, by dtype: of two that are
+as good as equal, either may be chosen. In other dtypes rounding decides more, so only the share is reported."""
 _DECODED, _PROMPT = 64, 448
 
 
