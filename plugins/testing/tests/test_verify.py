@@ -77,7 +77,7 @@ def test_a_busy_device_ends_it_at_once(parts: dict[str, Part], tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_free_is_asked_of_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_platform_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     free = [GIB // 8]
     memory = SimpleNamespace(total=lambda: 16 * GIB, available=lambda: free[0])
     monkeypatch.setattr(Bench, "open", lambda platform: SimpleNamespace(platform=SimpleNamespace(memory=memory)))

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from llmk.api import KernelSpec, PlatformFacts
+from llmk.api import KernelSpec, PlatformFacts, PlatformSpec
 from llmk.config import load
 from llmk.kernel.discovery import CORE
 from llmk.kernel.registry import Registered, Registry
@@ -24,7 +24,7 @@ _SAMPLE = 4
 
 
 def check(
-    platform: Registered[object],
+    platform: Registered[PlatformSpec],
     facts: PlatformFacts,
     registry: Registry,
     *,
@@ -37,7 +37,8 @@ def check(
     ``thorough`` all cases of all that its wheel and those that it vouches for have. The core's references are what they
     are compared with, and are left out."""
     used = _kernels_of(platform, facts, registry, thorough=thorough)
-    wheels = {r.plugin.distribution: r.plugin.version for r in (platform, *used)}
+    plugins = (platform.plugin, *(kernel.plugin for kernel in used))
+    wheels = {plugin.distribution: plugin.version for plugin in plugins}
     card = Card(wheels, thorough, seed)
     checking = Check(card, timeout, report=report)
     if facts.device_type:
@@ -52,14 +53,14 @@ def check(
 
 
 def _kernels_of(
-    platform: Registered[object], facts: PlatformFacts, registry: Registry, *, thorough: bool
+    platform: Registered[PlatformSpec], facts: PlatformFacts, registry: Registry, *, thorough: bool
 ) -> list[Registered[KernelSpec]]:
     """The kernels to check, which run on the platform's torch device."""
     if not facts.device_type:
         return []
     kernels = [kernel for kernel in registry.of(KernelSpec) if kernel.plugin.distribution != CORE]
     if thorough:
-        vouched = {platform.plugin.distribution, *getattr(platform.spec, "vouches", ())}
+        vouched = {platform.plugin.distribution, *platform.spec.vouches}
         return [kernel for kernel in kernels if kernel.plugin.distribution in vouched]
     plan = boot(load({"platform.use": facts.name}, environ={})).plan
     chosen = {piece.id for choice in plan.choices for part in choice.with_parts() for piece in part.pieces}

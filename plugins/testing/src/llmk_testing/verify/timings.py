@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -85,7 +86,7 @@ def gemm_rate(bench: Bench, dtype: torch.dtype) -> float:
     size = 1024
     while True:
         x = torch.randn(size, size, device=bench.device).to(dtype)
-        seconds = _best(bench, lambda x=x: x @ x, _ROOFLINE_SECONDS)
+        seconds = _best(bench, partial(torch.mm, x, x), _ROOFLINE_SECONDS)
         if seconds > _LONG_ENOUGH or size >= 8192:
             return 2 * float(size) ** 3 / seconds
         size *= 2
@@ -135,7 +136,7 @@ def _best(bench: Bench, run: Callable[[], Any], seconds: float = _SECONDS) -> fl
     run()
     synchronize()
     calls = max(1, int(seconds / 8 / (time.perf_counter() - started)))
-    rounds = []
+    rounds: list[float] = []
     while len(rounds) < 3 or sum(rounds) < seconds:
         started = time.perf_counter()
         for _ in range(calls):
