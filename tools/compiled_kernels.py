@@ -1,4 +1,4 @@
-"""What the Triton kernels take on GPUs that they were compiled for ahead of time, for the page on AMD GPUs."""
+"""What the Triton kernels take on GPUs that they were compiled for ahead of time, for the pages on those."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from generated import ROOT, Page, table
 
 RESOURCES = ROOT / "plugins/triton/tests/resources.json"
+SPIRV = ROOT / "plugins/triton/tests/spirv.json"
 
 
 def pages() -> Iterator[Page]:
-    """The page on AMD GPUs."""
+    """The pages on AMD and on Intel GPUs."""
     yield Page("docs/backends/rocm.md", {"compiled_kernels.py": render})
+    yield Page("docs/backends/xpu.md", {"compiled_kernels.py spirv": render_spirv})
 
 
 def render() -> str:
@@ -24,6 +26,20 @@ def render() -> str:
     versions = [f"Triton {found['triton']}" for found in compiled.values()]
     rows += [("variants compiled", *totals), ("with", *versions)]
     return table(("kernel", *(f"`{arch}`" for arch in compiled)), rows)
+
+
+def render_spirv() -> str:
+    """The same for Intel GPUs, for which registers are assigned by the driver."""
+    compiled = json.loads(SPIRV.read_text())
+    names = sorted({name for found in compiled.values() for name in found["kernels"]})
+    rows = [(f"`{name}`", *(_spirv_cell(found["kernels"].get(name)) for found in compiled.values())) for name in names]
+    totals = [sum(most["variants"] for most in found["kernels"].values()) for found in compiled.values()]
+    rows.append(("variants compiled", *totals))
+    return table(("kernel", *(f"`{arch}`" for arch in compiled)), rows)
+
+
+def _spirv_cell(most: dict[str, int] | None) -> str:
+    return "-" if most is None else f"{most['shared']:,}, {most['matrix']}"
 
 
 def _cell(most: dict[str, int] | None) -> str:
