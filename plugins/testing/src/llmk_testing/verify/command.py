@@ -107,7 +107,7 @@ def _record(args: argparse.Namespace, facts: PlatformFacts, wheel: str) -> Recor
         "features": sorted(facts.features),
         "processors": os.cpu_count(),
         "machine": host.machine(),
-        "system": f"{host.system()} {host.release()}",
+        "system": f"{host.system()} {host.release().partition('-')[0]}",
     }
     names = ("llmk-core", "llmk-models", "llmk-testing", "torch", "triton", "triton-xpu", "transformers")
     versions = {name: metadata.version(name) for name in names if _is_installed(name)}
