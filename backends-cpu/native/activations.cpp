@@ -87,3 +87,4 @@ LLMK_EXPORT(gate)
         });
     });
 }
+LLMK_WORDS(gate)

@@ -338,3 +338,4 @@ LLMK_EXPORT(attention)
               query_stride, table_stride, requests,    heads,    window,      scale, softcap, dtype};
     by_dtype(cache_dtype, [&](auto none) { attend<decltype(none)>(p); });
 }
+LLMK_WORDS(attention)

@@ -1,7 +1,6 @@
 // Integer arithmetic on every instruction set: Block, 32 numbers of 16 bits, and Sums, F::N sums of 32 bits.
 //
 //   numbers(pointer)          32 numbers of 8 or 16 bits; pointers need no alignment
-//   nibbles(pointer)          the 32 numbers of 4 bits in 16 bytes, from 0 to 15, those in low halves first
 //   add_products(sums, a, b)  adds the products of a's and b's numbers
 //   add_pairs(sums, a, b)     the same, with those of the first 16 numbers apart from the others
 //   pair_scales(x, y)         x where add_pairs adds products of the first 16 numbers, y elsewhere
@@ -28,11 +27,6 @@ struct Sums {
 inline Block numbers(const int16_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Block numbers(const int8_t* p) {
     return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-}
-inline Block nibbles(const uint8_t* p) {
-    __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi16(15)), high = _mm256_srli_epi16(bytes, 4);
-    return {_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
 }
 inline Sums no_sums() { return {_mm512_setzero_si512()}; }
 inline Sums add_products(Sums sums, Block a, Block b) {
@@ -62,10 +56,6 @@ inline Block numbers(const int16_t* p) { return {bytes_at(p), bytes_at(p + 16)};
 inline Block numbers(const int8_t* p) {
     return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
-}
-inline Block nibbles(const uint8_t* p) {
-    __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return {_mm256_and_si256(bytes, _mm256_set1_epi16(15)), _mm256_srli_epi16(bytes, 4)};
 }
 inline Sums no_sums() { return {_mm256_setzero_si256()}; }
 inline __m256i add_products(__m256i sums, __m256i a, __m256i b) {
@@ -99,12 +89,6 @@ inline Block numbers(const int8_t* p) {
     int8x16_t a = vld1q_s8(p), b = vld1q_s8(p + 16);
     return {{vmovl_s8(vget_low_s8(a)), vmovl_high_s8(a), vmovl_s8(vget_low_s8(b)), vmovl_high_s8(b)}};
 }
-inline Block nibbles(const uint8_t* p) {
-    uint8x16_t bytes = vld1q_u8(p);
-    int8x16_t low = vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15)));
-    int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4));
-    return {{vmovl_s8(vget_low_s8(low)), vmovl_high_s8(low), vmovl_s8(vget_low_s8(high)), vmovl_high_s8(high)}};
-}
 inline Sums no_sums() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
 inline Sums add_products(Sums sums, Block a, Block b) {
     for (int i = 0; i < 2; ++i) {
@@ -136,12 +120,6 @@ inline Block numbers(const int8_t* p) {
     __vector signed char a = vec_xl(0, p), b = vec_xl(16, p);
     return {{vec_unpackh(a), vec_unpackl(a), vec_unpackh(b), vec_unpackl(b)}};
 }
-inline Block nibbles(const uint8_t* p) {
-    __vector unsigned char bytes = vec_xl(0, p);
-    auto low = (__vector signed char)vec_and(bytes, vec_splats((unsigned char)15));
-    auto high = (__vector signed char)vec_sr(bytes, vec_splats((unsigned char)4));
-    return {{vec_unpackh(low), vec_unpackl(low), vec_unpackh(high), vec_unpackl(high)}};
-}
 inline Sums no_sums() { return {vec_splats(0), vec_splats(0)}; }
 inline Sums add_products(Sums sums, Block a, Block b) {
     sums.low = vec_msum(a.v[0], b.v[0], vec_msum(a.v[1], b.v[1], sums.low));
@@ -165,14 +143,6 @@ template <class T>
 inline Block numbers(const T* p) {
     Block out;
     for (int i = 0; i < kBlock; ++i) out.v[i] = p[i];
-    return out;
-}
-inline Block nibbles(const uint8_t* p) {
-    Block out;
-    for (int i = 0; i < kBlock / 2; ++i) {
-        out.v[i] = p[i] & 15;
-        out.v[i + kBlock / 2] = p[i] >> 4;
-    }
     return out;
 }
 inline Sums no_sums() { return {}; }

@@ -6,6 +6,9 @@
 //   tile<R, C>(weight, n, gap, begin, end, rows, stride, sums, sums_stride)
 //       adds the products of the R rows n, n + gap, … of the weight and of C arranged rows, `stride` elements apart,
 //       over the inputs from begin to end, to sums[c * sums_stride + r * gap]. `begin` is a multiple of kInputs.
+// or, where some rows of the weight are stored together, their number kTogether and
+//   tile<C>(weight, n, count, begin, end, rows, stride, sums, sums_stride)
+//       the same of `count` rows from n on, a multiple of kTogether.
 //
 // A sum's terms are added in an order that depends on the number of inputs alone, so that a row's result doesn't depend
 // on other rows: over kInputs inputs in a vector, whose elements are added to the sum.
@@ -146,8 +149,8 @@ struct Rowwise : S {
 // far apart, and those of the next tile follow them, so that each is read on from where the last one ended: processors
 // fetch ahead one stream per page.
 template <class P, int C>
-void add_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k0, int64_t k1,
-               const typename P::Row* rows, int64_t stride, float* sums, int64_t sums_stride) {
+void add_far_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k0, int64_t k1,
+                   const typename P::Row* rows, int64_t stride, float* sums, int64_t sums_stride) {
     constexpr int R = P::tile_rows(C);
     int64_t gap = (n1 - n0) / R;
     for (int64_t i = 0; i < gap; ++i) {
@@ -160,6 +163,28 @@ void add_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t
         for (int64_t k = k0; k < k1; k += kInputs) {
             P::template tile<1, C>(weight, n0 + i, 1, k, smaller(k1, k + kInputs), rows, stride, sums + i, sums_stride);
         }
+    }
+}
+
+template <class P, class = void>
+struct StoresTogether : std::false_type {};
+template <class P>
+struct StoresTogether<P, std::void_t<decltype(P::kTogether)>> : std::true_type {};
+
+// The same for any product: n0 is a multiple of its kTogether.
+template <class P, int C>
+void add_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int64_t k0, int64_t k1,
+               const typename P::Row* rows, int64_t stride, float* sums, int64_t sums_stride) {
+    if constexpr (StoresTogether<P>::value) {
+        for (int64_t n = n0; n < n1; n += P::kTogether) {
+            int64_t count = smaller(P::kTogether, n1 - n);
+            for (int64_t k = k0; k < k1; k += kInputs) {
+                P::template tile<C>(weight, n, count, k, smaller(k1, k + kInputs), rows, stride, sums + n - n0,
+                                    sums_stride);
+            }
+        }
+    } else {
+        add_far_tiles<P, C>(weight, n0, n1, k0, k1, rows, stride, sums, sums_stride);
     }
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "dtype.h"
 #include "pool.h"
@@ -24,6 +25,11 @@
 
 // Starts the definition of an exported kernel: LLMK_EXPORT(name)(parameters) { body }
 #define LLMK_EXPORT(name) extern "C" __attribute__((visibility("default"))) void LLMK_NAME(LLMK_LEVEL, name)
+
+// Exports another entry of the kernel above it, llmk_<level>_<kernel>_words, which takes an array of one word for each
+// argument (word), for calls that are replayed.
+#define LLMK_WORDS(name) \
+    LLMK_EXPORT(name##_words)(const int64_t* words) { call(&LLMK_NAME(LLMK_LEVEL, name), words); }
 
 namespace llmk {
 namespace LLMK_LEVEL {
@@ -39,6 +45,31 @@ inline void by_dtype(int32_t dtype, F&& f) {
     } else {
         f(float{});
     }
+}
+
+// The argument of type T that a word holds: a number, an address, or the bits of a float.
+template <class T>
+inline T word(int64_t bits) {
+    if constexpr (std::is_pointer_v<T>) {
+        return reinterpret_cast<T>(bits);
+    } else if constexpr (std::is_same_v<T, float>) {
+        int32_t low = int32_t(bits);
+        float value;
+        memcpy(&value, &low, sizeof value);
+        return value;
+    } else {
+        return T(bits);
+    }
+}
+
+template <class... Arguments, size_t... I>
+inline void call(void (*kernel)(Arguments...), const int64_t* words, std::index_sequence<I...>) {
+    kernel(word<Arguments>(words[I])...);
+}
+
+template <class... Arguments>
+inline void call(void (*kernel)(Arguments...), const int64_t* words) {
+    call(kernel, words, std::index_sequence_for<Arguments...>());
 }
 
 // A reference to a function object, which must outlive it. What takes one is compiled once for all function objects,

@@ -142,6 +142,7 @@ LLMK_EXPORT(linear)
             });
     });
 }
+LLMK_WORDS(linear)
 
 // out[i] = x[rows[i]] weight[e]^T + bias[e] for the rows i from offsets[e] to offsets[e + 1] - 1 of every expert e:
 // weight [experts, n, k], contiguous; bias [experts, n] or null; all of `dtype`.
@@ -161,6 +162,7 @@ LLMK_EXPORT(linear_experts)
             });
     });
 }
+LLMK_WORDS(linear_experts)
 
 // out[t] = the sum of shares[t, j] * x[places[t, j]] over j, in this order and in float32: out [m, size], shares and
 // places [m, chosen].
@@ -185,3 +187,4 @@ LLMK_EXPORT(mix_experts)
         });
     });
 }
+LLMK_WORDS(mix_experts)

@@ -1,50 +1,34 @@
-// Products with weights of 4 or 8 bits that have a scale, and perhaps a zero point, per group of inputs.
+// Products with weights of 8 bits that have a scale, and perhaps a zero point, per group of inputs.
 
-#include "integers.h"
+#include "groups.h"
 
 namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
-constexpr float kSymmetricZero[2] = {0.f, 8.f};  // of 8 bits, and of 4
-
-constexpr int kSmallest = 16;                     // inputs of a group of 8 bits; of 4 bits: kBlock
-constexpr int64_t kMost = kInputs / kSmallest;    // groups of a tile
+constexpr int kSmallest = 16;                   // inputs of a group
+constexpr int64_t kMost = kInputs / kSmallest;  // groups of a tile
 
 // [n, k] numbers, and [n, groups] scales and zero points.
 struct GroupedMatrix {
-    const uint8_t* data;   // int8, or two to a byte, the even input in the low half
+    const int8_t* data;
     const void* scales;
-    const void* zeros;     // null: kSymmetricZero
-    int64_t bytes, groups, group;
+    const void* zeros;  // null: 0
+    int64_t k, groups, group;
     int32_t scale_dtype, zero_dtype;
 
     // Of the expert `e`, where the experts' matrices of n rows follow one another.
     GroupedMatrix of(int64_t e, int64_t n) const {
         GroupedMatrix found = *this;
         int64_t at = e * n * groups;
-        found.data += e * n * bytes;
-        by_dtype(scale_dtype, [&](auto none) { found.scales = static_cast<const decltype(none)*>(scales) + at; });
-        by_dtype(zero_dtype, [&](auto none) {
-            if (zeros) found.zeros = static_cast<const decltype(none)*>(zeros) + at;
-        });
+        found.data += e * n * k;
+        found.scales = element(scales, scale_dtype, at), found.zeros = element(zeros, zero_dtype, at);
         return found;
     }
 };
 
-// Floats from `count` values of a dtype, from index `at` on.
-inline void widen(const void* from, int32_t dtype, int64_t at, int64_t count, float* out) {
-    by_dtype(dtype, [&](auto none) {
-        auto p = static_cast<const decltype(none)*>(from) + at;
-        int64_t i = 0;
-        for (; i + F::N <= count; i += F::N) store(out + i, load(p + i));
-        if (i < count) store(out + i, load(p + i, count - i), count - i);
-    });
-}
-
 // Multiplies as if all zero points were 0, then subtracts what they add: scale times zero point times the sum of the
 // group's inputs. These sums follow an arranged row, as floats: those of blocks, then those of groups of kSmallest.
-template <int Bits>
 struct GroupProduct {
     using Row = int16_t;
     using Weight = GroupedMatrix;
@@ -58,7 +42,7 @@ struct GroupProduct {
 
     template <class T>
     static float arrange(const T* x, int64_t k, int16_t* out) {
-        float scale = arrange_integers(x, k, Bits == 4, out);
+        float scale = arrange_integers(x, k, out);
         auto blocks = reinterpret_cast<float*>(out + k), parts = blocks + k / kBlock;
         for (int64_t i = 0; i < k; i += kSmallest) {
             int sum = 0;
@@ -69,23 +53,15 @@ struct GroupProduct {
         return scale;
     }
 
-    static inline Block numbers_at(const uint8_t* p) {
-        if constexpr (Bits == 4) {
-            return nibbles(p);
-        } else {
-            return numbers(reinterpret_cast<const int8_t*>(p));
-        }
-    }
-
     // Adds the products of a block to sums, which are none before the first.
     template <int R, int C, bool First>
-    static inline void add_block(Sums (&sums)[R][C], const uint8_t* (&w)[R], const int16_t* x, int64_t stride,
+    static inline void add_block(Sums (&sums)[R][C], const int8_t* (&w)[R], const int16_t* x, int64_t stride,
                                  int64_t ahead) {
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            Block weights = numbers_at(w[r]);
+            Block weights = numbers(w[r]);
             __builtin_prefetch(w[r] + ahead);  // of the next tile
-            w[r] += kBlock * Bits / 8;
+            w[r] += kBlock;
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) {
                 sums[r][c] = add_products(First ? no_sums() : sums[r][c], weights, numbers(x + c * stride));
@@ -95,7 +71,7 @@ struct GroupProduct {
 
     // Adds the products of a group of some blocks, times its scales.
     template <int R, int C>
-    static inline void add_group(F (&totals)[R][C], const uint8_t* (&w)[R], const float (&scales)[R][kMost],
+    static inline void add_group(F (&totals)[R][C], const int8_t* (&w)[R], const float (&scales)[R][kMost],
                                  int64_t group, const int16_t* x, int64_t stride, int64_t blocks, int64_t ahead) {
         Sums sums[R][C];
         add_block<R, C, true>(sums, w, x, stride, ahead);
@@ -112,12 +88,12 @@ struct GroupProduct {
 
     // Adds the products of blocks that have two groups each, times their scales.
     template <int R, int C>
-    static inline void add_small_groups(F (&totals)[R][C], const uint8_t* (&w)[R], const float (&scales)[R][kMost],
+    static inline void add_small_groups(F (&totals)[R][C], const int8_t* (&w)[R], const float (&scales)[R][kMost],
                                         const int16_t* x, int64_t stride, int64_t blocks, int64_t ahead) {
         for (int64_t block = 0; block < blocks; ++block, x += kBlock) {
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
-                Block weights = numbers_at(w[r]);
+                Block weights = numbers(w[r]);
                 __builtin_prefetch(w[r] + ahead);
                 w[r] += kBlock;
                 F scale = pair_scales(scales[r][2 * block], scales[r][2 * block + 1]);
@@ -142,17 +118,17 @@ struct GroupProduct {
 #pragma GCC unroll 8
             for (F& total : totals[r]) total = zero();
         }
-        const uint8_t* w[R];
+        const int8_t* w[R];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r * gap) * weight.bytes + begin * Bits / 8;
+        for (int r = 0; r < R; ++r) w[r] = weight.data + (n + r * gap) * weight.k + begin;
         const int16_t* x = rows + begin;
-        if (Bits == 8 && weight.group == kSmallest) {
-            add_small_groups<R, C>(totals, w, scales, x, stride, (end - begin) / kBlock, weight.bytes);
+        if (weight.group == kSmallest) {
+            add_small_groups<R, C>(totals, w, scales, x, stride, (end - begin) / kBlock, weight.k);
         } else {
             int64_t left = weight.group - begin % weight.group;
             for (int64_t group = 0, i = begin; i < end; ++group, i += left, left = weight.group) {
                 int64_t blocks = smaller(left, end - i) / kBlock;
-                add_group<R, C>(totals, w, scales, group, x, stride, blocks, weight.bytes);
+                add_group<R, C>(totals, w, scales, group, x, stride, blocks, weight.k);
                 x += blocks * kBlock;
             }
         }
@@ -161,7 +137,7 @@ struct GroupProduct {
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) out[c * out_stride + r * gap] += sum(totals[r][c]);
         }
-        if (Bits == 4 || weight.zeros) {
+        if (weight.zeros) {
             for (int c = 0; c < C; ++c) {
                 float space[kMost];
                 const float* inputs = group_sums(weight, begin, end, groups, rows + c * stride, space);
@@ -190,53 +166,37 @@ struct GroupProduct {
     // What zero points add to a sum; `inputs` are the sums of the inputs by group.
     static float zero_offset(const Weight& weight, int64_t at, int64_t groups, const float* scales, const float* inputs) {
         float zeros[kMost];
-        if (weight.zeros) widen(weight.zeros, weight.zero_dtype, at, groups, zeros);
-        F total = zero(), same = set1(kSymmetricZero[Bits == 4]);
+        widen(weight.zeros, weight.zero_dtype, at, groups, zeros);
+        F total = zero();
         int64_t i = 0;
         for (; i + F::N <= groups; i += F::N) {
-            total = fma(load(scales + i) * (weight.zeros ? load(zeros + i) : same), load(inputs + i), total);
+            total = fma(load(scales + i) * load(zeros + i), load(inputs + i), total);
         }
         if (int64_t left = groups - i) {
-            F factors = load(scales + i, left) * (weight.zeros ? load(zeros + i, left) : same);
-            total = fma(factors, load(inputs + i, left), total);
+            total = fma(load(scales + i, left) * load(zeros + i, left), load(inputs + i, left), total);
         }
         return sum(total);
     }
 };
 
-// The numbers in each byte.
-struct Halves {
-    float values[256][2];
-    constexpr Halves() : values() {
-        for (int i = 0; i < 256; ++i) values[i][0] = float(i & 15), values[i][1] = float(i >> 4);
-    }
-};
-constexpr Halves kHalves;
-
 // `count` numbers, a multiple of 16, as floats.
-template <int Bits>
-inline void widen_numbers(const uint8_t* p, int64_t count, float* out) {
-    if constexpr (Bits == 4) {
-        for (int64_t i = 0; i < count / 2; ++i) memcpy(out + 2 * i, kHalves.values[p[i]], sizeof(kHalves.values[0]));
-    } else {
-        typedef int8_t Bytes __attribute__((vector_size(16)));
-        typedef float Floats __attribute__((vector_size(64)));
-        for (int64_t i = 0; i < count; i += 16) {
-            Bytes bytes;
-            memcpy(&bytes, p + i, sizeof bytes);
-            Floats floats = __builtin_convertvector(bytes, Floats);
-            memcpy(out + i, &floats, sizeof floats);
-        }
+inline void widen_numbers(const int8_t* p, int64_t count, float* out) {
+    typedef int8_t Bytes __attribute__((vector_size(16)));
+    typedef float Floats __attribute__((vector_size(64)));
+    for (int64_t i = 0; i < count; i += 16) {
+        Bytes bytes;
+        memcpy(&bytes, p + i, sizeof bytes);
+        Floats floats = __builtin_convertvector(bytes, Floats);
+        memcpy(out + i, &floats, sizeof floats);
     }
 }
 
-template <int Bits, class T>
-void widen_row(const GroupedMatrix& weight, int64_t row, int64_t k, T* out) {
-    float scales[kMost], zeros[kMost];
-    for (float& zero : zeros) zero = kSymmetricZero[Bits == 4];
-    const uint8_t* p = weight.data + row * weight.bytes;
+template <class T>
+void widen_row(const GroupedMatrix& weight, int64_t row, T* out) {
+    float scales[kMost], zeros[kMost] = {};
+    const int8_t* p = weight.data + row * weight.k;
     int64_t step = smaller(weight.group, kBlock);
-    for (int64_t i = 0; i < k;) {
+    for (int64_t i = 0; i < weight.k;) {
         int64_t first = i / weight.group, groups = smaller(kMost, weight.groups - first);
         widen(weight.scales, weight.scale_dtype, row * weight.groups + first, groups, scales);
         if (weight.zeros) widen(weight.zeros, weight.zero_dtype, row * weight.groups + first, groups, zeros);
@@ -244,7 +204,7 @@ void widen_row(const GroupedMatrix& weight, int64_t row, int64_t k, T* out) {
             F scale = set1(scales[group]), least = set1(zeros[group]);
             for (int64_t end = i + weight.group; i < end; i += step) {
                 float whole[kBlock];
-                widen_numbers<Bits>(p + i * Bits / 8, step, whole);
+                widen_numbers(p + i, step, whole);
                 for (int64_t j = 0; j < step; j += F::N) store(out + i + j, (load(whole + j) - least) * scale);
             }
         }
@@ -253,12 +213,6 @@ void widen_row(const GroupedMatrix& weight, int64_t row, int64_t k, T* out) {
 
 thread_local Scratch scratch, scratch_scales;
 
-// Calls f with the product of weights of so many bits.
-template <class F>
-void by_bits(int64_t bits, const F& f) {
-    bits == 4 ? f(GroupProduct<4>{}) : f(GroupProduct<8>{});
-}
-
 }  // namespace
 }  // namespace LLMK_LEVEL
 }  // namespace llmk
@@ -266,68 +220,59 @@ void by_bits(int64_t bits, const F& f) {
 using namespace llmk;
 using namespace llmk::LLMK_LEVEL;
 
-// out = x weight^T + bias: x [m, k] and out [m, n] of `dtype`, bias [n] or null; the weight as in GroupedMatrix, with
-// numbers of 4 or 8 bits, all contiguous; k / groups is a multiple of 32, or 16 with 8 bits.
+// out = x weight^T + bias: x [m, k] and out [m, n] of `dtype`, bias [n] or null; the weight as in GroupedMatrix, all
+// contiguous; k / groups is a multiple of 32, or 16.
 LLMK_EXPORT(linear_groups)
-(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, int64_t bits, const void* scales,
+(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, const void* scales,
  const void* zeros, int64_t groups, const void* bias, int64_t m, int64_t n, int64_t k, int32_t dtype,
  int32_t scale_dtype, int32_t zero_dtype) {
     float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * m));
-    int64_t bytes = k * bits / 8;
-    GroupedMatrix matrix{(const uint8_t*)weight, scales, zeros, bytes, groups, k / groups, scale_dtype, zero_dtype};
-    by_bits(bits, [&](auto product) {
-        using P = decltype(product);
-        by_dtype(dtype, [&](auto zero) {
-            using T = decltype(zero);
-            multiply<P>(
-                matrix, m, n, k, bytes, scratch,
-                [&](int64_t row, int16_t* rows) {
-                    row_scales[row] = P::arrange((const T*)x + row * x_stride, k, rows);
-                },
-                [&](int64_t row, int64_t first, int64_t count, const float* sums) {
-                    write((T*)out + row * out_stride + first, sums, row_scales[row], nullptr,
-                          bias ? (const T*)bias + first : nullptr, count);
-                });
-        });
+    GroupedMatrix matrix{(const int8_t*)weight, scales, zeros, k, groups, k / groups, scale_dtype, zero_dtype};
+    by_dtype(dtype, [&](auto none) {
+        using T = decltype(none);
+        multiply<GroupProduct>(
+            matrix, m, n, k, k, scratch,
+            [&](int64_t row, int16_t* to) { row_scales[row] = GroupProduct::arrange((const T*)x + row * x_stride, k, to); },
+            [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                write((T*)out + row * out_stride + first, sums, row_scales[row], nullptr,
+                      bias ? (const T*)bias + first : nullptr, count);
+            });
     });
 }
+LLMK_WORDS(linear_groups)
 
 // As linear_experts, for weights as in linear_groups: those of all experts in turn.
 LLMK_EXPORT(linear_experts_groups)
 (void* out, const void* x, int64_t x_stride, const int64_t* rows, const int64_t* offsets, const void* weight,
- int64_t bits, const void* scales, const void* zeros, int64_t groups, const void* bias, int64_t experts, int64_t n,
- int64_t k, int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
+ const void* scales, const void* zeros, int64_t groups, const void* bias, int64_t experts, int64_t n, int64_t k,
+ int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
     float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
-    int64_t bytes = k * bits / 8;
-    GroupedMatrix first{(const uint8_t*)weight, scales, zeros, bytes, groups, k / groups, scale_dtype, zero_dtype};
-    by_bits(bits, [&](auto product) {
-        using P = decltype(product);
-        by_dtype(dtype, [&](auto zero) {
-            using T = decltype(zero);
-            multiply_experts<P>(
-                [&](int64_t e, GroupedMatrix& own) { own = first.of(e, n); }, offsets, experts, n, k, bytes, scratch,
-                [&](int64_t row, int16_t* to) {
-                    row_scales[row] = P::arrange((const T*)x + rows[row] * x_stride, k, to);
-                },
-                [&](int64_t e, int64_t row, int64_t at, int64_t count, const float* sums) {
-                    write((T*)out + row * n + at, sums, row_scales[row], nullptr,
-                          bias ? (const T*)bias + e * n + at : nullptr, count);
-                });
-        });
-    });
-}
-
-// out = the weight's rows [n, k] in `dtype`, rounded once.
-LLMK_EXPORT(widen_groups)
-(void* out, const void* weight, int64_t bits, const void* scales, const void* zeros, int64_t groups, int64_t n,
- int64_t k, int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
-    GroupedMatrix matrix{(const uint8_t*)weight, scales, zeros, k * bits / 8, groups, k / groups, scale_dtype, zero_dtype};
+    GroupedMatrix first{(const int8_t*)weight, scales, zeros, k, groups, k / groups, scale_dtype, zero_dtype};
     by_dtype(dtype, [&](auto none) {
-        auto to = static_cast<decltype(none)*>(out);
-        parallel_for(n, (1 << 16) / k + 1, [&](int64_t begin, int64_t end) {
-            for (int64_t row = begin; row < end; ++row) {
-                bits == 4 ? widen_row<4>(matrix, row, k, to + row * k) : widen_row<8>(matrix, row, k, to + row * k);
-            }
+        using T = decltype(none);
+        multiply_experts<GroupProduct>(
+            [&](int64_t e, GroupedMatrix& own) { own = first.of(e, n); }, offsets, experts, n, k, k, scratch,
+            [&](int64_t row, int16_t* to) {
+                row_scales[row] = GroupProduct::arrange((const T*)x + rows[row] * x_stride, k, to);
+            },
+            [&](int64_t e, int64_t row, int64_t at, int64_t count, const float* sums) {
+                write((T*)out + row * n + at, sums, row_scales[row], nullptr,
+                      bias ? (const T*)bias + e * n + at : nullptr, count);
+            });
+    });
+}
+LLMK_WORDS(linear_experts_groups)
+
+// out[i] = the weight's row rows[i], or i where `rows` is null: out [count, k] in `dtype`, rounded once.
+LLMK_EXPORT(widen_groups)
+(void* out, const void* weight, const void* scales, const void* zeros, int64_t groups, const int64_t* rows,
+ int64_t count, int64_t k, int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
+    GroupedMatrix matrix{(const int8_t*)weight, scales, zeros, k, groups, k / groups, scale_dtype, zero_dtype};
+    by_dtype(dtype, [&](auto none) {
+        using T = decltype(none);
+        parallel_for(count, 8, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) widen_row(matrix, rows ? rows[i] : i, (T*)out + i * k);
         });
     });
 }
+LLMK_WORDS(widen_groups)

@@ -52,7 +52,7 @@ LLMK_EXPORT(linear_int8)
         multiply<Int8Product>(
             {(const int8_t*)weight, weight_stride}, m, n, k, k, scratch,
             [&](int64_t row, int16_t* rows) {
-                row_scales[row] = arrange_integers((const T*)x + row * x_stride, k, false, rows);
+                row_scales[row] = arrange_integers((const T*)x + row * x_stride, k, rows);
             },
             [&](int64_t row, int64_t first, int64_t count, const float* sums) {
                 write((T*)out + row * out_stride + first, sums, row_scales[row], (const float*)scales + first,
@@ -60,6 +60,7 @@ LLMK_EXPORT(linear_int8)
             });
     });
 }
+LLMK_WORDS(linear_int8)
 
 // As linear_experts, for int8 weights: weight [experts, n, k] and scales float32 [experts, n], contiguous.
 LLMK_EXPORT(linear_experts_int8)
@@ -72,7 +73,7 @@ LLMK_EXPORT(linear_experts_int8)
             [&](int64_t e, Int8Product::Weight& out) { out = {(const int8_t*)weight + e * n * k, k}; }, offsets, experts,
             n, k, k, scratch,
             [&](int64_t row, int16_t* to) {
-                row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, false, to);
+                row_scales[row] = arrange_integers((const T*)x + rows[row] * x_stride, k, to);
             },
             [&](int64_t e, int64_t row, int64_t first, int64_t count, const float* sums) {
                 write((T*)out + row * n + first, sums, row_scales[row], (const float*)scales + e * n + first,
@@ -80,3 +81,4 @@ LLMK_EXPORT(linear_experts_int8)
             });
     });
 }
+LLMK_WORDS(linear_experts_int8)

@@ -133,3 +133,4 @@ LLMK_EXPORT(linear_many)
         }
     });
 }
+LLMK_WORDS(linear_many)

@@ -73,6 +73,7 @@ LLMK_EXPORT(rms_norm)
         });
     });
 }
+LLMK_WORDS(rms_norm)
 
 // total = x * multiplier + residual, and out = norm(total) * weight; all [rows, size], total and out contiguous.
 LLMK_EXPORT(add_rms_norm)
@@ -89,6 +90,7 @@ LLMK_EXPORT(add_rms_norm)
         });
     });
 }
+LLMK_WORDS(add_rms_norm)
 
 // out = residual + norm(x) * weight, [rows, size], out contiguous.
 LLMK_EXPORT(rms_norm_add)
@@ -105,6 +107,7 @@ LLMK_EXPORT(rms_norm_add)
         });
     });
 }
+LLMK_WORDS(rms_norm_add)
 
 // The norms between two blocks (Gemma 2): total = residual + norm(x) * post, and out = norm(total) * pre.
 LLMK_EXPORT(sandwich_norm)
@@ -122,3 +125,4 @@ LLMK_EXPORT(sandwich_norm)
         });
     });
 }
+LLMK_WORDS(sandwich_norm)

@@ -147,6 +147,7 @@ LLMK_EXPORT(rope)
         });
     });
 }
+LLMK_WORDS(rope)
 
 // Stores keys [tokens, kv_heads, head_dim] and values [tokens, kv_heads, value_dim] at the slots of the tokens, without
 // norm and rotation unless q or k have them: norms heads where weights are given, rotates where `cos_sin` is given, and
@@ -187,3 +188,4 @@ LLMK_EXPORT(write_kv)
         });
     });
 }
+LLMK_WORDS(write_kv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,7 +87,8 @@ def test_a_torch_without_onednn_is_a_failed_import() -> None:
 
 def test_platform_facets() -> None:
     platform = CPUPlatform(FACTS)
-    assert platform.graphs is None
+    assert platform.graphs is not None
+    assert CPUPlatform(replace(FACTS, features=FACTS.features - {"graphs"})).graphs is None
     assert platform.device.torch_device(3) == torch.device("cpu")
     assert 0 < platform.memory.available() <= platform.memory.total()
     assert platform.collectives.backend == "gloo"

@@ -31,8 +31,12 @@ KERNEL(linear_int8)
 (void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, const void*, int64_t, int64_t, int64_t,
  int32_t);
 KERNEL(linear_groups)
-(void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, const void*, int64_t, const void*, int64_t,
- int64_t, int64_t, int32_t, int32_t, int32_t);
+(void*, int64_t, const void*, int64_t, const void*, const void*, const void*, int64_t, const void*, int64_t, int64_t,
+ int64_t, int32_t, int32_t, int32_t);
+KERNEL(linear_int4)
+(void*, int64_t, const void*, int64_t, const void*, const void*, const void*, int64_t, const void*, int64_t, int64_t,
+ int64_t, int32_t, int32_t, int32_t);
+KERNEL(pack_int4)(uint8_t*, const uint8_t*, int64_t, int64_t);
 KERNEL(attention)
 (void*, const void*, int64_t, void*, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
  const int32_t*, int64_t, int64_t, int64_t, int64_t, float, float, const float*, int32_t, int32_t);
@@ -151,29 +155,41 @@ void check_linear(int32_t dtype, double bound, int64_t m) {
     (out.data(), n, x.data(), k, bytes.data(), k, scales.data(), bias.data(), m, n, k, dtype);
     compare("linear_int8", out, expect([&](int64_t o, int64_t i) { return double(bytes[o * k + i]) * scales[o]; }),
             rounding);
-    CALL(linear_groups)
-    (out.data(), n, x.data(), k, nibbles.data(), 4, group_scales.data(), zeros.data(), groups, bias.data(), m, n, k,
-     dtype, kFloat32, kFloat32);
-    auto int4 = [&](int64_t o, int64_t i) {
-        int64_t at = o * groups + i / 32;
-        int number = nibbles[(o * k + i) / 2] >> (i % 2 * 4) & 15;
-        return (double(number) - zeros[at]) * group_scales[at];
+    const int64_t rows = (n + 7) / 8 * 8;
+    std::vector<uint8_t> packed(rows * k / 2);
+    CALL(pack_int4)(packed.data(), nibbles.data(), n, k);
+    auto together = [&](const std::vector<float>& values) {  // [n, groups] as [rows / 8, groups, 8]
+        std::vector<float> found(rows * groups);
+        for (int64_t o = 0; o < n; ++o) {
+            for (int64_t g = 0; g < groups; ++g) found[(o / 8 * groups + g) * 8 + o % 8] = values[o * groups + g];
+        }
+        return found;
     };
-    compare("linear_groups, 4 bits", out, expect(int4), rounding);
+    for (bool symmetric : {false, true}) {
+        CALL(linear_int4)
+        (out.data(), n, x.data(), k, packed.data(), together(group_scales).data(),
+         symmetric ? nullptr : together(zeros).data(), groups, bias.data(), m, n, k, dtype, kFloat32, kFloat32);
+        auto int4 = [&](int64_t o, int64_t i) {
+            int64_t at = o * groups + i / 32;
+            int number = nibbles[(o * k + i) / 2] >> (i % 2 * 4) & 15;
+            return (double(number) - (symmetric ? 8 : zeros[at])) * group_scales[at];
+        };
+        compare("linear_int4", out, expect(int4), rounding);
+    }
     CALL(linear_groups)
-    (out.data(), n, x.data(), k, bytes.data(), 8, group_scales.data(), nullptr, groups, bias.data(), m, n, k, dtype,
+    (out.data(), n, x.data(), k, bytes.data(), group_scales.data(), nullptr, groups, bias.data(), m, n, k, dtype,
      kFloat32, kFloat32);
     auto int8 = [&](int64_t o, int64_t i) { return double(bytes[o * k + i]) * group_scales[o * groups + i / 32]; };
-    compare("linear_groups, 8 bits", out, expect(int8), rounding);
+    compare("linear_groups", out, expect(int8), rounding);
     auto small_scales = draws<float>(2 * n * groups), small_zeros = draws<float>(2 * n * groups);
     CALL(linear_groups)
-    (out.data(), n, x.data(), k, bytes.data(), 8, small_scales.data(), small_zeros.data(), 2 * groups, bias.data(), m, n,
+    (out.data(), n, x.data(), k, bytes.data(), small_scales.data(), small_zeros.data(), 2 * groups, bias.data(), m, n,
      k, dtype, kFloat32, kFloat32);
     auto small = [&](int64_t o, int64_t i) {
         int64_t at = 2 * o * groups + i / 16;
         return (double(bytes[o * k + i]) - small_zeros[at]) * small_scales[at];
     };
-    compare("linear_groups, 8 bits by 16", out, expect(small), rounding);
+    compare("linear_groups by 16", out, expect(small), rounding);
 }
 
 // One request of `tokens` tokens, of which the last `queries` attend.

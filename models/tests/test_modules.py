@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_native import VARIANTS
 
-from llmk.nn import Linear
+from llmk.nn import Linear, LMHead
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk_testing.model import ModelHarness
 
@@ -31,6 +31,8 @@ def test_facts_name_the_modules_of_layers(variant: str, make_checkpoint: Callabl
         elif isinstance(layer, Experts) and not isinstance(layer, InterleavedExperts):  # which have no modules
             (gate_up, down), (site,) = modules_of(layer), facts.moe
             found.setdefault(site.site, []).append((*gate_up[:2], down[0]))
+        elif isinstance(layer, LMHead):
+            found["lm_head"] = [("lm_head",)]
     named = {site.site: list(site.modules) for site in (*facts.linear, *facts.moe)}
     quantizable = {site.site for site in facts.linear if site.quantizable} | {site.site for site in facts.moe}
     assert {site: modules for site, modules in named.items() if modules} == {

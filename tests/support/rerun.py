@@ -13,6 +13,8 @@ from llmk.engine.device.graphs import Recorded
 class Rerun:
     """Graphs whose replay runs the step again."""
 
+    on_demand = 0
+
     def __init__(self) -> None:
         self.replays = 0
 

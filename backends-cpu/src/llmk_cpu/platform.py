@@ -10,8 +10,10 @@ import psutil
 import torch
 
 from llmk.api import AllReduce, Compiling, Graphs, Host, PlatformFacts, Verdict, no
+from llmk_cpu.graphs import CPUGraphs
 from llmk_cpu.machine import cores, memory_free, memory_limit
 from llmk_cpu.native import library
+from llmk_cpu.native.specs import GRAPHS
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -71,13 +73,13 @@ class GlooCollectives:
 
 
 class CPUPlatform:
-    """Follows ``llmk.api.Platform``. There are no graphs to capture, and no kernels to compile."""
+    """Follows ``llmk.api.Platform``. There are graphs where the wheel has native kernels, and no kernels to compile."""
 
-    graphs: Graphs | None = None
     compiling: Compiling | None = None
 
     def __init__(self, facts: PlatformFacts) -> None:
         self.facts = facts
         self.device = CPUDevice()
         self.memory = CPUMemory()
+        self.graphs: Graphs | None = CPUGraphs() if GRAPHS in facts.features else None
         self.collectives = GlooCollectives()

@@ -84,6 +84,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             tier=Tier.VENDOR,
             needs=_PREPACKED,
             supports=supports_prepacked,
+            capture="full",
             summary="oneDNN GEMM with weights in its blocked layout",
         ),
         KernelSpec(
@@ -96,6 +97,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             score=-1,
             needs=_PREPACKED,
             supports=supports_prepacked,
+            capture="full",
             deterministic=True,
             summary="the same by tiles of rows: slower, but batch-invariant",
         ),
@@ -106,6 +108,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             tier=Tier.PORTABLE,
             needs=Needs(platforms=("cpu",)),
             supports=supports_torch,
+            capture="full",
             summary="torch's own GEMM",
         ),
         *gemm_specs.linear_kernels(),

@@ -18,6 +18,8 @@ class CUDAGraphs:
     captured first. Nothing else may be launched on the device during a capture.
     """
 
+    on_demand = 0
+
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Captures ``run`` after running it once, which compiles kernels and creates library handles and workspaces: a
         capture allows neither. The replay returns what ``run`` returned while it was captured: a tensor, or a tuple,

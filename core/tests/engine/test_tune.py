@@ -240,6 +240,8 @@ class PlayedGraphs:
 
     recorded = 0
 
+    on_demand = 0
+
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         self.recorded += 1
         return run

@@ -89,6 +89,14 @@ def chosen(*specs: QuantizationSpec, **rules: Any) -> WeightFormats:
     return formats
 
 
+def test_only_methods_that_read_heads_are_asked_about_one() -> None:
+    head = LinearFacts(site="lm_head", in_features=8, out_features=16, modules=(("lm_head",),), parallel="vocab")
+    facts = replace(FACTS, linear=(*FACTS.linear, head))
+    for heads, expected in ((False, "plain"), (True, "fp8")):
+        found = with_formats(facts, chosen(method("fp8", lambda module: OK, heads=heads)))
+        assert [site.weight_format for site in found.linear] == ["fp8", "fp8", "plain", expected]
+
+
 def test_a_site_is_split_by_the_formats_of_its_layers() -> None:
     lists = {"layers.1.down": None, "layers.2.experts.0.up": no("scheme")}
     formats = chosen(method("fp8", lambda module: lists.get(module, OK)), method("int4", where("2.experts")))

@@ -26,10 +26,10 @@ def piece(name: str, *, band: tuple[int, int] = ALWAYS, prepare: str = "", parts
     return Piece(*band, name, "a-wheel", "1.0", f"{__name__}:{name}", where, "native", "only candidate", parts=parts)
 
 
-def from_reference(where: str, *, parts: tuple[str, ...] = ()) -> Piece:
-    """A piece that runs a reference kernel, ``where`` in ``llmk.reference``."""
+def from_reference(where: str, *, prepare: str = "", parts: tuple[str, ...] = ()) -> Piece:
+    """A piece that runs a reference kernel, ``where`` in ``llmk.reference``, with weights that ``prepare`` returns."""
     place = f"llmk.reference.{where}"
-    return Piece(*ALWAYS, where, "a-wheel", "1.0", place, "", "reference", "only candidate", parts=parts)
+    return Piece(*ALWAYS, where, "a-wheel", "1.0", place, prepare, "reference", "only candidate", parts=parts)
 
 
 def choice(kind: str, site: str, *pieces: Piece, op: str = "", parts: tuple[Choice, ...] = (), **query: Any) -> Choice:

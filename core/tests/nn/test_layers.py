@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from plans import Build, build, choice, piece
+from plans import Build, build, choice, from_reference, piece
 
-from llmk.api import StoredTensor
-from llmk.nn import Embedding, Linear, LMHead, SandwichNorm
+from llmk.api import CheckpointFile, Choice, StoredTensor
+from llmk.nn import Embedding, Layer, Linear, LMHead, SandwichNorm
+from llmk.nn.parallel import Parallel
+from llmk.reference.quantize import quantize_int8_group
+from llmk.reference.quantized_weight import prepare_int8_group
 
 SIZES = (6, 2, 2)
 PARTS = ("q_proj", "k_proj", "v_proj")
@@ -111,6 +116,78 @@ def test_a_tied_head_multiplies_by_the_embedding(kernel: tuple[str, str]) -> Non
     logits = head(hidden)
     torch.testing.assert_close(logits, hidden @ weight.t())
     assert torch.equal(table(torch.tensor([6, 0])), weight[[6, 0]])
+
+
+def packed_head(
+    made: Build, scale: float | None = None, *, apart: bool = False
+) -> tuple[Embedding, LMHead, list[Layer]]:
+    """A table and the head that is tied to it, both loaded with ``PACKED``; and the layers that own it. ``apart``: the
+    head is on this stage, the table on another."""
+    site = "embedding" if scale is None else "scaled_embedding"
+    with made.stage(here=not apart):
+        table = Embedding(made, "embed", 7, 4, site=site, scale=scale)
+    head = LMHead(made, "head", 4, 7, tied_to=table)
+    owners: list[Layer] = [layer for layer in (table, head) if layer.parameters]
+    stored = [
+        StoredTensor(f"embed.{name}", CheckpointFile(Path(), "f"), dtype, tuple(PACKED[name].shape), 0, 0)
+        for name, dtype in (("weight", "I8"), ("weight_scale", "F32"))
+    ]
+    for layer in (table, head):
+        layer.discover({"embed": stored})
+    for layer in owners:
+        for parameter in layer.parameters:
+            parameter.load((0,), PACKED[parameter.names[0].removeprefix("embed.")])
+        layer.finish()
+    return table, head, owners
+
+
+PACKED = quantize_int8_group(torch.randn(7, 4), 2)
+EXACT = prepare_int8_group(PACKED).dequantize(torch.float32)
+
+
+def head_choices(*more: Choice) -> tuple[Choice, ...]:
+    quantized = from_reference(
+        "linear:linear_dequantized", prepare="llmk.reference.quantized_weight:prepare_int8_group"
+    )
+    sizes = {"in_features": 4, "out_features": 7, "weight_format": "int8_group", "lookup": True}
+    return (*more, choice("linear", "lm_head", quantized, **sizes))
+
+
+def test_a_table_that_stays_packed_is_held_once_for_lookups_and_logits() -> None:
+    made = build(*head_choices(choice("op", "embedding", piece("embed"))))
+    table, head, owners = packed_head(made)
+    assert owners == [table]
+    assert head.weight is table.weight
+    ids, hidden = torch.tensor([6, 0, 6]), torch.randn(2, 4)
+    assert torch.equal(table(ids), EXACT[ids])
+    torch.testing.assert_close(head(hidden), hidden @ EXACT.T)
+
+
+def test_a_packed_table_is_scaled() -> None:
+    made = build(*head_choices(choice("op", "scaled_embedding", piece("embed_scaled"))))
+    table, *_ = packed_head(made, scale=3.0)
+    assert torch.equal(table(torch.tensor([6, 1])), 3 * EXACT[[6, 1]])
+
+
+def test_a_packed_table_on_another_stage_is_loaded_for_the_head_too() -> None:
+    made = build(*head_choices(choice("op", "embedding", piece("embed"))))
+    table, head, owners = packed_head(made, apart=True)
+    assert owners == [table, head]
+    hidden = torch.randn(2, 4)
+    torch.testing.assert_close(head(hidden), hidden @ EXACT.T)
+
+
+def test_ranks_share_a_packed_table() -> None:
+    ids, hidden = torch.tensor([6, 0, 3]), torch.randn(2, 4)
+    found, logits = [], []
+    for rank in range(2):
+        place = Parallel(tensor_rank=rank, tensor_size=2)
+        made = build(*head_choices(choice("op", "embedding", piece("embed"))), parallel=place)
+        table, head, _ = packed_head(made)
+        found.append(table(ids))
+        logits.append(hidden @ head.weight.dequantize(torch.float32).T)
+    assert torch.equal(found[0] + found[1], EXACT[ids])
+    torch.testing.assert_close(torch.cat(logits, dim=1)[:, :7], hidden @ EXACT.T)
 
 
 def test_a_scaled_table_and_a_capped_head() -> None:

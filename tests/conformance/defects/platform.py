@@ -73,6 +73,8 @@ class Swallowing(Counting):
 class Rerun:
     """Graphs whose replay runs the step again: the good ones."""
 
+    on_demand = 0
+
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Into the same tensor."""
         kept = run()
@@ -82,6 +84,8 @@ class Rerun:
 class Stale:
     """Graphs whose replay returns what the capture saw."""
 
+    on_demand = 0
+
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Runs once."""
         kept = run()
@@ -90,6 +94,8 @@ class Stale:
 
 class Wandering:
     """Graphs whose replay returns new tensors."""
+
+    on_demand = 0
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Runs nothing."""

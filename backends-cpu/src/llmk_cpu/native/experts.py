@@ -13,13 +13,22 @@ from torch import Tensor
 from llmk.reference.activations import GatedOptions
 from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, prepare_moe_int8_group, route
 from llmk_cpu.native.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
-from llmk_cpu.native.library import library
-from llmk_cpu.native.quantized import CompactWeight, codes_of, pointer, prepare_int4, prepare_int8
+from llmk_cpu.native.library import Kernel, library
+from llmk_cpu.native.quantized import (
+    TOGETHER,
+    CompactWeight,
+    NibbleWeight,
+    codes_of,
+    pointer,
+    prepare_int4,
+    prepare_int8,
+)
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _plain = library().function("linear_experts", "ppippppiiid")
 _int8 = library().function("linear_experts_int8", "ppipppppiiid")
-_groups = library().function("linear_experts_groups", "ppipppippipiiiddd")
+_groups = library().function("linear_experts_groups", "ppipppppipiiiddd")
+_int4 = library().function("linear_experts_int4", "ppipppppipiiiddd")
 _mix = library().function("mix_experts", "ppppiiid")
 
 _ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
@@ -31,15 +40,15 @@ _ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One GEMM of all experts. ``scale`` and ``zero`` belong to quantized weights; ``columns`` are its inputs. ``bits``
-    are those of a number in weights with groups, else 0."""
+    """One GEMM of all experts. ``scale`` and ``zero`` belong to quantized weights; ``columns`` are its inputs. ``by``
+    multiplies by weights with groups."""
 
     weight: Tensor
     bias: Tensor | None
     columns: int
     scale: Tensor | None = None
     zero: Tensor | None = None
-    bits: int = 0
+    by: Kernel | None = None
 
     def __call__(self, x: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
         """Of each expert's ``rows`` of ``x``, in the order of experts: ``[len(rows), out]``."""
@@ -50,11 +59,11 @@ class Projection:
         sizes = (experts, outputs, self.columns, CODES[x.dtype])
         if self.scale is None:
             _plain(*given, bias, *sizes)
-        elif not self.bits:
+        elif self.by is None:
             _int8(*given, self.scale.data_ptr(), bias, *sizes)
         else:
-            zero, groups, codes = pointer(self.zero), self.scale.shape[-1], codes_of(self.scale, self.zero)
-            _groups(*given, self.bits, self.scale.data_ptr(), zero, groups, bias, *sizes, *codes)
+            zero, groups, codes = pointer(self.zero), self.scale.shape[1], codes_of(self.scale, self.zero)
+            self.by(*given, self.scale.data_ptr(), zero, groups, bias, *sizes, *codes)
         return out
 
 
@@ -126,11 +135,16 @@ def _grouped(
 
     def projection(name: str) -> Projection | None:
         stored = {f"weight{key.removeprefix(name)}": each for key, each in parameters.items() if key.startswith(name)}
-        whole = prepare({key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"})
-        if not isinstance(whole, CompactWeight):
-            return None
-        weight, bits = _whole(stored[numbers]), whole.bits
-        return Projection(weight, stored.get("weight_bias"), weight.shape[2] * 8 // bits, whole.scale, whole.zero, bits)
+        whole, shape = (
+            prepare({key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"}),
+            stored[numbers].shape,
+        )
+        bias = stored.get("weight_bias")
+        if isinstance(whole, CompactWeight):
+            return Projection(whole.numbers.view(shape), bias, shape[2], whole.scale, whole.zero, _groups)
+        if isinstance(whole, NibbleWeight) and shape[1] % TOGETHER == 0:
+            return Projection(whole.numbers.view(shape), bias, shape[2] * 2, whole.scale, whole.zero, _int4)
+        return None
 
     gate_up, down = projection("gate_up"), projection("down")
     return None if gate_up is None or down is None else Experts(gate_up, down)

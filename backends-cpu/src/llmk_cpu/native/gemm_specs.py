@@ -47,7 +47,11 @@ def linear_kernels() -> list[KernelSpec]:
 
 
 def _group_kernels(bits: int) -> list[KernelSpec]:
-    same = {"prepare": f"llmk_cpu.native.quantized:prepare_int{bits}", "layout": f"cpu_int{bits}_group"}
+    same: dict[str, Any] = {
+        "prepare": f"llmk_cpu.native.quantized:prepare_int{bits}",
+        "layout": f"cpu_int{bits}_group",
+        "knows": FIRST_FIELDS | {"lookup"},
+    }
     return [
         _kernel(
             f"linear_int{bits}_group",
@@ -112,6 +116,7 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
         supports=supports,
         knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"},
         deterministic=True,
+        capture="full",
         summary="reads the weights of chosen experts only",
     )
 
@@ -148,5 +153,6 @@ def _kernel(
         needs=Needs(platforms=("cpu",), dtypes=dtypes),
         supports=supports,
         layout=layout,
+        capture="full",
         **{"deterministic": True, **fields},
     )

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, Protocol
 
 import llmk_cpu.native
 
@@ -23,6 +26,42 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_int32, "f": c
 Function = Callable[..., None]
 
 
+class Recorder(Protocol):
+    """What takes calls of kernels down, after they ran."""
+
+    @abstractmethod
+    def called(self, kernel: Kernel, args: tuple[Any, ...]) -> None:
+        """Takes down that ``kernel`` ran with ``args``."""
+        ...
+
+
+class _State(threading.local):
+    """What a thread does. ``recorder`` takes down the kernels that it runs."""
+
+    recorder: Recorder | None = None
+
+
+STATE = _State()
+
+
+class Kernel:
+    """A kernel of the library at one level, called with its arguments. ``signature`` is as in
+    :meth:`Library.function`; ``address`` is that of its entry for arguments in words, for calls that are replayed."""
+
+    __slots__ = ("_run", "address", "signature")
+
+    def __init__(self, run: Function, address: int, signature: str) -> None:
+        self._run = run
+        self.address = address
+        self.signature = signature
+
+    def __call__(self, *args: Any) -> None:
+        """Runs the kernel."""
+        self._run(*args)
+        if STATE.recorder is not None:
+            STATE.recorder.called(self, args)
+
+
 class Library:
     """The loaded library. ``levels`` are the levels of instructions in use, best first."""
 
@@ -34,7 +73,7 @@ class Library:
             raise ImportError(f"{LEVEL_VARIABLE} is {highest!r}, and this processor has {', '.join(levels)}: name one")
         self.levels = levels[levels.index(highest) :] if highest else levels
 
-    def function(self, name: str, signature: str) -> Function:
+    def function(self, name: str, signature: str) -> Kernel:
         """The kernel ``name`` at the best level that has it.
 
         ``signature`` has a letter per argument: ``p`` for a pointer (an ``int``, or ``None``), ``i`` for a 64-bit
@@ -44,8 +83,17 @@ class Library:
             found = getattr(self._library, f"llmk_{level}_{name}", None)
             if found is not None:
                 found.restype, found.argtypes = None, [_TYPES[letter] for letter in signature]
-                return found  # type: ignore[no-any-return]
+                words = getattr(self._library, f"llmk_{level}_{name}_words")
+                return Kernel(found, ctypes.cast(words, ctypes.c_void_p).value or 0, signature)
         raise ImportError(f"{FILE} has no kernel {name!r} for any of {', '.join(self.levels)}: build the wheel again")
+
+    @property
+    def replay(self) -> Function:
+        """Runs kernels: the address of an array with a pair of addresses for each, its :attr:`Kernel.address` and that
+        of its arguments' words; and how many there are."""
+        found = self._library.llmk_replay
+        found.restype, found.argtypes = None, [_TYPES[letter] for letter in "pi"]
+        return found  # type: ignore[no-any-return]
 
     def set_threads(self, count: int) -> None:
         """Sets how many threads kernels use; 0: one per processor."""

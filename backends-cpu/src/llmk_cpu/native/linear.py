@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from llmk.reference.quantized_weight import ScaledWeight
-from llmk_cpu.native.library import Function, library
+from llmk_cpu.native.library import Kernel, library
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _SIGNATURE = "pipipipiiid"
@@ -29,7 +29,7 @@ def linear_converted(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Te
     return linear(x, weight.dequantize(x.dtype), bias)
 
 
-def _multiply(kernel: Function, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _multiply(kernel: Kernel, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = rows_of(x)
     count, size = rows.shape
     outputs = weight.shape[0]

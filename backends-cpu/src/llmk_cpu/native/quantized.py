@@ -17,27 +17,31 @@ from llmk.reference.quantized_weight import (
     prepare_int4_group,
     prepare_int8_group,
 )
-from llmk_cpu.native.library import library
+from llmk_cpu.native.library import Kernel, library
 from llmk_cpu.native.linear import linear_many
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _linear_int8 = library().function("linear_int8", "pipipippiiid")
-_linear_groups = library().function("linear_groups", "pipipippipiiiddd")
-_widen_groups = library().function("widen_groups", "ppippiiiddd")
+_linear_groups = library().function("linear_groups", "pipipppipiiiddd")
+_widen_groups = library().function("widen_groups", "ppppipiiddd")
+_linear_int4 = library().function("linear_int4", "pipipppipiiiddd")
+_widen_int4 = library().function("widen_int4", "ppppipiiddd")
+_pack_int4 = library().function("pack_int4", "ppii")
 
 _BLOCK, _HALF = 32, 16
 """Inputs that the kernel multiplies at once, of which groups are multiples; groups of 8 bits may be half of them."""
 _SYMMETRIC = 8
 """The number of 4 bits that represents zero where a format has no zero points."""
+TOGETHER = 8
+"""Rows of 4-bit numbers that are stored together."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactWeight:
-    """Numbers of 4 or 8 bits with a scale, and perhaps a zero point, per group of inputs.
+    """Numbers of 8 bits, int8 ``[out, in]``, with a scale, and perhaps a zero point, per group of inputs.
 
-    ``numbers`` is int8 ``[out, in]``, or uint8 ``[out, in / 2]``, the even input in the low nibble. ``scale`` and
-    ``zero`` are ``[out, groups]``, in the narrowest dtype that represents their values; without ``zero``, 0 represents
-    zero, or 8 in 4 bits.
+    ``scale`` and ``zero`` are ``[out, groups]``, in the narrowest dtype that represents their values; without ``zero``,
+    0 represents zero.
     """
 
     numbers: Tensor
@@ -45,35 +49,54 @@ class CompactWeight:
     zero: Tensor | None
 
     @property
-    def bits(self) -> int:
-        """Of a number."""
-        return 8 if self.numbers.dtype == torch.int8 else 4
+    def outputs(self) -> int:
+        """Rows."""
+        return self.numbers.shape[0]
 
-    def widen(self, dtype: torch.dtype) -> Tensor:
-        """``[out, in]`` in ``dtype``, rounded once."""
-        outputs, columns = self.numbers.shape
-        size = columns * 8 // self.bits
-        out = torch.empty((outputs, size), dtype=dtype)
-        _widen_groups(
-            out.data_ptr(), self.numbers.data_ptr(), self.bits, self.scale.data_ptr(), pointer(self.zero),
-            self.scale.shape[1], outputs, size, CODES[dtype], *self.codes,
-        )  # fmt: skip
-        return out
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """``x @ weight.T + bias`` in ``x``'s dtype."""
+        return _multiply(_linear_groups, self, x, bias, self.scale.shape[1])
 
-    @property
-    def codes(self) -> tuple[int, int]:
-        """Of the dtypes of scales and zero points."""
-        return codes_of(self.scale, self.zero)
+    def rows(self, index: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """As :meth:`llmk.api.LooksUp.rows`; ``None``: all rows."""
+        return _rows(_widen_groups, self, index, dtype, self.numbers.shape[1], self.scale.shape[1])
 
 
-def prepare_int4(parameters: Mapping[str, Tensor]) -> CompactWeight | PackedWeight:
+@dataclass(frozen=True, slots=True)
+class NibbleWeight:
+    """Numbers of 4 bits, with a scale, and perhaps a zero point, per group of inputs. Eight rows are stored together.
+
+    ``numbers`` is uint8 ``[out / 8, 4 * in]``, as the kernel ``pack_int4`` makes it, with ``outputs`` rows and rows of
+    zeros behind them. ``scale`` and ``zero`` are ``[out / 8, groups, 8]``, in the narrowest dtype that represents their
+    values; without ``zero``, 8 represents zero.
+    """
+
+    numbers: Tensor
+    scale: Tensor
+    zero: Tensor | None
+    outputs: int
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """``x @ weight.T + bias`` in ``x``'s dtype."""
+        return _multiply(_linear_int4, self, x, bias, self.scale.shape[1])
+
+    def rows(self, index: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """As :meth:`llmk.api.LooksUp.rows`; ``None``: all rows."""
+        return _rows(_widen_int4, self, index, dtype, self.numbers.shape[1] // 4, self.scale.shape[1])
+
+
+def prepare_int4(parameters: Mapping[str, Tensor]) -> NibbleWeight | PackedWeight:
     """The weight for :func:`linear_groups` from the parameters of the format ``int4_group``; the reference's where
     groups have no multiple of 32 inputs."""
     whole = prepare_int4_group(parameters)
-    if whole.packed.shape[1] * 2 % (whole.scale.shape[1] * _BLOCK):
+    outputs, bytes_of_row = whole.packed.shape
+    if bytes_of_row * 2 % (whole.scale.shape[1] * _BLOCK):
         return whole
-    zero = None if bool((whole.zero == _SYMMETRIC).all()) else _narrowest(whole.zero)
-    return CompactWeight(whole.packed.contiguous(), _narrowest(whole.scale), zero)
+    tiles = -(-outputs // TOGETHER)
+    numbers = torch.empty((tiles, TOGETHER * bytes_of_row), dtype=torch.uint8)
+    _pack_int4(numbers.data_ptr(), whole.packed.contiguous().data_ptr(), outputs, bytes_of_row * 2)
+    zero = None if bool((whole.zero == _SYMMETRIC).all()) else _together(_narrowest(whole.zero))
+    return NibbleWeight(numbers, _together(_narrowest(whole.scale)), zero, outputs)
 
 
 def prepare_int8(parameters: Mapping[str, Tensor]) -> CompactWeight | GroupedWeight:
@@ -99,27 +122,53 @@ def linear_int8(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
     return out
 
 
-def linear_groups(x: Tensor, weight: CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
+def linear_groups(
+    x: Tensor, weight: NibbleWeight | CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None
+) -> Tensor:
     """``x @ weight.T + bias`` in ``x``'s dtype, for weights with a scale per group of inputs."""
-    if not isinstance(weight, CompactWeight):
-        return linear_dequantized(x, weight, bias)
+    if isinstance(weight, (NibbleWeight, CompactWeight)):
+        return weight.multiply(x, bias)
+    return linear_dequantized(x, weight, bias)
+
+
+def linear_groups_many(
+    x: Tensor, weight: NibbleWeight | CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None
+) -> Tensor:
+    """The same with the weight first rounded to ``x``'s dtype, which pays for many rows."""
+    if isinstance(weight, (NibbleWeight, CompactWeight)):
+        return linear_many(x, weight.rows(None, x.dtype), bias)
+    return linear_dequantized(x, weight, bias)
+
+
+def _multiply(
+    kernel: Kernel, weight: NibbleWeight | CompactWeight, x: Tensor, bias: Tensor | None, groups: int
+) -> Tensor:
     rows = rows_of(x)
     count, size = rows.shape
-    outputs, groups = weight.scale.shape
-    out = torch.empty((count, outputs), dtype=x.dtype)
-    _linear_groups(
-        out.data_ptr(), outputs, rows.data_ptr(), rows.stride(0), weight.numbers.data_ptr(), weight.bits,
-        weight.scale.data_ptr(), pointer(weight.zero), groups, pointer(bias), count, outputs, size, CODES[x.dtype],
-        *weight.codes,
+    out = torch.empty((count, weight.outputs), dtype=x.dtype)
+    kernel(
+        out.data_ptr(), weight.outputs, rows.data_ptr(), rows.stride(0), weight.numbers.data_ptr(),
+        weight.scale.data_ptr(), pointer(weight.zero), groups, pointer(bias), count, weight.outputs, size,
+        CODES[x.dtype], *codes_of(weight.scale, weight.zero),
     )  # fmt: skip
     return out
 
 
-def linear_groups_many(x: Tensor, weight: CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
-    """The same with the weight first rounded to ``x``'s dtype, which pays for many rows."""
-    if not isinstance(weight, CompactWeight):
-        return linear_dequantized(x, weight, bias)
-    return linear_many(x, weight.widen(x.dtype), bias)
+def _rows(
+    kernel: Kernel,
+    weight: NibbleWeight | CompactWeight,
+    index: Tensor | None,
+    dtype: torch.dtype,
+    size: int,
+    groups: int,
+) -> Tensor:
+    count = weight.outputs if index is None else len(index)
+    out = torch.empty((count, size), dtype=dtype)
+    kernel(
+        out.data_ptr(), weight.numbers.data_ptr(), weight.scale.data_ptr(), pointer(weight.zero), groups,
+        pointer(index), count, size, CODES[dtype], *codes_of(weight.scale, weight.zero),
+    )  # fmt: skip
+    return out
 
 
 def codes_of(scale: Tensor, zero: Tensor | None) -> tuple[int, int]:
@@ -138,3 +187,9 @@ def _narrowest(values: Tensor) -> Tensor:
         if torch.equal((narrow := values.to(dtype)).float(), values):
             return narrow.contiguous()
     return values.contiguous()
+
+
+def _together(values: Tensor) -> Tensor:
+    """``[out, groups]`` as ``[out / 8, groups, 8]``, with zeros behind the last row."""
+    padded = torch.nn.functional.pad(values, (0, 0, 0, -len(values) % TOGETHER))
+    return padded.unflatten(0, (-1, TOGETHER)).transpose(1, 2).contiguous()

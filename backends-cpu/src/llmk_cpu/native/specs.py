@@ -9,6 +9,9 @@ from llmk.api import FIRST_FIELDS, OK, AttentionQuery, KernelSpec, Needs, OpQuer
 FEATURE = "native_kernels"
 """Feature of a CPU for which the wheel has the C++ library."""
 
+GRAPHS = "graphs"
+"""Feature of the same: steps are recorded as calls of that library."""
+
 _VECTORS = {"x86_64": "avx2", "aarch64": "asimd", "ppc64le": "vsx"}
 """By architecture, the feature without which kernels are in plain C++, which only has to be right."""
 
@@ -131,5 +134,6 @@ def _kernel(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
         tier=Tier.NATIVE,
         needs=_NEEDS,
         deterministic=True,
+        capture="full",
         **fields,
     )

@@ -65,7 +65,7 @@ from llmk.api.errors import (
 from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
 from llmk.api.hooks import Command, Default, Problem
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
-from llmk.api.kernels import CompositeOp, LinearKernel, MoEKernel, Op, Prepare
+from llmk.api.kernels import CompositeOp, LinearKernel, LooksUp, MoEKernel, Op, Prepare
 from llmk.api.matching import match
 from llmk.api.op_contract import OpContract
 from llmk.api.parsers import (
@@ -216,6 +216,7 @@ __all__ = [
     "LogitsProcessorSpec",
     "LogitsRequest",
     "LogitsRows",
+    "LooksUp",
     "Memory",
     "MoEFacts",
     "MoEKernel",

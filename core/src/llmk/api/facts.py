@@ -75,6 +75,8 @@ class LinearFacts:
     bias: bool = False
     count: int = 1
     quantizable: bool = True
+    tied: bool = False
+    """Whether the weight is the embedding's table too, in which rows are looked up."""
     parallel: Cut = ""
     units: tuple[tuple[int, int], ...] = ()
     """For ``parallel="column"``: for each packed part of the weight, the number of units (heads) and the output

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -19,6 +20,15 @@ class LinearKernel(Protocol):
     def __call__(self, x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
         """``x`` is ``[tokens, in_features]``, the result ``[tokens, out_features]`` in its dtype; ``weight`` is what
         the spec's ``prepare`` returned, ``bias`` ``[out_features]``."""
+        ...
+
+
+class LooksUp(Protocol):
+    """Weights of a linear layer that are an embedding's table too (:attr:`llmk.api.LinearQuery.lookup`)."""
+
+    @abstractmethod
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows ``index``, int64 ``[tokens]``, dequantized: ``[tokens, in_features]`` in ``dtype``, rounded once."""
         ...
 
 

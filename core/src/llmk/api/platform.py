@@ -100,7 +100,14 @@ class Memory(Protocol):
 
 
 class Graphs(Protocol):
-    """The graphs facet: captures a step once and replays it many times."""
+    """The graphs facet: captures a step once and replays it many times.
+
+    ``on_demand``: where it isn't 0, a capture costs nothing before its first replay, which runs the step and records
+    it; then steps in which up to so many requests compute one token each are captured, for each number of requests, and
+    no others, since more tokens leave a host nothing to save. 0: steps of some sizes are captured ahead, and padded.
+    """
+
+    on_demand: int
 
     @abstractmethod
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:

@@ -66,7 +66,8 @@ class AttentionQuery(Query):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearQuery(Query):
     """``y = x @ weight.T + bias``, with the weight stored in ``weight_format``: ``"plain"``, or the format of a
-    quantization method."""
+    quantization method. With ``lookup``, which plain weights never have, the weight is an embedding's table too: what
+    ``prepare`` returns follows :class:`~llmk.api.LooksUp`."""
 
     kind: ClassVar[str] = "linear"
 
@@ -74,6 +75,7 @@ class LinearQuery(Query):
     out_features: int
     bias: bool = False
     weight_format: str = "plain"
+    lookup: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,8 @@ def site_queries(facts: ModelFacts, *, block_size: int, cache_dtype: str, **comm
         scale = site.head_dim**-0.5 if site.scale is None else site.scale
         cache = {"block_size": block_size, "cache_dtype": cache_dtype, "scale": scale}
         queries.append(make_query(AttentionQuery, site, **cache, **common))
-    queries += [make_query(LinearQuery, linear, **common) for linear in facts.linear]
+    for linear in facts.linear:
+        lookup = linear.tied and linear.weight_format != "plain"
+        queries.append(make_query(LinearQuery, linear, lookup=lookup, **common))
     queries += [make_query(MoEQuery, moe, **common) for moe in facts.moe]
     return queries

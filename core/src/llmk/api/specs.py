@@ -234,8 +234,11 @@ class QuantizationSpec(CheckedSpec):
     implementation: str
     modules: Callable[[Checkpoint], ReadsModule] = lambda checkpoint: lambda module: OK
     """Returns, for a checkpoint that the method claims, which of its modules the method reads. Raises
-    :class:`~llmk.api.CheckpointError` if the checkpoint's config is not valid. Modules that are never quantized (heads,
-    routers) are not queried."""
+    :class:`~llmk.api.CheckpointError` if the checkpoint's config is not valid. Modules that are never quantized
+    (routers) are not queried, and the LM head only with ``heads``."""
+    heads: bool = False
+    """Whether ``modules`` is asked about the LM head too, ``"lm_head"``, also where it is tied to the embedding: then
+    the format is that of the embedding's table."""
     weight_bits: float = 8.0
     """Bits per element of a weight in this format, scales included."""
     online: bool = False

@@ -52,13 +52,15 @@ class WeightFormats:
         specs = [method.spec for method in self.used.values()]
         return tuple(QuantizationChoice(s.id, s.implementation, s.weight_format, s.weight_bits) for s in specs)
 
-    def of(self, modules: Sequence[str]) -> str:
-        """The weight format of modules that are packed into one layer, by their names in the checkpoint.
+    def of(self, modules: Sequence[str], *, head: bool = False) -> str:
+        """The weight format of modules that are packed into one layer, by their names in the checkpoint; ``head``: of
+        the LM head, which not all methods are asked about.
 
         Raises CheckpointError if their formats differ or no method reads one of them, SelectionError if several methods
         read the same module or produce the same format.
         """
-        methods = {module: self._method_of(module) for module in modules}
+        reads = [each for each in self.reads if each[0].spec.heads or not head]
+        methods = {module: self._method_of(module, reads) for module in modules}
         formats = {module: method.spec.weight_format if method else "plain" for module, method in methods.items()}
         if len(set(formats.values())) > 1:
             stored = ", ".join(f"{module} ({stored})" for module, stored in formats.items())
@@ -73,12 +75,12 @@ class WeightFormats:
         SelectionError if there are several."""
         return self._use(elect(_LINE, self.rules, [(method, OK) for method, _ in self.reads])[0])
 
-    def _method_of(self, module: str) -> Method | None:
-        verdicts = [(method, reads(module)) for method, reads in self.reads]
+    def _method_of(self, module: str, asked: Sequence[tuple[Method, ReadsModule]]) -> Method | None:
+        verdicts = [(method, reads(module)) for method, reads in asked]
         stored = [(method, verdict) for method, verdict in verdicts if verdict is not None]
         if able := [(method, verdict) for method, verdict in stored if verdict]:
             return elect(_LINE, self.rules, able)[0] if len(able) > 1 else able[0][0]
-        if len(stored) < len(verdicts):
+        if not verdicts or len(stored) < len(verdicts):
             return None
         raise CheckpointError(
             f"the checkpoint stores {module} in a format that no method reads"
@@ -168,7 +170,8 @@ def _by_format(site: Site, formats: WeightFormats) -> Iterator[Site]:
         return
     layers: dict[str, list[tuple[str, ...]]] = {}
     for modules in site.modules:
-        layers.setdefault(formats.of(modules), []).append(modules)
+        head = isinstance(site, LinearFacts) and site.parallel == "vocab"
+        layers.setdefault(formats.of(modules, head=head), []).append(modules)
     if len(layers) == 1:
         yield replace(site, weight_format=next(iter(layers)))
         return

@@ -31,6 +31,11 @@ class ScaledWeight:
                 scale = scale.repeat_interleave(self.block[dim], dim).narrow(dim, 0, self.values.shape[dim])
         return (self.values.float() * scale).to(dtype)
 
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """As :meth:`llmk.api.LooksUp.rows`."""
+        scale = self.scale if self.scale.shape[0] == 1 else self.scale[index // self.block[0]]
+        return ScaledWeight(self.values[index], scale, (1, self.block[1])).dequantize(dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
@@ -51,6 +56,10 @@ class PackedWeight:
         groups = nibbles.view(*self.scale.shape, -1).float()
         return ((groups - self.zero[..., None]) * self.scale[..., None]).view(nibbles.shape[0], -1).to(dtype)
 
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """As :meth:`llmk.api.LooksUp.rows`."""
+        return PackedWeight(self.packed[index], self.scale[index], self.zero[index]).dequantize(dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupedWeight:
@@ -70,6 +79,11 @@ class GroupedWeight:
         if self.zero is not None:
             groups = groups - self.zero[..., None]
         return (groups * self.scale[..., None]).view(self.values.shape).to(dtype)
+
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """As :meth:`llmk.api.LooksUp.rows`."""
+        zero = None if self.zero is None else self.zero[index]
+        return GroupedWeight(self.values[index], self.scale[index], zero).dequantize(dtype)
 
 
 def prepare_int8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:

@@ -306,6 +306,7 @@ def _quantized(weight_format: str, summary: str) -> KernelSpec:
         prepare=f"{_PACKAGE}.quantized_weight:prepare_{weight_format}",
         tier=Tier.REFERENCE,
         supports=_stored_as(weight_format),
+        knows=FIRST_FIELDS | {"lookup"},
         layout=f"reference_{weight_format}",
         deterministic=True,
         capture="full",

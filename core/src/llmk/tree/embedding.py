@@ -49,13 +49,16 @@ class Head(Leaf):
         weight = () if self.tied else (Tensor(f"{self.at}.weight", (self.vocab_size, self.size)),)
         return (*weight, Tensor(f"{self.at}.bias", (self.vocab_size,))) if self.bias else weight
 
+    def quantizable_modules(self) -> tuple[str, ...]:
+        return (self.at,)
+
     def site(self, dtype: str) -> LinearFacts:
         return LinearFacts(
             site="lm_head",
             in_features=self.size,
             out_features=self.vocab_size,
             bias=self.bias,
-            quantizable=False,
+            tied=self.tied,
             parallel="vocab",
         )
 

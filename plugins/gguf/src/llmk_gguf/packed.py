@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Part = Literal["numbers", "scale", "zero"]
 
-_EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
+HEAD, _TABLE = "lm_head", "model.embed_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,20 @@ class Unpack:
 
 def formats_of(named: Sequence[Named]) -> dict[str, Format]:
     """The format of each module whose weight stays packed. Modules that one GEMM computes, and all experts of a layer,
-    have one: the widest that one of them needs; none if one of them has a type that is not kept packed."""
+    have one: the widest that one of them needs; none if one of them has a type that is not kept packed. Without a head,
+    the embedding's table is one, and the format of both; else rows are looked up in it alone, and it is plain."""
     together: dict[str, list[Named]] = {}
+    plain = {_TABLE} if any(one.module == HEAD for one in named) else set[str]()
     for one in named:
-        if one.name.endswith(".weight") and one.name not in _EMBEDDINGS and len(one.stored.shape) == 2:
+        if one.name.endswith(".weight") and one.module not in plain and len(one.stored.shape) == 2:
             together.setdefault(_gemm(one.module), []).append(one)
     found: dict[str, Format] = {}
     for modules in together.values():
         kinds = {one.stored.kind for one in modules}
         if kinds <= TYPES.keys():
             found |= {one.module: _widest(kinds) for one in modules}
+    if HEAD not in found and _TABLE in found:
+        found[HEAD] = found[_TABLE]
     return found
 
 

@@ -64,6 +64,7 @@ def llmk_quantization_methods() -> list[QuantizationSpec]:
             weight_format=name,
             claims=claims_modules(name),
             modules=modules_in(name),
+            heads=True,
             implementation=f"llmk_gguf.method:{implementation}",
             weight_bits=bits,
             summary=summary,

@@ -184,7 +184,8 @@ def recordable(boot: Boot, platform: Platform) -> Recordings:
     """Which steps are to be recorded."""
     config, plan = boot.settings.config, boot.plan
     most, most_tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
-    first = decoding_shapes(most)
+    on_demand = 0 if platform.graphs is None else platform.graphs.on_demand
+    first = [StepShape(count, count) for count in range(1, 1 + min(most, on_demand))] or decoding_shapes(most)
     against = why_not_recorded(plan, first, config.engine.graphs)
     if not against and platform.graphs is None:
         against = f"{plan.platform.label} has none"
@@ -192,7 +193,7 @@ def recordable(boot: Boot, platform: Platform) -> Recordings:
         against = f"{plan.platform.label} can't record how processes exchange tensors"
     if against:
         return Recordings(against=against)
-    if plan.pipeline > 1:
+    if plan.pipeline > 1 or on_demand:
         return Recordings(_with_variants(boot, first))  # how long others take to issue was not measured over stages
     if speculation_of(plan) is not None:
         first += _unless_refused(plan, "that verify drafts", verifying_shapes(most, config.speculation.num_drafts))
@@ -224,7 +225,8 @@ def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:
     runner.record(platform.graphs, recordings.first, recordings.later)
     platform.device.synchronize()
     took, most = time.perf_counter() - start, max(shape.requests for shape in recordings.first)
-    now = f"steps of 1 to {most} decoding requests, {len(recordings.first)} recorded in {took:.1f} s"
+    how = "each when it first runs" if platform.graphs.on_demand else f"{len(recordings.first)} in {took:.1f} s"
+    now = f"steps of 1 to {most} decoding requests, recorded {how}"
     longest = max((shape.tokens for shape in recordings.later), default=0)
     later = f"; of up to {longest} tokens with prompts, {len(recordings.later)} to be recorded while idle"
     logger.info("graphs: %s%s", now, later if longest else "")

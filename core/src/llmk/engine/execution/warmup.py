@@ -55,6 +55,8 @@ class _Part:
 class _NoCapture:
     """Graphs that record nothing: each step is run as it is."""
 
+    on_demand = 0
+
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         run()
         return run

@@ -1,0 +1,241 @@
+// Products with weights of 4 bits that have a scale, and perhaps a zero point, per group of inputs. Eight rows are stored
+// together (pack_int4), so that a vector has numbers of all of them, and a block's sums need no sum over a vector.
+
+#include "groups.h"
+#include "nibbles.h"
+
+namespace llmk {
+namespace LLMK_LEVEL {
+namespace {
+
+constexpr float kLargestHalves = 32639.f;  // of which both bytes are signed: 127 * 256 + 127
+constexpr int32_t kSymmetricZero = 8;
+constexpr int64_t kMost = kInputs / kBlock;  // groups of a tile
+constexpr int64_t kTileBytes = kTogether * kBlock / 2;  // of a block
+
+// Numbers, and scales and zero points [tiles, groups, kTogether], of tiles of kTogether rows.
+struct TiledMatrix {
+    const uint8_t* data;
+    const void* scales;
+    const void* zeros;  // null: kSymmetricZero
+    int64_t bytes, groups, group;  // bytes of a row
+    int32_t scale_dtype, zero_dtype;
+
+    // Of the expert `e`, where the experts' matrices of n rows, a multiple of kTogether, follow one another.
+    TiledMatrix of(int64_t e, int64_t n) const {
+        TiledMatrix found = *this;
+        int64_t at = e * n * groups;
+        found.data += e * n * bytes;
+        found.scales = element(scales, scale_dtype, at), found.zeros = element(zeros, zero_dtype, at);
+        return found;
+    }
+};
+
+// A row of x is arranged by blocks: the high bytes of its integers, then the low ones, both signed; and behind the
+// blocks, the sum of each block's integers.
+struct NibbleProduct {
+    using Row = int8_t;
+    using Weight = TiledMatrix;
+    static constexpr int kTogether = LLMK_LEVEL::kTogether;
+    static constexpr int64_t length(int64_t k) { return 2 * k + k / kBlock * int64_t(sizeof(int32_t)); }
+
+    template <class T>
+    static float arrange(const T* x, int64_t k, int8_t* out) {
+        float scale = integer_scale(x, k, kLargestHalves);
+        if (!(scale > 0.f)) {
+            memset(out, 0, length(k));
+            return scale;
+        }
+        F inverse = set1(1.f / scale);
+        for (int64_t block = 0; block < k / kBlock; ++block, x += kBlock) {
+            int16_t whole[kBlock];
+            round_block(x, kBlock, inverse, whole);
+            int32_t total = 0;
+            int8_t* to = out + 2 * kBlock * block;
+            for (int i = 0; i < kBlock; ++i) {
+                int high = (whole[i] + 128) >> 8;
+                to[i] = int8_t(high), to[kBlock + i] = int8_t(whole[i] - 256 * high);
+                total += whole[i];
+            }
+            memcpy(out + 2 * k + block * sizeof total, &total, sizeof total);
+        }
+        return scale;
+    }
+
+    // Adds the products of a block of a tile to the sums of C rows.
+    template <int C>
+    static inline void add_block(Ints (&sums)[C], const uint8_t* w, const int8_t* x, int64_t stride) {
+        Partial high_bytes[C], low_bytes[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) high_bytes[c] = low_bytes[c] = no_partial();
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i, w += kTileBytes / 4, x += 8) {
+            Bytes numbers = bytes(w), first = low(numbers), second = high(numbers);
+            if (i % 2 == 0) __builtin_prefetch(w + kAhead);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) {
+                const int8_t* own = x + c * stride;
+                high_bytes[c] = add(add(high_bytes[c], first, own), second, own + 4);
+                low_bytes[c] = add(add(low_bytes[c], first, own + kBlock), second, own + kBlock + 4);
+            }
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) sums[c] += (totals(high_bytes[c]) << 8) + totals(low_bytes[c]);
+    }
+
+    template <int C>
+    static void tile(const Weight& weight, int64_t n, int64_t count, int64_t begin, int64_t end, const int8_t* rows,
+                     int64_t stride, float* out, int64_t out_stride) {
+        float scales[kMost * kTogether], zeros[kMost * kTogether];
+        int64_t first = begin / weight.group, groups = (end - 1) / weight.group + 1 - first;
+        int64_t at = (n / kTogether * weight.groups + first) * kTogether;
+        widen(weight.scales, weight.scale_dtype, at, groups * kTogether, scales);
+        if (weight.zeros) widen(weight.zeros, weight.zero_dtype, at, groups * kTogether, zeros);
+        const uint8_t* w = weight.data + n * weight.bytes + begin / kBlock * kTileBytes;
+        const int8_t* x = rows + 2 * begin;
+        const int8_t* inputs = rows + 2 * weight.groups * weight.group + begin / kBlock * sizeof(int32_t);
+        Floats totals[C];
+#pragma GCC unroll 8
+        for (Floats& total : totals) total = all(0.f);
+        int64_t left = weight.group - begin % weight.group;
+        for (int64_t group = 0, i = begin; i < end; ++group, left = weight.group) {
+            Ints sums[C];
+            int32_t of_inputs[C];
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) sums[c] = all(0), of_inputs[c] = 0;
+            for (int64_t stop = smaller(i + left, end); i < stop; i += kBlock) {
+                add_block<C>(sums, w, x, stride);
+                w += kTileBytes, x += 2 * kBlock;
+#pragma GCC unroll 8
+                for (int c = 0; c < C; ++c) {
+                    int32_t more;
+                    memcpy(&more, inputs + c * stride, sizeof more);
+                    of_inputs[c] += more;
+                }
+                inputs += sizeof(int32_t);
+            }
+            Floats scale = floats_at(scales + group * kTogether);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) {
+                if (weight.zeros) {
+                    Floats zero = floats_at(zeros + group * kTogether);
+                    totals[c] += (widened(sums[c]) - zero * all(float(of_inputs[c]))) * scale;
+                } else {
+                    totals[c] += widened(sums[c] - all(kSymmetricZero * of_inputs[c])) * scale;
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            float each[kTogether];
+            memcpy(each, &totals[c], sizeof each);
+            for (int64_t r = 0; r < count; ++r) out[c * out_stride + r] += each[r];
+        }
+    }
+
+    static constexpr int64_t kAhead = 1024;  // bytes
+};
+
+// out[0, k) = a row of the weight.
+template <class T>
+void widen_row(const TiledMatrix& weight, int64_t row, T* out) {
+    int64_t tile = row / kTogether, in_tile = row % kTogether, k = weight.groups * weight.group;
+    const uint8_t* w = weight.data + tile * kTogether * weight.bytes + in_tile * 4;
+    for (int64_t i = 0; i < k; i += kBlock, w += kTileBytes) {
+        float scale, zero = float(kSymmetricZero), whole[kBlock];
+        int64_t at = (tile * weight.groups + i / weight.group) * kTogether + in_tile;
+        widen(weight.scales, weight.scale_dtype, at, 1, &scale);
+        if (weight.zeros) widen(weight.zeros, weight.zero_dtype, at, 1, &zero);
+        for (int j = 0; j < kBlock; ++j) {
+            uint8_t both = w[j / 8 * (kTileBytes / 4) + j % 4];
+            whole[j] = float(j % 8 < 4 ? both & 15 : both >> 4);
+        }
+        for (int j = 0; j < kBlock; j += F::N) store(out + i + j, (load(whole + j) - set1(zero)) * set1(scale));
+    }
+}
+
+thread_local Scratch scratch, scratch_scales;
+
+}  // namespace
+}  // namespace LLMK_LEVEL
+}  // namespace llmk
+
+using namespace llmk;
+using namespace llmk::LLMK_LEVEL;
+
+// Stores eight rows together: of every eight inputs, the first four of each row in the low halves of four bytes, and the
+// other four in their high halves. from [n, k / 2], two numbers to a byte, the even input in the low half; out has rows
+// of zeros up to a multiple of eight. k is a multiple of 32.
+LLMK_EXPORT(pack_int4)(uint8_t* out, const uint8_t* from, int64_t n, int64_t k) {
+    int64_t bytes = k / 2, tiles = pieces(n, kTogether);
+    parallel_for(tiles, 64, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin * kTogether; row < end * kTogether; ++row) {
+            const uint8_t* p = from + row * bytes;
+            uint8_t* to = out + row / kTogether * kTogether * bytes + row % kTogether * 4;
+            for (int64_t i = 0; i < bytes; i += 4, to += kTogether * 4) {
+                uint8_t four[4] = {};
+                if (row < n) memcpy(four, p + i, sizeof four);
+                to[0] = uint8_t((four[0] & 15) | four[2] << 4), to[1] = uint8_t(four[0] >> 4 | (four[2] & 0xf0));
+                to[2] = uint8_t((four[1] & 15) | four[3] << 4), to[3] = uint8_t(four[1] >> 4 | (four[3] & 0xf0));
+            }
+        }
+    });
+}
+LLMK_WORDS(pack_int4)
+
+// out = x weight^T + bias: x [m, k] and out [m, n] of `dtype`, bias [n] or null; the weight as pack_int4 stores it, with
+// scales and zero points as in TiledMatrix; k / groups is a multiple of 32.
+LLMK_EXPORT(linear_int4)
+(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, const void* scales,
+ const void* zeros, int64_t groups, const void* bias, int64_t m, int64_t n, int64_t k, int32_t dtype,
+ int32_t scale_dtype, int32_t zero_dtype) {
+    float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * m));
+    TiledMatrix matrix{(const uint8_t*)weight, scales, zeros, k / 2, groups, k / groups, scale_dtype, zero_dtype};
+    by_dtype(dtype, [&](auto none) {
+        using T = decltype(none);
+        multiply<NibbleProduct>(
+            matrix, m, n, k, k / 2, scratch,
+            [&](int64_t row, int8_t* to) { row_scales[row] = NibbleProduct::arrange((const T*)x + row * x_stride, k, to); },
+            [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                write((T*)out + row * out_stride + first, sums, row_scales[row], nullptr,
+                      bias ? (const T*)bias + first : nullptr, count);
+            });
+    });
+}
+LLMK_WORDS(linear_int4)
+
+// As linear_experts, for weights as in linear_int4: those of all experts in turn, of n rows, a multiple of eight.
+LLMK_EXPORT(linear_experts_int4)
+(void* out, const void* x, int64_t x_stride, const int64_t* rows, const int64_t* offsets, const void* weight,
+ const void* scales, const void* zeros, int64_t groups, const void* bias, int64_t experts, int64_t n, int64_t k,
+ int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
+    float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * offsets[experts]));
+    TiledMatrix first{(const uint8_t*)weight, scales, zeros, k / 2, groups, k / groups, scale_dtype, zero_dtype};
+    by_dtype(dtype, [&](auto none) {
+        using T = decltype(none);
+        multiply_experts<NibbleProduct>(
+            [&](int64_t e, TiledMatrix& own) { own = first.of(e, n); }, offsets, experts, n, k, k / 2, scratch,
+            [&](int64_t row, int8_t* to) {
+                row_scales[row] = NibbleProduct::arrange((const T*)x + rows[row] * x_stride, k, to);
+            },
+            [&](int64_t e, int64_t row, int64_t at, int64_t count, const float* sums) {
+                write((T*)out + row * n + at, sums, row_scales[row], nullptr,
+                      bias ? (const T*)bias + e * n + at : nullptr, count);
+            });
+    });
+}
+LLMK_WORDS(linear_experts_int4)
+
+// out[i] = the weight's row rows[i], or i where `rows` is null: out [count, k] in `dtype`, rounded once.
+LLMK_EXPORT(widen_int4)
+(void* out, const void* weight, const void* scales, const void* zeros, int64_t groups, const int64_t* rows,
+ int64_t count, int64_t k, int32_t dtype, int32_t scale_dtype, int32_t zero_dtype) {
+    TiledMatrix matrix{(const uint8_t*)weight, scales, zeros, k / 2, groups, k / groups, scale_dtype, zero_dtype};
+    by_dtype(dtype, [&](auto none) {
+        using T = decltype(none);
+        parallel_for(count, 8, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) widen_row(matrix, rows ? rows[i] : i, (T*)out + i * k);
+        });
+    });
+}
+LLMK_WORDS(widen_int4)

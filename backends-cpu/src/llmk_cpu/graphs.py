@@ -1,0 +1,144 @@
+"""Steps that are recorded when they first run: native kernels are replayed by one call, so that the interpreter has
+nothing to do between them; what torch computes is issued again."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from llmk_cpu.native.library import STATE, Function, Kernel, library
+
+_ALLOCATIONS = frozenset(
+    {torch.ops.aten.empty, torch.ops.aten.empty_like, torch.ops.aten.new_empty, torch.ops.aten.empty_strided}
+)
+
+
+class CPUGraphs:
+    """Follows ``llmk.api.Graphs``."""
+
+    on_demand = 16
+    """Up to so many rows, a product takes little longer than reading its weights, so that what lies between products
+    counts."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """As the protocol says. Nothing runs before the first call of what this returns, and that runs ``run``."""
+        return Replay(run)
+
+
+class Replay:
+    """A step, which is recorded by its first call."""
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run = run
+        self._recording: Recording | None = None
+
+    def __call__(self) -> Any:
+        """Runs the step; returns what it returned when it was recorded."""
+        if self._recording is not None:
+            return self._recording.replay()
+        recording = Recording()
+        STATE.recorder = recording
+        try:
+            with recording:
+                recording.result = self._run()
+        finally:
+            STATE.recorder = None
+        recording.close()
+        self._recording = recording
+        return recording.result
+
+
+class Recording(TorchDispatchMode):
+    """What a step did, in order. All tensors that it made are kept, where kernels find them again.
+
+    Attributes:
+        result: what the step returned, in these tensors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result: Any = None
+        self._kept: list[Any] = []
+        self._parts: list[Callable[[], object]] = []
+        self._calls: list[tuple[Kernel, tuple[Any, ...]]] = []
+        self._replay = library().replay
+
+    def replay(self) -> Any:
+        """Does all of it again."""
+        for part in self._parts:
+            part()
+        return self.result
+
+    def called(self, kernel: Kernel, args: tuple[Any, ...]) -> None:
+        """As :class:`llmk_cpu.native.library.Recorder` says."""
+        self._calls.append((kernel, args))
+
+    def close(self) -> None:
+        """Ends the kernels that follow one another."""
+        if self._calls:
+            self._parts.append(_together(self._calls, self._replay))
+            self._calls = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        self._kept.append((args, kwargs, found))
+        again = partial(func, *args, **kwargs)
+        if func._schema.is_mutable:
+            self._add(again)
+        elif func.overloadpacket not in _ALLOCATIONS and not _is_view(func):
+            tensors = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+            self._add(
+                partial(_compute, again, tensors) if len(tensors) != 1 else partial(_compute_one, again, *tensors)
+            )
+        return found
+
+    def _add(self, part: Callable[[], object]) -> None:
+        self.close()
+        self._parts.append(part)
+
+
+def _is_view(func: Any) -> bool:
+    return any(each.alias_info is not None for each in func._schema.returns)
+
+
+def _compute(again: Callable[[], Any], tensors: list[Tensor]) -> None:
+    found = (leaf for leaf in tree_leaves(again()) if isinstance(leaf, Tensor))
+    for old, new in zip(tensors, found, strict=True):
+        old.copy_(new)
+
+
+def _compute_one(again: Callable[[], Tensor], tensor: Tensor) -> None:
+    tensor.copy_(again())
+
+
+def _together(calls: list[tuple[Kernel, tuple[Any, ...]]], replay: Function) -> Callable[[], object]:
+    """What runs kernels one after the other by one call."""
+    words = array("q", [_word(*each) for kernel, args in calls for each in zip(kernel.signature, args, strict=True)])
+    start, size = words.buffer_info()[0], words.itemsize
+    pairs, at = array("q"), 0
+    for kernel, args in calls:
+        pairs.extend((kernel.address, start + at * size))
+        at += len(args)
+
+    def run() -> None:
+        replay(pairs.buffer_info()[0], len(calls))
+        _ = words  # whose memory the pairs point to
+
+    return run
+
+
+def _word(letter: str, value: Any) -> int:
+    """An argument as the library's entries for words take it."""
+    if letter == "f":
+        (bits,) = struct.unpack("<i", struct.pack("<f", value))
+        return int(bits)
+    return int(value or 0)

@@ -1,0 +1,106 @@
+"""Recorded steps: what native kernels and torch compute is computed again, from new inputs, in the same memory."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmk_cpu.graphs import CPUGraphs
+from llmk_cpu.native.attention import rope
+from llmk_cpu.native.linear import linear
+from llmk_cpu.native.norms import add_rms_norm, rms_norm
+from llmk_cpu.native.quantized import linear_groups, prepare_int4
+
+WEIGHT, SCALE = torch.randn(48, 64), torch.rand(64)
+
+
+def step(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Native kernels, with views, operators of torch that make tensors, and some that change them, in between."""
+    normed, total = add_rms_norm(x, x.flip(0), SCALE, 1e-6)
+    first, rest = linear(normed, WEIGHT, None).split([16, 32], dim=1)
+    counts += 1
+    chosen = torch.where(counts[:, None] % 2 == 0, first, rest[:, :16]).contiguous()
+    best = chosen.argmax(dim=1)
+    counts.index_add_(0, torch.arange(len(counts)), best)
+    values, places = rms_norm(chosen, SCALE[:16], 1e-6).sort(dim=1)
+    return total, values, places
+
+
+def test_a_replay_computes_from_what_is_there_then() -> None:
+    x, counts = torch.empty(3, 64), torch.zeros(3, dtype=torch.int64)
+    replay = CPUGraphs().capture(lambda: step(x, counts))
+    assert counts.tolist() == [0, 0, 0]
+    mirror, places = counts.clone(), set()
+    for _ in range(4):
+        x.copy_(torch.randn(3, 64))
+        found, expected = replay(), step(x.clone(), mirror)
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(counts, mirror)
+        places.add(tuple(each.data_ptr() for each in found))
+    assert len(places) == 1
+
+
+def test_memory_of_a_recorded_step_is_its_own() -> None:
+    """What is allocated between replays neither changes nor is changed, and arguments of all kinds come back."""
+    weight = prepare_int4({"weight_packed": torch.randint(0, 256, (24, 32), dtype=torch.uint8),
+                           "weight_scale": torch.rand(24, 2)})  # fmt: skip
+    angles = torch.rand(50, 8)
+    x, positions = torch.randn(2, 64).bfloat16(), torch.tensor([3, 7])
+
+    def run() -> Tensor:
+        heads = linear_groups(rms_norm(x, SCALE.bfloat16(), 1e-5, norm_offset=0.5), weight, None).view(2, 3, 8)
+        return rope(heads[:, :2], heads[:, 2:], positions, angles)[0] * 2
+
+    replays = [CPUGraphs().capture(run) for _ in range(2)]
+    for number in range(3):
+        x.copy_(torch.randn(2, 64))
+        positions.fill_(number)
+        for replay in replays:
+            found = replay()
+            others = [torch.full((2, 64), 7.0) for _ in range(50)]
+            assert torch.equal(found, run())
+            assert torch.equal(replay(), found)
+            assert all(bool((other == 7).all()) for other in others)
+
+
+def test_a_step_that_fails_is_recorded_by_the_next() -> None:
+    x, fails = torch.ones(1, 64), [True]
+
+    def run() -> Tensor:
+        out = rms_norm(x, SCALE, 1e-6)
+        if fails.pop():
+            raise ValueError("once")
+        return out
+
+    replay = CPUGraphs().capture(run)
+    with pytest.raises(ValueError, match="once"):
+        replay()
+    fails[:] = [False]
+    assert torch.equal(replay(), rms_norm(x, SCALE, 1e-6))
+    x.mul_(-2).add_(1)
+    assert torch.equal(replay(), rms_norm(x, SCALE, 1e-6))
+
+
+def test_other_threads_are_not_recorded() -> None:
+    x, other = torch.randn(1, 64), torch.randn(1, 64)
+    seen: list[Tensor] = []
+
+    def elsewhere() -> None:
+        seen.append(rms_norm(other, SCALE, 1e-6))
+
+    def run() -> Tensor:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return rms_norm(x, SCALE, 1e-6)
+
+    replay = CPUGraphs().capture(run)
+    replay()
+    before = seen[0].clone()
+    other.zero_()
+    replay()
+    assert torch.equal(seen[0], before)
