@@ -64,7 +64,7 @@ class Recording(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.result: Any = None
         self._kept: list[Any] = []
         self._parts: list[Callable[[], object]] = []
@@ -96,9 +96,7 @@ class Recording(TorchDispatchMode):
             self._add(again)
         elif func.overloadpacket not in _ALLOCATIONS and not _is_view(func):
             tensors = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
-            self._add(
-                partial(_compute, again, tensors) if len(tensors) != 1 else partial(_compute_one, again, *tensors)
-            )
+            self._add(partial(_compute, again, tensors))
         return found
 
     def _add(self, part: Callable[[], object]) -> None:
@@ -111,13 +109,13 @@ def _is_view(func: Any) -> bool:
 
 
 def _compute(again: Callable[[], Any], tensors: list[Tensor]) -> None:
-    found = (leaf for leaf in tree_leaves(again()) if isinstance(leaf, Tensor))
-    for old, new in zip(tensors, found, strict=True):
+    """Computes ``tensors`` again, where they are."""
+    found = again()
+    if isinstance(found, Tensor):
+        tensors[0].copy_(found)
+        return
+    for old, new in zip(tensors, (leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)), strict=True):
         old.copy_(new)
-
-
-def _compute_one(again: Callable[[], Tensor], tensor: Tensor) -> None:
-    tensor.copy_(again())
 
 
 def _together(calls: list[tuple[Kernel, tuple[Any, ...]]], replay: Function) -> Callable[[], object]:

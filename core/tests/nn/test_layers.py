@@ -146,9 +146,8 @@ EXACT = prepare_int8_group(PACKED).dequantize(torch.float32)
 
 
 def head_choices(*more: Choice) -> tuple[Choice, ...]:
-    quantized = from_reference(
-        "linear:linear_dequantized", prepare="llmk.reference.quantized_weight:prepare_int8_group"
-    )
+    prepare = "llmk.reference.quantized_weight:prepare_int8_group"
+    quantized = from_reference("linear:linear_dequantized", prepare=prepare)
     sizes = {"in_features": 4, "out_features": 7, "weight_format": "int8_group", "lookup": True}
     return (*more, choice("linear", "lm_head", quantized, **sizes))
 

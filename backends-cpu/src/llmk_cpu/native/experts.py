@@ -135,10 +135,8 @@ def _grouped(
 
     def projection(name: str) -> Projection | None:
         stored = {f"weight{key.removeprefix(name)}": each for key, each in parameters.items() if key.startswith(name)}
-        whole, shape = (
-            prepare({key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"}),
-            stored[numbers].shape,
-        )
+        shape = stored[numbers].shape
+        whole = prepare({key: each.flatten(0, 1) for key, each in stored.items() if key != "weight_bias"})
         bias = stored.get("weight_bias")
         if isinstance(whole, CompactWeight):
             return Projection(whole.numbers.view(shape), bias, shape[2], whole.scale, whole.zero, _groups)

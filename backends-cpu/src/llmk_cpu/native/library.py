@@ -92,8 +92,8 @@ class Library:
         """Runs kernels: the address of an array with a pair of addresses for each, its :attr:`Kernel.address` and that
         of its arguments' words; and how many there are."""
         found = self._library.llmk_replay
-        found.restype, found.argtypes = None, [_TYPES[letter] for letter in "pi"]
-        return found  # type: ignore[no-any-return]
+        found.restype, found.argtypes = None, [ctypes.c_void_p, ctypes.c_int64]
+        return found
 
     def set_threads(self, count: int) -> None:
         """Sets how many threads kernels use; 0: one per processor."""

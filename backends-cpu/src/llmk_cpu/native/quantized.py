@@ -55,11 +55,11 @@ class CompactWeight:
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x @ weight.T + bias`` in ``x``'s dtype."""
-        return _multiply(_linear_groups, self, x, bias, self.scale.shape[1])
+        return _multiply(_linear_groups, self, x, bias)
 
     def rows(self, index: Tensor | None, dtype: torch.dtype) -> Tensor:
         """As :meth:`llmk.api.LooksUp.rows`; ``None``: all rows."""
-        return _rows(_widen_groups, self, index, dtype, self.numbers.shape[1], self.scale.shape[1])
+        return _rows(_widen_groups, self, index, dtype, self.numbers.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,14 @@ class NibbleWeight:
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x @ weight.T + bias`` in ``x``'s dtype."""
-        return _multiply(_linear_int4, self, x, bias, self.scale.shape[1])
+        return _multiply(_linear_int4, self, x, bias)
 
     def rows(self, index: Tensor | None, dtype: torch.dtype) -> Tensor:
         """As :meth:`llmk.api.LooksUp.rows`; ``None``: all rows."""
-        return _rows(_widen_int4, self, index, dtype, self.numbers.shape[1] // 4, self.scale.shape[1])
+        return _rows(_widen_int4, self, index, dtype, self.numbers.shape[1] // 4)
+
+
+Grouped = NibbleWeight | CompactWeight
 
 
 def prepare_int4(parameters: Mapping[str, Tensor]) -> NibbleWeight | PackedWeight:
@@ -122,51 +125,39 @@ def linear_int8(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
     return out
 
 
-def linear_groups(
-    x: Tensor, weight: NibbleWeight | CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None
-) -> Tensor:
+def linear_groups(x: Tensor, weight: Grouped | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias`` in ``x``'s dtype, for weights with a scale per group of inputs."""
-    if isinstance(weight, (NibbleWeight, CompactWeight)):
+    if isinstance(weight, Grouped):
         return weight.multiply(x, bias)
     return linear_dequantized(x, weight, bias)
 
 
-def linear_groups_many(
-    x: Tensor, weight: NibbleWeight | CompactWeight | PackedWeight | GroupedWeight, bias: Tensor | None
-) -> Tensor:
+def linear_groups_many(x: Tensor, weight: Grouped | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
     """The same with the weight first rounded to ``x``'s dtype, which pays for many rows."""
-    if isinstance(weight, (NibbleWeight, CompactWeight)):
+    if isinstance(weight, Grouped):
         return linear_many(x, weight.rows(None, x.dtype), bias)
     return linear_dequantized(x, weight, bias)
 
 
-def _multiply(
-    kernel: Kernel, weight: NibbleWeight | CompactWeight, x: Tensor, bias: Tensor | None, groups: int
-) -> Tensor:
+def _multiply(kernel: Kernel, weight: Grouped, x: Tensor, bias: Tensor | None) -> Tensor:
     rows = rows_of(x)
     count, size = rows.shape
     out = torch.empty((count, weight.outputs), dtype=x.dtype)
     kernel(
         out.data_ptr(), weight.outputs, rows.data_ptr(), rows.stride(0), weight.numbers.data_ptr(),
-        weight.scale.data_ptr(), pointer(weight.zero), groups, pointer(bias), count, weight.outputs, size,
-        CODES[x.dtype], *codes_of(weight.scale, weight.zero),
+        weight.scale.data_ptr(), pointer(weight.zero), weight.scale.shape[1], pointer(bias), count, weight.outputs,
+        size, CODES[x.dtype], *codes_of(weight.scale, weight.zero),
     )  # fmt: skip
     return out
 
 
-def _rows(
-    kernel: Kernel,
-    weight: NibbleWeight | CompactWeight,
-    index: Tensor | None,
-    dtype: torch.dtype,
-    size: int,
-    groups: int,
-) -> Tensor:
+def _rows(kernel: Kernel, weight: Grouped, index: Tensor | None, dtype: torch.dtype, size: int) -> Tensor:
+    index = None if index is None else index.contiguous()
     count = weight.outputs if index is None else len(index)
     out = torch.empty((count, size), dtype=dtype)
     kernel(
-        out.data_ptr(), weight.numbers.data_ptr(), weight.scale.data_ptr(), pointer(weight.zero), groups,
-        pointer(index), count, size, CODES[dtype], *codes_of(weight.scale, weight.zero),
+        out.data_ptr(), weight.numbers.data_ptr(), weight.scale.data_ptr(), pointer(weight.zero),
+        weight.scale.shape[1], pointer(index), count, size, CODES[dtype], *codes_of(weight.scale, weight.zero),
     )  # fmt: skip
     return out
 
@@ -192,4 +183,4 @@ def _narrowest(values: Tensor) -> Tensor:
 def _together(values: Tensor) -> Tensor:
     """``[out, groups]`` as ``[out / 8, groups, 8]``, with zeros behind the last row."""
     padded = torch.nn.functional.pad(values, (0, 0, 0, -len(values) % TOGETHER))
-    return padded.unflatten(0, (-1, TOGETHER)).transpose(1, 2).contiguous()
+    return padded.view(-1, TOGETHER, values.shape[1]).transpose(1, 2).contiguous()
