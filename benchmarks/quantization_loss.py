@@ -47,7 +47,7 @@ def gguf_schemes(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
     from gguf_files import write_demo
 
     files = {kind: write_demo(DEMO, folder / f"{kind}.gguf", kind) for kind in GGUF}
-    plain = {f"GGUF, {kind}": (file, dict[str, Any]()) for kind, file in files.items()}
+    plain = {f"GGUF, {kind}": (file, {"plugin.gguf.weights": "plain"}) for kind, file in files.items()}
     packed = {f"{name}, packed": (file, {"plugin.gguf.weights": "packed"}) for name, (file, _) in plain.items()}
     return plain | {name: scheme for name, scheme in packed.items() if "Q" in name}
 

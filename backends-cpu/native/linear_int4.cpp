@@ -83,6 +83,46 @@ struct NibbleProduct {
         for (int c = 0; c < C; ++c) sums[c] += (totals(high_bytes[c]) << 8) + totals(low_bytes[c]);
     }
 
+    // Adds those of all groups from input `begin` to `end`, times their scales. A group is a block, or any number of
+    // them; without zero points (`Zeros`), they are kSymmetricZero.
+    template <int C, bool IsBlock, bool Zeros>
+    static void add_groups(Floats (&totals)[C], const uint8_t* w, const int8_t* x, const int8_t* inputs, int64_t stride,
+                           const float* scales, const float* zeros, int64_t group, int64_t begin, int64_t end) {
+        Floats found[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) found[c] = totals[c];
+        int64_t blocks = (end - begin) / kBlock, left = (group - begin % group) / kBlock;
+        while (blocks > 0) {
+            Ints sums[C];
+            int32_t of_inputs[C];
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) sums[c] = all(0), of_inputs[c] = 0;
+            for (int64_t n = IsBlock ? 1 : smaller(left, blocks); n > 0; --n, --blocks) {
+                add_block<C>(sums, w, x, stride);
+#pragma GCC unroll 8
+                for (int c = 0; c < C; ++c) {
+                    int32_t more;
+                    memcpy(&more, inputs + c * stride, sizeof more);
+                    of_inputs[c] += more;
+                }
+                w += kTileBytes, x += 2 * kBlock, inputs += sizeof(int32_t);
+            }
+            left = group / kBlock;
+            Floats scale = floats_at(scales);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) {
+                if constexpr (Zeros) {
+                    found[c] += (widened(sums[c]) - floats_at(zeros) * all(float(of_inputs[c]))) * scale;
+                } else {
+                    found[c] += widened(sums[c] - all(kSymmetricZero * of_inputs[c])) * scale;
+                }
+            }
+            scales += kTogether, zeros += kTogether;
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) totals[c] = found[c];
+    }
+
     template <int C>
     static void tile(const Weight& weight, int64_t n, int64_t count, int64_t begin, int64_t end, const int8_t* rows,
                      int64_t stride, float* out, int64_t out_stride) {
@@ -97,33 +137,15 @@ struct NibbleProduct {
         Floats totals[C];
 #pragma GCC unroll 8
         for (Floats& total : totals) total = all(0.f);
-        int64_t left = weight.group - begin % weight.group;
-        for (int64_t group = 0, i = begin; i < end; ++group, left = weight.group) {
-            Ints sums[C];
-            int32_t of_inputs[C];
-#pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) sums[c] = all(0), of_inputs[c] = 0;
-            for (int64_t stop = smaller(i + left, end); i < stop; i += kBlock) {
-                add_block<C>(sums, w, x, stride);
-                w += kTileBytes, x += 2 * kBlock;
-#pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) {
-                    int32_t more;
-                    memcpy(&more, inputs + c * stride, sizeof more);
-                    of_inputs[c] += more;
-                }
-                inputs += sizeof(int32_t);
-            }
-            Floats scale = floats_at(scales + group * kTogether);
-#pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) {
-                if (weight.zeros) {
-                    Floats zero = floats_at(zeros + group * kTogether);
-                    totals[c] += (widened(sums[c]) - zero * all(float(of_inputs[c]))) * scale;
-                } else {
-                    totals[c] += widened(sums[c] - all(kSymmetricZero * of_inputs[c])) * scale;
-                }
-            }
+        auto add_all = [&](auto is_block, auto has_zeros) {
+            add_groups<C, is_block.value, has_zeros.value>(totals, w, x, inputs, stride, scales, zeros, weight.group,
+                                                           begin, end);
+        };
+        bool is_block = weight.group == kBlock;
+        if (weight.zeros) {
+            is_block ? add_all(std::true_type(), std::true_type()) : add_all(std::false_type(), std::true_type());
+        } else {
+            is_block ? add_all(std::true_type(), std::false_type()) : add_all(std::false_type(), std::false_type());
         }
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {

@@ -22,7 +22,7 @@ from machines import (
 
 from llmk.api import Host
 from llmk_cpu.machine import cores, memory_free, memory_limit, parse_list
-from llmk_cpu.native.specs import FEATURE, GRAPHS
+from llmk_cpu.native.specs import FEATURE, GRAPHS, PACKED
 from llmk_cpu.probe import KNOWN, facts_of, probe
 from llmk_cpu.specs import llmk_platforms
 
@@ -44,13 +44,15 @@ def test_x86(tmp_path: Path, flags: str, arch: str, version: tuple[int, ...], dt
     assert facts is not None
     assert (facts.label, facts.arch_family, facts.arch_version) == (f"cpu/{arch}", "x86_64", version)
     assert facts.dtypes == dtypes
-    assert facts.features <= {*flags.split(), FEATURE, GRAPHS}
+    assert facts.features <= {*flags.split(), FEATURE, GRAPHS, PACKED}
     assert (facts.memory_bytes, facts.device_name) == (16 * GIB, "Some CPU @ 2.0GHz")
 
 
 def test_the_library_is_a_feature() -> None:
     flags = frozenset(AVX2.split())
-    assert facts_of("x86_64", flags).features - facts_of("x86_64", flags, native=False).features == {FEATURE, GRAPHS}
+    without = facts_of("x86_64", flags, native=False).features
+    assert facts_of("x86_64", flags).features - without == {FEATURE, GRAPHS, PACKED}
+    assert PACKED not in facts_of("x86_64", frozenset()).features
 
 
 def test_without_the_library_bfloat16_needs_instructions() -> None:
@@ -122,7 +124,7 @@ def test_a_container_without_cpuinfo(tmp_path: Path) -> None:
     facts = probe(machine(tmp_path / "arm", files, "aarch64")).facts
     assert facts is not None
     extensions = frozenset({"asimd", "asimdhp", "sve", "sve2", "bf16"})
-    assert (facts.arch, facts.features - {FEATURE, GRAPHS}) == ("aarch64-bf16", extensions)
+    assert (facts.arch, facts.features - {FEATURE, GRAPHS, PACKED}) == ("aarch64-bf16", extensions)
     z = {"/proc/self/auxv": auxv({16: 1 << 11 | 1 << 13}, "big")}
     facts = probe(machine(tmp_path / "z", z, "s390x")).facts
     assert facts is not None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from llmk.api import OK, Host, PlatformFacts, Probe
 from llmk_cpu.machine import flags, memory_limit, model_name
 from llmk_cpu.native import library
-from llmk_cpu.native.specs import FEATURE, GRAPHS
+from llmk_cpu.native.specs import FEATURE, GRAPHS, PACKED, VECTORS
 from llmk_cpu.processors import described, extensions
 
 X86_FEATURES = (
@@ -56,12 +56,17 @@ def facts_of(
         device_type="cpu",
         arch_family=machine,
         arch_version=version,
-        features=features | {FEATURE, GRAPHS} if native else features,
+        features=features | _features_of_library(machine, features) if native else features,
         dtypes=_dtypes(features, native=native),
         memory_bytes=memory_bytes,
         device_name=device_name,
         shared_device=True,
     )
+
+
+def _features_of_library(machine: str, found: frozenset[str]) -> frozenset[str]:
+    """Those of a wheel that has the C++ library."""
+    return frozenset({FEATURE, GRAPHS, *([PACKED] if VECTORS.get(machine) in found else [])})
 
 
 def _x86_level(found: frozenset[str]) -> tuple[int, str]:

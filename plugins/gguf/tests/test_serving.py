@@ -91,3 +91,24 @@ def test_transformers_modules_are_refused(tmp_path: Path) -> None:
     settings = load({"model.path": str(file), "select.model.use": "models.transformers"}, environ={})
     with pytest.raises(UnknownArchitecture, match=r"model\.gguf can't be served through transformers' modules"):
         boot(settings, verify=False)
+
+
+@pytest.mark.hook("llmk_config_defaults")
+@pytest.mark.parametrize(
+    ("on", "options", "expected"),
+    [
+        ("cpu/x86_64-avx2", {}, {"qkv": "int8_group", "lm_head": "int8_group"}),
+        ("cpu/x86_64-avx2", {"model.dtype": "float32"}, {"qkv": "plain", "lm_head": "plain"}),
+        ("cpu/x86_64-avx2", {"plugin.gguf.weights": "plain"}, {"qkv": "plain", "lm_head": "plain"}),
+        ("cpu/x86_64", {}, {"qkv": "plain", "lm_head": "plain"}),
+    ],
+)
+def test_weights_stay_packed_by_default_where_that_is_fast(
+    tmp_path: Path, on: str, options: dict[str, str], expected: dict[str, str]
+) -> None:
+    file = write_demo(DEMO, tmp_path / "model.gguf", "Q8_0")
+    booted = boot(load({"model.path": str(file), **options}, environ={}), on=on, verify=False)
+    formats = {site.site: site.weight_format for site in booted.facts.linear}
+    assert {site: formats[site] for site in expected} == expected
+    if expected["qkv"] != "plain":
+        assert booted.settings.origin("plugin.gguf.weights").detail.startswith("gguf: cpu/x86_64-avx2 has kernels")

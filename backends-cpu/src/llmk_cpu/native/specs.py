@@ -12,7 +12,10 @@ FEATURE = "native_kernels"
 GRAPHS = "graphs"
 """Feature of the same: steps are recorded as calls of that library."""
 
-_VECTORS = {"x86_64": "avx2", "aarch64": "asimd", "ppc64le": "vsx"}
+PACKED = "packed_weights"
+"""Feature of those with vectors: products with integer weights in groups are faster than with plain ones."""
+
+VECTORS = {"x86_64": "avx2", "aarch64": "asimd", "ppc64le": "vsx"}
 """By architecture, the feature without which kernels are in plain C++, which only has to be right."""
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -54,7 +57,7 @@ def supports_library(query: Query) -> Verdict:
             found="a wheel that was built without a C++ compiler",
             hint="install one (Debian: g++) and the wheel again; until then torch's kernels serve, which are slower",
         )
-    vectors = _VECTORS.get(platform.arch_family, "vectors that kernels are written for")
+    vectors = VECTORS.get(platform.arch_family, "vectors that kernels are written for")
     if vectors not in platform.features:
         return no("missing_feature", wanted=vectors, found=f"{platform.arch}, on which torch is faster")
     return OK

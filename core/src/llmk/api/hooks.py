@@ -195,9 +195,12 @@ def llmk_commands() -> Iterable[CommandSpec]:
 
 
 @hookspec
-def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> Iterable[Default]:
+def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None, config: object) -> Iterable[Default]:
     """Configuration defaults for this platform and model, collected before kernels are chosen. Values that the user
-    sets take precedence."""
+    sets take precedence. ``config`` is the frozen ``llmk.config.Config`` so far.
+
+    Plugins with checkpoint formats are asked before the checkpoint is read too, without a ``model``: that takes what
+    they advise for their own section."""
     return ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -121,13 +121,16 @@ class Registry:
             open_ops += new
         return frozenset(kinds)
 
-    def call(self, hook: str, item: type[S], **arguments: Any) -> list[tuple[Plugin, S]]:
-        """Calls a hook of every plugin, each guarded, and returns the results with their plugins; lists are flattened.
+    def call(
+        self, hook: str, item: type[S], of: Collection[Plugin] | None = None, **arguments: Any
+    ) -> list[tuple[Plugin, S]]:
+        """Calls a hook of every plugin, or of some, each guarded, and returns the results with their plugins; lists are
+        flattened.
 
         A plugin that returns something other than ``item`` is quarantined.
         """
         found: list[tuple[Plugin, S]] = []
-        for plugin in self.plugins:
+        for plugin in self.plugins if of is None else of:
             found += [(plugin, one) for one in _call(plugin, hook, item, **arguments)]
         return found
 

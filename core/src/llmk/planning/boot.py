@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmk.api import (
     Checkpoint,
+    CheckpointFormatSpec,
     Choice,
     Default,
     ExecutorQuery,
@@ -105,7 +107,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     registry = Registry.discover(config.plugins)
     registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
     platform, platform_facts = choose_platform(registry, config, host, on=on)
-    checkpoint = choose_checkpoint(registry, config)
+    checkpoint = choose_checkpoint(registry, _for_reading(settings, registry, platform_facts).config)
     pooling, architecture = read_pooling(checkpoint, config.model.pooling), checkpoint.architecture
     checkpoint = decoder_of(checkpoint)
     pools_only = pooling is not None and not pooling.generates
@@ -169,7 +171,8 @@ def apply_defaults(
 
     A plugin with an invalid default is quarantined. Raises ConfigError for an invalid section.
     """
-    defaults = registry.call("llmk_config_defaults", Default, platform=platform_facts, model=facts)
+    given = {"platform": platform_facts, "model": facts, "config": settings.config}
+    defaults = registry.call("llmk_config_defaults", Default, **given)
     advised: dict[str, tuple[Plugin, Default]] = {}
     for plugin, default in sorted(defaults, key=lambda pair: pair[0] is platform.plugin):
         other, former = advised.get(default.path, (plugin, default))
@@ -183,6 +186,19 @@ def apply_defaults(
             plugin.stop("broken", Reason("bad_default", default.path, describe(error)), error)
     schemas = {plugin.name: schema for plugin, schema in registry.call("llmk_config_schema", type)}
     return settings.with_plugin_schemas({plugin.name: schemas.get(plugin.name) for plugin in registry.plugins})
+
+
+def _for_reading(settings: Settings, registry: Registry, platform_facts: PlatformFacts) -> Settings:
+    """The settings by which a checkpoint is read: with what plugins that have formats advise for their sections on this
+    platform. What is invalid of it is reported by :func:`apply_defaults`."""
+    formats = registry.of(CheckpointFormatSpec)
+    owners = [plugin for plugin in registry.plugins if any(each.plugin is plugin for each in formats)]
+    given = {"platform": platform_facts, "model": None, "config": settings.config}
+    for plugin, default in registry.call("llmk_config_defaults", Default, owners, **given):
+        if default.path.startswith(f"plugin.{plugin.name}."):
+            with suppress(ConfigError):
+                settings = settings.with_defaults([(plugin.name, default)])
+    return settings
 
 
 def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> Settings:

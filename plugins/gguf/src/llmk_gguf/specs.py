@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -13,12 +13,17 @@ from llmk.api import (
     CheckpointError,
     CheckpointFile,
     CheckpointFormatSpec,
+    Default,
+    PlatformFacts,
     QuantizationSpec,
     Verdict,
     hookimpl,
     no,
 )
 from llmk.api.specs import ReadsModule
+
+PACKED_FEATURE = "packed_weights"
+"""Feature of platforms whose kernels are faster with weights that stay packed."""
 
 METHOD = "gguf"
 """``quant_method`` of files whose weights stay packed."""
@@ -30,7 +35,8 @@ class Options(BaseModel, extra="forbid"):
     weights: Literal["plain", "packed"] = Field(
         "plain",
         description="plain: quantized weights are dequantized while they load, so they take as much memory as in the"
-        " model's dtype, and are as fast. packed: they stay quantized in memory, where their type allows it.",
+        " model's dtype, and are as fast. packed: they stay quantized in memory, where their type allows it. That is"
+        " the default on platforms with fast kernels for them, but in float32.",
     )
 
 
@@ -38,6 +44,15 @@ class Options(BaseModel, extra="forbid"):
 def llmk_config_schema() -> type[BaseModel]:
     """Whether weights stay packed."""
     return Options
+
+
+@hookimpl
+def llmk_config_defaults(platform: PlatformFacts, config: Any) -> list[Default]:
+    """Weights that stay packed where that is faster; in float32, which kernels for them don't round to, they don't."""
+    if PACKED_FEATURE not in platform.features or config.model.dtype == "float32":
+        return []
+    why = f"{platform.label} has kernels for weights that stay packed, which read less memory"
+    return [Default("plugin.gguf.weights", "packed", why)]
 
 
 @hookimpl
