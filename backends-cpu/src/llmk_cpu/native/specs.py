@@ -43,6 +43,10 @@ _OPS = (
         _NORM_FACTS | {"value_dim", "no_rope", "rotary_sections"},
         "QK-norm, RoPE and K/V write in one call.",
     ),
+    ("build_step", "batch", frozenset(), "A step's tensors."),
+    ("compute_slot_mapping", "batch", frozenset(), "Where a step's tokens are cached."),
+    ("append_tokens", "batch", frozenset(), "Sampled tokens, put where the next step reads them."),
+    ("sample", "batch", frozenset(), "The most likely tokens; where others are drawn, the reference's."),
 )
 """Op, module, facts that were added after the first release, summary."""
 
@@ -114,7 +118,7 @@ def attention_backends() -> list[KernelSpec]:
 
 
 def ops() -> list[KernelSpec]:
-    """Norms, activations, RoPE, and the write to the cache."""
+    """Norms, activations, RoPE, the write to the cache, and what is around the model in a step."""
     return [
         _kernel(
             name,
