@@ -44,6 +44,29 @@ def test_a_replay_computes_from_what_is_there_then() -> None:
     assert len(places) == 1
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_what_may_be_a_view_or_a_copy_is_computed_again_if_it_is_a_copy(mode: type) -> None:
+    x = torch.randn(2, 6).bfloat16()
+
+    def run() -> tuple[Tensor, ...]:
+        wide = x.float()
+        return (
+            wide,
+            wide.t().reshape(-1),
+            wide.float().view(-1),
+            wide.t().contiguous(),
+            wide.flatten()[2:],
+            x.to(x.dtype),
+        )
+
+    with mode():
+        replay = CPUGraphs().capture(run)
+        for _ in range(3):
+            x.copy_(torch.randn(2, 6))
+            for one, other in zip(replay(), run(), strict=True):
+                assert torch.equal(one, other)
+
+
 def test_memory_of_a_recorded_step_is_its_own() -> None:
     """What is allocated between replays neither changes nor is changed, and arguments of all kinds come back."""
     weight = prepare_int4({"weight_packed": torch.randint(0, 256, (24, 32), dtype=torch.uint8),

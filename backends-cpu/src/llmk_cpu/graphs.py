@@ -94,9 +94,10 @@ class Recording(TorchDispatchMode):
         again = partial(func, *args, **kwargs)
         if func._schema.is_mutable:
             self._add(again)
-        elif func.overloadpacket not in _ALLOCATIONS and not _is_view(func):
-            tensors = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
-            self._add(partial(_compute, again, tensors))
+        elif func.overloadpacket not in _ALLOCATIONS:
+            tensors, given = _tensors(found), {_memory(each) for each in _tensors((args, kwargs))}
+            if not all(_memory(each) in given for each in tensors):  # else they are views
+                self._add(partial(_compute, again, tensors))
         return found
 
     def _add(self, part: Callable[[], object]) -> None:
@@ -104,17 +105,18 @@ class Recording(TorchDispatchMode):
         self._parts.append(part)
 
 
-def _is_view(func: Any) -> bool:
-    return any(each.alias_info is not None for each in func._schema.returns)
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _memory(tensor: Tensor) -> int:
+    """What is equal for a tensor and its views. An operator's schema doesn't say, as some make either."""
+    return id(tensor) if tensor.is_mkldnn else tensor.untyped_storage()._cdata
 
 
 def _compute(again: Callable[[], Any], tensors: list[Tensor]) -> None:
     """Computes ``tensors`` again, where they are."""
-    found = again()
-    if isinstance(found, Tensor):
-        tensors[0].copy_(found)
-        return
-    for old, new in zip(tensors, (leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)), strict=True):
+    for old, new in zip(tensors, _tensors(again()), strict=True):
         old.copy_(new)
 
 
