@@ -2,8 +2,7 @@
 
     python benchmarks/peers/make_model.py --shape qwen3-0.6b --out m
     python benchmarks/cpu_peers.py --threads 2 --rounds 3 \\
-        --engine llmk=m --engine llmk-q4=m-q4_0.gguf,plugin.gguf.weights=packed \\
-        --engine llama.cpp=m-bf16.gguf@PYTHON
+        --engine llmk=m --engine llmk-q4=m-q4_0.gguf --engine llama.cpp=m-bf16.gguf@PYTHON
 
 An engine is ``NAME=MODEL[,OPTION=VALUE...][@PYTHON]``: what its name starts with says which it is, options are its
 own, and ``PYTHON`` is the interpreter that has it, where that is not this one. Each runs in a process of its own and
