@@ -25,7 +25,7 @@ class CPUGraphs:
     """Follows ``llmk.api.Graphs``."""
 
     on_demand = 16
-    """Up to so many rows, a product takes little longer than reading its weights, so that what lies between products
+    """Up to so many rows, a GEMM takes little longer than reading its weights, so that what lies between GEMMs
     counts."""
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
@@ -82,7 +82,7 @@ class Recording(TorchDispatchMode):
         self._calls.append((kernel, args))
 
     def close(self) -> None:
-        """Ends the kernels that follow one another."""
+        """Ends a run of kernels."""
         if self._calls:
             self._parts.append(_together(self._calls, self._replay))
             self._calls = []

@@ -13,7 +13,7 @@ GRAPHS = "graphs"
 """Feature of the same: steps are recorded as calls of that library."""
 
 PACKED = "packed_weights"
-"""Feature of those with vectors: products with integer weights in groups are faster than with plain ones."""
+"""Feature of those with vectors: GEMMs with integer weights in groups are faster than with plain ones."""
 
 VECTORS = {"x86_64": "avx2", "aarch64": "asimd", "ppc64le": "vsx"}
 """By architecture, the feature without which kernels are in plain C++, which only has to be right."""

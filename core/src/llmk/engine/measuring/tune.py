@@ -22,6 +22,7 @@ from llmk.engine.measuring.benchmark_inputs import BenchmarkInput, BenchmarkInpu
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
 from llmk.planning.candidates import able
+from llmk.planning.ranking import END
 from llmk.planning.resolver import resolve
 from llmk.reference.compare import relative_error, tensors_of, tolerance
 
@@ -93,7 +94,7 @@ class Tuner:
                 if calls is None:
                     entrants.remove(entrant)
                 # Steps that decode are recorded as a whole, which is worth more than any one kernel.
-                elif self.platform.graphs is None or tokens > limits.max_num_seqs or entrant.is_recorded(tokens):
+                elif tokens > min(limits.max_num_seqs, self._most_recorded) or entrant.is_recorded(tokens):
                     ready[entrant.id] = calls
             if ready:
                 found[tokens] = self._race(ready)
@@ -140,8 +141,14 @@ class Tuner:
             for i in range(calls):
                 run(i % sets)
 
+        graphs, recorded = self.platform.graphs, tokens <= self._most_recorded and entrant.is_recorded(tokens)
+        return graphs.capture(all_calls) if graphs and recorded else all_calls, calls
+
+    @property
+    def _most_recorded(self) -> int:
+        """Tokens of steps up to which any are recorded."""
         graphs = self.platform.graphs
-        return graphs.capture(all_calls) if graphs and entrant.is_recorded(tokens) else all_calls, calls
+        return 0 if graphs is None else graphs.on_demand or END
 
     def _race(self, ready: Mapping[str, Calls]) -> dict[str, float]:
         """Microseconds of a call of each: the least of some rounds, since what else the machine does only adds to it,
