@@ -27,7 +27,7 @@ _BLOCK_MULTIPLE = 16
 
 _GATED_FACTS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
 _NORM_FACTS = frozenset({"norm_offset"})
-_OPS = (
+_OPS: tuple[tuple[str, str, frozenset[str], str], ...] = (
     ("rms_norm", "norms", _NORM_FACTS, "Root-mean-square norm."),
     ("add_rms_norm", "norms", _NORM_FACTS | {"residual_multiplier"}, "Residual sum and norm in one call."),
     ("rms_norm_add", "norms", _NORM_FACTS, "Norm and residual sum in one call."),

@@ -171,7 +171,7 @@ def apply_defaults(
 
     A plugin with an invalid default is quarantined. Raises ConfigError for an invalid section.
     """
-    given = {"platform": platform_facts, "model": facts, "config": settings.config}
+    given: dict[str, Any] = {"platform": platform_facts, "model": facts, "config": settings.config}
     defaults = registry.call("llmk_config_defaults", Default, **given)
     advised: dict[str, tuple[Plugin, Default]] = {}
     for plugin, default in sorted(defaults, key=lambda pair: pair[0] is platform.plugin):
@@ -193,7 +193,7 @@ def _for_reading(settings: Settings, registry: Registry, platform_facts: Platfor
     platform. What is invalid of it is reported by :func:`apply_defaults`."""
     formats = registry.of(CheckpointFormatSpec)
     owners = [plugin for plugin in registry.plugins if any(each.plugin is plugin for each in formats)]
-    given = {"platform": platform_facts, "model": None, "config": settings.config}
+    given: dict[str, Any] = {"platform": platform_facts, "model": None, "config": settings.config}
     for plugin, default in registry.call("llmk_config_defaults", Default, owners, **given):
         if default.path.startswith(f"plugin.{plugin.name}."):
             with suppress(ConfigError):
