@@ -13,6 +13,8 @@ class SYCLGraphs:
     """Captures on a stream of its own, into one pool of memory that all graphs share: they must be replayed one at a
     time. Nothing else may be launched on the device during a capture."""
 
+    on_demand = 0
+
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Captures ``run`` after running it once, which compiles kernels and makes the libraries' workspaces: a capture
         allows neither. The replay returns what ``run`` returned while it was captured, at fixed addresses, valid until
