@@ -1,0 +1,261 @@
+"""Compares every kind of causal language model of transformers with what llmk serves, and keeps the results.
+
+    python tools/model_parity.py                     # all kinds that tools/model_parity.json has no result for
+    python tools/model_parity.py qwen3 glm4          # these, again
+    python tools/model_parity.py --again             # those too that failed or were refused
+
+Checkpoints are tiny and random, of the kind's own config class, in float32 on the CPU. Each kind has a process of its
+own and a time limit. ``docs/models.md`` is made from the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from llmk_testing.checkpoints import write_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).with_suffix(".json")
+NEW_TOKENS = 12
+TOLERANCE = 1e-4
+"""The largest distance of a log-probability that counts as equal."""
+
+ENGINES: Mapping[str, Mapping[str, Any]] = {
+    "prefill": {"cache": {"prefix_caching": False}},
+    "chunks": {"cache": {"prefix_caching": False}, "scheduler": {"max_num_batched_tokens": 16, "max_num_seqs": 8}},
+    "cached prefix": {"cache": {"prefix_caching": True, "block_size": 4}},
+    "batch": {"cache": {"prefix_caching": False}},
+    "preemption": {"max_model_len": 128, "cache": {"prefix_caching": False, "block_size": 4, "num_blocks": 56}},
+}
+"""What is compared, and the engine's settings for it. In ``"prefill"``, each prompt is alone."""
+
+EXPERTS = {"num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+ROUTED = {**EXPERTS, "n_routed_experts": 8, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+LATENT: Mapping[str, Any] = {
+    **ROUTED,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 28,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 20,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+    "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2},
+    "ernie4_5_moe": {**ROUTED, "moe_num_experts": 8, "moe_k": 3},
+    "exaone4": {"sliding_window": 24, "sliding_window_pattern": 2},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 24},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2},
+    "glm": {"head_dim": 16},
+    "glm4": {"head_dim": 16},
+    "gpt_oss": {"head_dim": 16, "num_local_experts": 6, "sliding_window": 24},
+    "granitemoe": {"num_local_experts": 6, "attention_multiplier": 0.2, "residual_multiplier": 0.5},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 24},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmo3": {"sliding_window": 24, "num_hidden_layers": 4},
+    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 40},
+    "qwen3_next": {
+        **EXPERTS,
+        "num_hidden_layers": 4,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 24,
+        "shared_expert_intermediate_size": 40,
+        "head_dim": 32,
+    },
+}
+"""Values of configs, on top of tiny sizes, for kinds whose defaults are large or hide a mechanism. Others get
+:data:`DEFAULTS`."""
+
+DEFAULTS: Mapping[str, Any] = {**ROUTED, "head_dim": 16}
+
+Result = dict[str, Any]
+
+
+def kinds() -> list[str]:
+    """The model types for which transformers has a causal language model."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return sorted({config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING})
+
+
+def prompts() -> list[list[int]]:
+    """Awkward lengths, one of them twice, two that share a prefix."""
+    rng = random.Random(11)
+    draw = [[rng.randrange(3, 380) for _ in range(n)] for n in (1, 5, 33, 64)]
+    return [*draw, draw[2], draw[3][:48] + draw[1]]
+
+
+def result_of(kind: str, folder: Path) -> Result:
+    """What came of one kind: ``architecture``; ``served``, the id of what serves it; ``refused``, why nothing does;
+    ``compared``, the largest distance of a log-probability by what was compared; ``failed``, what went wrong."""
+    from llmk import LLM
+    from llmk.api import LlmkError
+
+    write_checkpoint(folder, kind, **_config_of(kind))
+    found: Result = {"architecture": json.loads((folder / "config.json").read_text())["architectures"][0]}
+    try:
+        with LLM(str(folder), dtype="float32", **ENGINES["prefill"]) as llm:
+            found["served"] = llm.boot.plan.model
+    except LlmkError as error:
+        return found | {"refused": str(error).splitlines()[0].replace(str(folder), "the checkpoint")}
+    expected = oracle(folder)
+    found["compared"] = {}
+    for name in ENGINES:
+        try:
+            found["compared"][name] = distance(folder, name, expected)
+        except Different as error:
+            return found | {"failed": f"{name}: {error}"}
+    return found
+
+
+def _config_of(kind: str) -> dict[str, Any]:
+    from transformers import CONFIG_MAPPING
+
+    grouped = hasattr(CONFIG_MAPPING[kind](), "num_key_value_heads")
+    return {**({} if grouped else {"num_key_value_heads": 4}), **CONFIGS.get(kind, DEFAULTS)}
+
+
+class Different(Exception):
+    """Tokens or log-probabilities are not equal, or the engine did not do what was to be compared."""
+
+
+def oracle(folder: Path) -> list[tuple[list[int], list[float]]]:
+    """What transformers generates for each prompt alone, with the log-probability of every token."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model.generation_config.eos_token_id = None
+    answers = []
+    for prompt in prompts():
+        ids = torch.tensor([prompt])
+        wanted = {"output_logits": True, "return_dict_in_generate": True, "pad_token_id": 0, "do_sample": False}
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, **wanted)
+        tokens = out.sequences[0, len(prompt) :].tolist()
+        logprobs = torch.cat(out.logits).float().log_softmax(-1)
+        answers.append((tokens, [logprobs[i, token].item() for i, token in enumerate(tokens)]))
+    return answers
+
+
+def distance(folder: Path, name: str, expected: Sequence[tuple[list[int], list[float]]]) -> float:
+    """The largest distance of a log-probability. Raises Different."""
+    from llmk import LLM, SamplingParams
+
+    greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
+    with LLM(str(folder), dtype="float32", **ENGINES[name]) as llm:
+        if name == "prefill":
+            outputs = [llm.generate([prompt], greedy, use_tqdm=False)[0] for prompt in prompts()]
+        else:
+            outputs = llm.generate(prompts(), greedy, use_tqdm=False)
+        if name == "cached prefix":
+            outputs += llm.generate(prompts(), greedy, use_tqdm=False)
+            if not any(output.num_cached_tokens for output in outputs):
+                raise Different("no token came from the cache")
+        if name == "preemption" and not llm.stats.preemptions:
+            raise Different("no request was preempted")
+    largest = 0.0
+    for output, (tokens, logprobs) in zip(outputs, [*expected, *expected], strict=False):
+        completion = output.outputs[0]
+        if completion.token_ids != tokens:
+            raise Different(f"tokens {completion.token_ids} of a prompt of {len(output.prompt_token_ids)}, not {tokens}")
+        pairs = zip(completion.logprobs or [], logprobs, strict=True)
+        largest = max(largest, *(abs(entry.logprob - wanted) for entry, wanted in pairs))
+    if largest > TOLERANCE:
+        raise Different(f"log-probabilities differ by {largest:.1e}")
+    return float(f"{largest:.0e}")
+
+
+def read() -> dict[str, Any]:
+    """The kept results: ``transformers``, its version, and ``kinds``."""
+    return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"transformers": "", "kinds": {}}
+
+
+def keep(kind: str, result: Result) -> None:
+    """Adds a result to those that are kept."""
+    kept = read()
+    kept["transformers"] = version("transformers")
+    kept["kinds"][kind] = result
+    RESULTS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
+def isolated(kind: str, seconds: float) -> Result:
+    """:func:`result_of` in a process of its own, which is ended after so many seconds."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    folder = Path(tempfile.mkdtemp(prefix=f"parity-{kind}-"))
+    process = context.Process(target=_send, args=(kind, folder, theirs))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(seconds):
+            return {"failed": f"no result after {seconds:g} s"}
+        received: Result = ours.recv()
+        return received
+    except EOFError:
+        return {"failed": "the process ended without a result"}
+    finally:
+        process.kill()
+        process.join()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _send(kind: str, folder: Path, to: Connection) -> None:
+    try:
+        result = result_of(kind, folder / "checkpoint")
+    except Exception as error:
+        first, *_ = f"{type(error).__name__}: {error}".splitlines()
+        result = {"failed": first.replace(str(folder), "the folder")[:300]}
+    to.send(result)
+
+
+def run(wanted: Iterable[str], seconds: float) -> bool:
+    """Whether everything that is served was equal."""
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    import llmk.engine.llm  # noqa: F401  # what every process needs is imported once
+    import llmk_models.transformers_model  # noqa: F401
+
+    disable_progress_bar()
+    torch.set_num_threads(1)
+    right = True
+    for kind in wanted:
+        result = isolated(kind, seconds)
+        keep(kind, result)
+        right &= "failed" not in result
+        print(kind, result.get("served") or result.get("refused", ""), result.get("failed", ""), flush=True)
+    return right
+
+
+def main() -> int:
+    """Compares; 1 where something differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", help="model types; without any, those that have no result")
+    parser.add_argument("--again", action="store_true", help="those too that failed, or were refused")
+    parser.add_argument("--seconds", type=float, default=240.0, help="time limit of each")
+    options = parser.parse_args()
+    kept = read()["kinds"]
+    open_ends = {"failed", "refused"} if options.again else set()
+    settled = {kind for kind, result in kept.items() if not open_ends & set(result)}
+    wanted = options.kinds or [kind for kind in kinds() if kind not in settled]
+    return 0 if run(wanted, options.seconds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
