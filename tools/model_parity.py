@@ -21,11 +21,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from llmk.api import SchedulingPolicy, Ticket
 from llmk_testing.checkpoints import write_checkpoint
 
-ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from llmk.engine.wire.request import EngineStats
+
 RESULTS = Path(__file__).with_suffix(".json")
 NEW_TOKENS = 12
 TOLERANCE = 1e-4
@@ -34,9 +37,9 @@ TOLERANCE = 1e-4
 ENGINES: Mapping[str, Mapping[str, Any]] = {
     "prefill": {"cache": {"prefix_caching": False}},
     "chunks": {"cache": {"prefix_caching": False}, "scheduler": {"max_num_batched_tokens": 16, "max_num_seqs": 8}},
-    "cached prefix": {"cache": {"prefix_caching": True, "block_size": 4}},
+    "cached prefix": {"cache": {"prefix_caching": True, "block_size": 4, "state_block_size": 8}},
     "batch": {"cache": {"prefix_caching": False}},
-    "preemption": {"max_model_len": 128, "cache": {"prefix_caching": False, "block_size": 4, "num_blocks": 56}},
+    "preemption": {"cache": {"prefix_caching": False}, "scheduler": {"max_num_seqs": 3}},
 }
 """What is compared, and the engine's settings for it. In ``"prefill"``, each prompt is alone."""
 
@@ -54,6 +57,7 @@ LATENT: Mapping[str, Any] = {
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
     "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2},
+    "dots1": {**ROUTED, "head_dim": 16, "n_shared_experts": 1},
     "ernie4_5_moe": {**ROUTED, "moe_num_experts": 8, "moe_k": 3},
     "exaone4": {"sliding_window": 24, "sliding_window_pattern": 2},
     "gemma": {"head_dim": 16},
@@ -62,7 +66,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "glm": {"head_dim": 16},
     "glm4": {"head_dim": 16},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 6, "sliding_window": 24},
-    "granitemoe": {"num_local_experts": 6, "attention_multiplier": 0.2, "residual_multiplier": 0.5},
+    "granitemoe": {
+        "logits_scaling": 2.0,
+        "num_local_experts": 6,
+        "attention_multiplier": 0.2,
+        "residual_multiplier": 0.5,
+    },
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 24},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "olmo3": {"sliding_window": 24, "num_hidden_layers": 4},
@@ -130,6 +139,26 @@ def _config_of(kind: str) -> dict[str, Any]:
     return {**({} if grouped else {"num_key_value_heads": 4}), **CONFIGS.get(kind, DEFAULTS)}
 
 
+class Displacing(SchedulingPolicy):
+    """Puts back a running request for one that waits, now and then: what keeps little of a text is never short of
+    blocks, and so would never be preempted."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(7)
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        """As they arrived."""
+        return requests
+
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        """The last."""
+        return running[-1]
+
+    def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:
+        """Any, or none."""
+        return self._random.choice([*running, *[None] * 4])
+
+
 class Different(Exception):
     """Tokens or log-probabilities are not equal, or the engine did not do what was to be compared."""
 
@@ -155,30 +184,45 @@ def oracle(folder: Path) -> list[tuple[list[int], list[float]]]:
 
 def distance(folder: Path, name: str, expected: Sequence[tuple[list[int], list[float]]]) -> float:
     """The largest distance of a log-probability. Raises Different."""
-    from llmk import LLM, SamplingParams
-
-    greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
-    with LLM(str(folder), dtype="float32", **ENGINES[name]) as llm:
-        if name == "prefill":
-            outputs = [llm.generate([prompt], greedy, use_tqdm=False)[0] for prompt in prompts()]
-        else:
-            outputs = llm.generate(prompts(), greedy, use_tqdm=False)
-        if name == "cached prefix":
-            outputs += llm.generate(prompts(), greedy, use_tqdm=False)
-            if not any(output.num_cached_tokens for output in outputs):
-                raise Different("no token came from the cache")
-        if name == "preemption" and not llm.stats.preemptions:
+    settings = ENGINES[name]
+    if name == "preemption":
+        outputs, stats = serve(folder, settings, displacing=True)
+        if not stats.preemptions:
             raise Different("no request was preempted")
+    elif name == "cached prefix":
+        outputs, _ = serve(folder, settings, times=2)
+        if not any(output.num_cached_tokens for output in outputs):
+            raise Different("no token came from the cache")
+    else:
+        outputs, _ = serve(folder, settings, alone=name == "prefill")
     largest = 0.0
     for output, (tokens, logprobs) in zip(outputs, [*expected, *expected], strict=False):
         completion = output.outputs[0]
         if completion.token_ids != tokens:
-            raise Different(f"tokens {completion.token_ids} of a prompt of {len(output.prompt_token_ids)}, not {tokens}")
+            raise Different(
+                f"tokens {completion.token_ids} of a prompt of {len(output.prompt_token_ids)}, not {tokens}"
+            )
         pairs = zip(completion.logprobs or [], logprobs, strict=True)
         largest = max(largest, *(abs(entry.logprob - wanted) for entry, wanted in pairs))
     if largest > TOLERANCE:
         raise Different(f"log-probabilities differ by {largest:.1e}")
     return float(f"{largest:.0e}")
+
+
+def serve(
+    folder: Path, settings: Mapping[str, Any], *, alone: bool = False, times: int = 1, displacing: bool = False
+) -> tuple[list[Any], EngineStats]:
+    """The outputs for all prompts at once, or each ``alone``, so many ``times``."""
+    from llmk import LLM, SamplingParams
+    from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+
+    greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
+    batches = [[prompt] for prompt in prompts()] if alone else [prompts()] * times
+    with LLM(str(folder), dtype="float32", **settings) as llm:
+        if displacing:
+            llm.core.scheduler.live.policy = GuardedPolicy(Displacing())
+        outputs = [output for batch in batches for output in llm.generate(batch, greedy, use_tqdm=False)]
+        return outputs, llm.stats
 
 
 def read() -> dict[str, Any]:

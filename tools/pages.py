@@ -15,6 +15,7 @@ import config_reference
 import feature_matrix
 import hook_pages
 import http_reference
+import model_table
 import package_pages
 import package_tables
 import plugin_directory
@@ -29,6 +30,7 @@ SOURCES = (
     feature_matrix,
     hook_pages,
     http_reference,
+    model_table,
     package_pages,
     package_tables,
     plugin_directory,

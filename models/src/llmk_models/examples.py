@@ -67,6 +67,13 @@ SINKS = {
     "intermediate_size": 48,
     "sliding_window": 24,
 }
+SIGMOID: dict[str, Any] = {
+    "head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "first_k_dense_replace": 1,
+}
 SCAN = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
 DELTA = {
     **EXPERTS,
@@ -307,6 +314,84 @@ QWEN3_NEXT = _examples(
             "mlp_only_layers": [1],
             "norm_topk_prob": False,
             "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
+        },
+    ),
+)
+DOTS1 = _examples(
+    dots1=("dots1", {**SIGMOID, "n_shared_experts": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True}),
+    dots1_groups_biases_tied=(
+        "dots1",
+        {
+            **SIGMOID,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "sliding_window": 24,
+            "max_window_layers": 1,
+        },
+    ),
+)
+EXAONE4 = _examples(
+    exaone4=("exaone4", {"sliding_window": 24, "sliding_window_pattern": 2}),
+    exaone4_no_windows_tied=(
+        "exaone4",
+        {"sliding_window": None, "tie_word_embeddings": True, "num_key_value_heads": 1, "rope_parameters": LLAMA3},
+    ),
+)
+GLM4_MOE = _examples(
+    glm4_moe=("glm4_moe", {**SIGMOID, "attention_bias": True, "routed_scaling_factor": 2.5}),
+    glm4_moe_normed_tied=(
+        "glm4_moe",
+        {
+            **SIGMOID,
+            "use_qk_norm": True,
+            "norm_topk_prob": False,
+            "n_group": 4,
+            "topk_group": 2,
+            "n_shared_experts": 2,
+            "tie_word_embeddings": True,
+        },
+    ),
+)
+GRANITEMOE = _examples(
+    granitemoe=("granitemoe", {**FACTORS, "num_local_experts": 6}),
+    granitemoe_tied_biases=(
+        "granitemoe",
+        {"num_local_experts": 5, "num_experts_per_tok": 1, "tie_word_embeddings": True, "attention_bias": True},
+    ),
+)
+MINIMAX_M2 = _examples(
+    minimax_m2=(
+        "minimax_m2",
+        {
+            "head_dim": 32,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    minimax_m2_tied=("minimax_m2", {"head_dim": 16, "num_local_experts": 6, "tie_word_embeddings": True}),
+)
+OLMOE = _examples(
+    olmoe=("olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}),
+    olmoe_tied_biases=(
+        "olmoe",
+        {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+)
+SMOLLM3 = _examples(
+    smollm3=("smollm3", {"no_rope_layer_interval": 2}),
+    smollm3_windows_biases_untied=(
+        "smollm3",
+        {
+            "no_rope_layers": [0, 1, 1],
+            "use_sliding_window": True,
+            "sliding_window": 24,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": False,
         },
     ),
 )

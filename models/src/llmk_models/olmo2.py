@@ -25,10 +25,6 @@ def tree(config: Config) -> CausalLM:
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         attention = parts.attention(f"{at}.self_attn", *by_kind[kinds[index]], whole_qk_norm=True)
-        norms = parts.norm(f"{at}.post_attention_layernorm"), parts.norm(f"{at}.post_feedforward_layernorm")
-        return (
-            Residual(norm=None, block=attention, post=norms[0]),
-            Residual(norm=None, block=parts.mlp(f"{at}.mlp"), post=norms[1]),
-        )
+        return parts.post_normed(at, attention, parts.mlp(f"{at}.mlp"))
 
     return parts.decoder(layer)

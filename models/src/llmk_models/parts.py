@@ -29,7 +29,8 @@ class Family:
 
     ``qkv_bias`` and ``qk_norm`` are properties of the architecture, ``bias_flags`` the config's options that it reads.
     ``windows``: which layers have a sliding window: ``"none"``, ``"all"``, those selected by ``use_sliding_window``
-    (``"switched"``; or all if it is set, ``"all switched"``), or every other layer from the first (``"alternating"``).
+    (``"switched"``; or all if it is set, ``"all switched"``), those from ``max_window_layers`` on (``"late"``), or
+    every other layer from the first (``"alternating"``).
     ``activations`` are the values of the config's ``activation_key`` that the native implementation supports, the
     default first. The other fields are defaults of the config's keys.
     """
@@ -80,11 +81,14 @@ class Parts:
         """A norm of hidden states."""
         return Norm(at=at, size=self.hidden_size, eps=self.eps, offset=self.norm_offset)
 
-    def attention(self, at: str, window: int | None = None, rope: Rope | None = None, **more: Any) -> SelfAttention:
-        """Attention; ``more`` are arguments of :meth:`llmk.tree.SelfAttention.of`."""
+    def attention(
+        self, at: str, window: int | None = None, rope: Rope | None = None, *, rotated: bool = True, **more: Any
+    ) -> SelfAttention:
+        """Attention; ``more`` are arguments of :meth:`llmk.tree.SelfAttention.of`. Unless ``rotated``, queries and keys
+        are not rotated (NoPE)."""
         own: dict[str, Any] = {"bias": self.qkv_bias, "out_bias": self.out_bias, "qk_norm": self.qk_norm}
         own |= {"norm_offset": self.norm_offset, "window": window, **more}
-        return SelfAttention.of(at, self.hidden_size, self.heads, rope or self.rope, **own)
+        return SelfAttention.of(at, self.hidden_size, self.heads, (rope or self.rope) if rotated else None, **own)
 
     def mlp(self, at: str, inner_size: int = 0, **more: Any) -> GatedMLP:
         """The MLP; ``more`` are arguments of :meth:`llmk.tree.GatedMLP.of`."""
@@ -95,6 +99,12 @@ class Parts:
         norms = self.norm(f"{at}.input_layernorm"), self.norm(f"{at}.post_attention_layernorm")
         blocks = mixer, feed_forward
         return tuple(Residual(norm=norm, block=own, scale=scale) for norm, own in zip(norms, blocks, strict=True))
+
+    def post_normed(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
+        """OLMo 2's layer: a norm after each of two blocks."""
+        norms = self.norm(f"{at}.post_attention_layernorm"), self.norm(f"{at}.post_feedforward_layernorm")
+        blocks = mixer, feed_forward
+        return tuple(Residual(norm=None, block=own, post=norm) for norm, own in zip(norms, blocks, strict=True))
 
     def sandwich(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
         """Gemma 2's layer: norms before and after each of two blocks."""

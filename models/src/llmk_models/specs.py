@@ -34,6 +34,13 @@ def llmk_models() -> list[ModelSpec]:
         _family("gpt_oss", ("GptOssForCausalLM",), "GPT-OSS: attention sinks, clamped experts with biases"),
         _family("deepseek_v2", ("DeepseekV2ForCausalLM",), "DeepSeek-V2: latent attention, grouped experts"),
         _family("deepseek_v3", ("DeepseekV3ForCausalLM",), "DeepSeek-V3: latent attention, sigmoid-scored experts"),
+        _family("dots1", ("Dots1ForCausalLM",), "dots.llm1: norms of queries and keys, sigmoid-scored experts"),
+        _family("exaone4", ("Exaone4ForCausalLM",), "Exaone 4: norms after the blocks, rotation in windows alone"),
+        _family("glm4_moe", ("Glm4MoeForCausalLM",), "GLM-4.5: half of each head rotated, sigmoid-scored experts"),
+        _family("granitemoe", ("GraniteMoeForCausalLM",), "Granite 3 MoE: Granite's factors, experts in every layer"),
+        _family("minimax_m2", ("MiniMaxM2ForCausalLM",), "MiniMax-M2: sigmoid-scored experts in every layer"),
+        _family("olmoe", ("OlmoeForCausalLM",), "OLMoE: norms over all heads together, experts in every layer"),
+        _family("smollm3", ("SmolLM3ForCausalLM",), "SmolLM3: layers without rotation"),
         _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",

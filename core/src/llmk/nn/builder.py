@@ -159,7 +159,7 @@ class Builder:
     def experts(self, spec: tree.Experts) -> Experts:
         """The experts of a block."""
         kind, facts = InterleavedExperts if spec.interleaved else Experts, replace(spec.facts, site=self.site(spec))
-        return kind(self.build, spec.at, facts, spec.names, spec.aliases, spec.selection_bias)
+        return kind(self.build, spec.at, facts, spec.names, spec.aliases, spec.selection_bias, spec.stacked)
 
     def state_space(self, spec: tree.Recurrent) -> StateSpaceMixer:
         """The selective scan."""

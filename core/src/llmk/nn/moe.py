@@ -30,6 +30,7 @@ class Experts(Layer):
     Args:
         names: the checkpoint's names of an expert's gate, up and down projections.
         aliases: further prefixes of the two stacked tensors.
+        stacked: further names of the two.
         selection_bias: the checkpoint's names of the bias per expert that affects only which experts are chosen; if
             ``facts.selection_bias``.
 
@@ -47,6 +48,7 @@ class Experts(Layer):
         names: tuple[str, str, str],
         aliases: Sequence[str] = (),
         selection_bias: Sequence[str] = (),
+        stacked: Sequence[str] = (),
     ) -> None:
         kernel = build.moe(facts.site, module=f"{prefix}.0.{names[0]}")
         self._build = build
@@ -54,6 +56,7 @@ class Experts(Layer):
         self._prepare = kernel.prepare
         self._quantization = None if kernel.weight_format == "plain" else build.quantization(kernel.weight_format)
         self._prefix = prefix
+        self._stacked = dict(zip(("gate_up", "down"), stacked, strict=False))
         self._tensor_rank = build.parallel.tensor_rank
         self._options = moe_options(facts)
         self._weights: dict[str, dict[str, Parameter]] = {}
@@ -76,6 +79,7 @@ class Experts(Layer):
             for name, kind in (("weight", ""), ("bias", "_bias")):
                 others = {f"{p}.{key}_proj{kind}": tuple(range(len(stems))) for p in prefixes}
                 if name == "weight":
+                    others |= {self._stacked[key]: tuple(range(len(stems)))} if key in self._stacked else {}
                     self._weights[key] = {name: self._parameter(key, stems, name, rows, [columns], aliases=others)}
                 elif bias:
                     self._biases[key + kind] = self._parameter(key, stems, name, rows, [], aliases=others)

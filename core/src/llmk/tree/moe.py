@@ -26,6 +26,8 @@ class Experts(Leaf):
     """The checkpoint's names of an expert's projections."""
     aliases: tuple[str, ...] = ()
     """Other names of the list."""
+    stacked: tuple[str, ...] = ()
+    """Other names of the two stacked tensors, gate and up first."""
     interleaved: bool = False
     """Whether they are stored transposed, in two tensors, in the first of which gate and up features alternate
     (``llmk.nn.InterleavedExperts``)."""
@@ -84,6 +86,7 @@ class MoE(Block):
         aliases: tuple[str, ...] = (),
         router: str = "gate",
         selection_bias: str = "gate.e_score_correction_bias",
+        stacked: tuple[str, ...] = (),
         interleaved: bool = False,
         shared: GatedMLP | None = None,
         shared_gate: str = "",
@@ -93,7 +96,7 @@ class MoE(Block):
         Args:
             aliases: other names of the block in the checkpoint.
             router, selection_bias: the checkpoint's names of the router and of the bias of ``facts.selection_bias``.
-            interleaved: see :class:`Experts`.
+            stacked, interleaved: see :class:`Experts`.
             shared_gate: the checkpoint's name of the gate of the shared MLP; empty: it has none.
             shared: made with ``partial=True``, because the sum of all experts is all-reduced.
         """
@@ -113,6 +116,7 @@ class MoE(Block):
                 facts=facts,
                 names=names,
                 aliases=tuple(f"{name}.experts" for name in aliases),
+                stacked=stacked,
                 interleaved=interleaved,
                 selection_bias=tuple(f"{name}.{selection_bias}" for name in biased),
             ),

@@ -95,6 +95,6 @@ def nameless(spec: Any) -> Any:
     if isinstance(spec, tuple):
         return tuple(map(nameless, spec))
     if isinstance(spec, Spec):
-        names = (name for name in field_names(type(spec)) if name not in ("at", "aliases", "selection_bias"))
+        names = (name for name in field_names(type(spec)) if name not in ("at", "aliases", "stacked", "selection_bias"))
         return type(spec), *(nameless(getattr(spec, name)) for name in names)
     return spec

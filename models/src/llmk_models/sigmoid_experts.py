@@ -1,0 +1,53 @@
+"""Experts that are chosen by sigmoid scores with a bias, with shared ones beside them (DeepSeek-V3,
+arXiv:2412.19437)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llmk.api import MoEFacts
+from llmk.tree import Block, MoE
+from llmk.tree.config import MOST_EXPERTS
+from llmk_models.parts import Parts
+
+
+def sigmoid_experts(
+    parts: Parts,
+    *,
+    num_experts: int,
+    top_k: int,
+    dense: int,
+    shared: int,
+    renormalize: bool = True,
+    scaling: float = 1.0,
+    groups: tuple[int, int] = (1, 1),
+    inner_size: int = 1408,
+) -> Callable[[int, str], Block]:
+    """What makes a layer's feed-forward block by its index and its name: an MLP in the first ``dense`` layers, experts
+    in the others. Numbers not in the config are the given ones; ``shared`` is that of shared experts."""
+    config = parts.config
+    experts = MoEFacts(
+        site="moe",
+        num_experts=config.size("n_routed_experts", num_experts, most=MOST_EXPERTS),
+        top_k=config.size("num_experts_per_tok", top_k),
+        hidden_size=parts.hidden_size,
+        intermediate_size=config.size("moe_intermediate_size", inner_size),
+        renormalize=config.flag("norm_topk_prob", renormalize),
+        scoring="sigmoid",
+        selection_bias=True,
+        scaling=config.number("routed_scaling_factor", scaling),
+        num_groups=config.size("n_group", groups[0]),
+        top_groups=config.size("topk_group", groups[1]),
+        group_scoring="top2_sum",
+    )
+    first = config.count("first_k_dense_replace", dense)
+    shared_size = experts.intermediate_size * config.count("n_shared_experts", shared)
+
+    def feed_forward(index: int, at: str) -> Block:
+        if index < first:
+            return parts.mlp(at)
+        own = {"prefix": "shared_", "partial": True}
+        mlp = parts.mlp(f"{at}.shared_experts", shared_size, **own) if shared_size else None
+        return MoE.of(at, experts, shared=mlp)
+
+    return feed_forward
