@@ -92,6 +92,7 @@ _TYPES: Mapping[str, str] = {
     ),
     "blt": "it reads bytes, which a separate model groups into patches",
     "cpmant": "its attention adds learned biases of positions, which no attention backend supports",
+    "diffllama": "its attention is the difference of two softmaxes, which its modules compute themselves",
     "doge": "its attention adds learned values to the mask, which no attention backend supports",
     "gemma3n_text": "its later layers share the keys and values of earlier ones",
     "hrm_text": "it runs its layers several times for each token",
