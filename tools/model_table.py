@@ -36,7 +36,7 @@ def render() -> str:
     ]
     if others:
         rows = (_row(kind, each, "failed") for kind, each in others.items())
-        lines += ["### Not compared", table(("architecture", "type", "what came of it"), rows)]
+        lines += ["### Not compared", table(("architecture", "type", "result"), rows)]
     return "\n\n".join(lines)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import CausalLM, Config, LatentAttention, Residual, Rope
 from llmk_models.deepseek_v2 import LATENT_NORM_EPS, UNSERVED_HINT, latent_shape
 from llmk_models.parts import Family, Parts
@@ -25,7 +27,7 @@ def tree(config: Config) -> CausalLM:
         config.choice(key, *served, hint=UNSERVED_HINT)
     parts = Parts(config, Family())
     latent = latent_shape(config)
-    sizes = {"num_experts": 256, "top_k": 8, "dense": 3, "shared": 1, "inner_size": 2048}
+    sizes: dict[str, Any] = {"num_experts": 256, "top_k": 8, "dense": 3, "shared": 1, "inner_size": 2048}
     feed_forward = sigmoid_experts(parts, **sizes, scaling=2.5, groups=(8, 4))
     rope = parts.rope = Rope.of(config, latent.qk_rope_head_dim)
 

@@ -12,78 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llmk_models.example_settings import (
+    DELTA,
+    EXPERTS,
+    FACTORS,
+    GEMMA,
+    GROUPS,
+    LATENT,
+    LINEAR,
+    LLAMA3,
+    LONGROPE,
+    NO_AUXILIARY_LOSS,
+    ROUTED,
+    SCAN,
+    SHARP,
+    SIGMOID,
+    SINKS,
+    YARN,
+)
 from llmk_testing.case import Skip
 from llmk_testing.model_example import ModelExample, transformers_logits
-
-YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-    "rope_theta": 10000.0,
-}
-LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1_000_000.0}
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": [1.0, 1.1, 1.3, 1.2, 1.5, 2.0, 2.5, 3.0],
-    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 11.0, 16.0],
-}
-FACTORS = {
-    "embedding_multiplier": 12.0,
-    "attention_multiplier": 0.2,
-    "residual_multiplier": 0.5,
-    "logits_scaling": 2.0,
-}
-GEMMA = {"head_dim": 32, "sliding_window": 24, "num_key_value_heads": 1}
-EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
-ROUTED = {
-    "num_experts": 6,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 48,
-    "shared_expert_intermediate_size": 40,
-}
-LATENT: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "q_lora_rank": 28,
-    "kv_lora_rank": 24,
-    "qk_nope_head_dim": 20,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 40,
-    "rms_norm_eps": 1e-3,
-}
-GROUPS = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 3.0}
-SHARP = {"mscale": 0.7, "mscale_all_dim": 1.1}
-NO_AUXILIARY_LOSS: dict[str, Any] = {**LATENT, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
-SINKS = {
-    "head_dim": 16,
-    "num_local_experts": 6,
-    "num_experts_per_tok": 3,
-    "intermediate_size": 48,
-    "sliding_window": 24,
-}
-SIGMOID: dict[str, Any] = {
-    "head_dim": 16,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 40,
-    "first_k_dense_replace": 1,
-}
-SCAN = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
-DELTA = {
-    **EXPERTS,
-    "num_hidden_layers": 4,
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 24,
-    "shared_expert_intermediate_size": 40,
-}
 
 
 def _examples(**variants: tuple[str, dict[str, Any]]) -> tuple[ModelExample, ...]:

@@ -3,6 +3,8 @@ chosen by sigmoid scores with a bias."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.api import MoEFacts
 from llmk.tree import CausalLM, Config, MoE, Residual, Rope
 from llmk.tree.config import MOST_EXPERTS
@@ -28,7 +30,7 @@ def tree(config: Config) -> CausalLM:
         scoring="sigmoid",
         selection_bias=True,
     )
-    own = {"names": ("w1", "w3", "w2"), "selection_bias": "e_score_correction_bias"}
+    own: dict[str, Any] = {"names": ("w1", "w3", "w2"), "selection_bias": "e_score_correction_bias"}
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         attention = parts.attention(f"{at}.self_attn", whole_qk_norm=True)

@@ -1,4 +1,4 @@
-"""Experts that are chosen by sigmoid scores with a bias, with shared ones beside them (DeepSeek-V3,
+"""Experts that are chosen by sigmoid scores with a bias, alongside shared ones (DeepSeek-V3,
 arXiv:2412.19437)."""
 
 from __future__ import annotations
