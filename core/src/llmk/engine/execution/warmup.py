@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LONGER = 32
+"""Tokens of a prompt that kernels for a few tokens don't take."""
 BLOCKS = 16
 """Blocks of the cache that is warmed up with; its requests share them."""
 
@@ -158,11 +160,13 @@ class WarmUp:
         yield [_Part(1, long, _ALL), *[_Part(1, few, _ALL)] * (most - 2), _Part(prompt, 0, _ALL)][:most]
 
     def _mixed(self) -> Iterator[list[_Part]]:
-        """Some requests that decode, and one with a prompt: kernels take turns by the number of requests too, and what
-        is recorded has room for many."""
+        """Some requests that decode, and one with a short or a longer prompt: kernels take turns by the number of
+        requests too, and what is recorded has room for many."""
         before = min(1, self.max_len - 1)
         for count in self._counts(min(self.max_requests, self.max_tokens - 1)):
-            yield [_Part(1, before)] * (count - 1) + [_Part(min(2, self.max_len))]
+            for length in (2, _LONGER):
+                prompt = min(length, self.max_len, self.max_tokens - count + 1)
+                yield [_Part(1, before)] * (count - 1) + [_Part(prompt)]
 
     def _counts(self, most: int) -> list[int]:
         """Powers of two, the numbers of tokens at which another kernel takes its turn, and the most."""

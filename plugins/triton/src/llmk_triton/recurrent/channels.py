@@ -12,7 +12,7 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk_triton.common import pdl
-from llmk_triton.recurrent.runs import request_of, run_of
+from llmk_triton.recurrent.runs import request_of, request_room, run_of
 
 _ROWS, _COLUMNS = 16, 128
 """Tile of the convolution of prompts."""
@@ -148,6 +148,6 @@ def convolve(channels: Channels, weight: Tensor, bias: Tensor | None, cache: Ten
         *channels.arguments(), weight, weight if bias is None else bias, cache, step.query_start, step.seq_lens,
         step.block_table, out, step.num_tokens, step.num_requests - 1, cache.stride(0), step.block_table.stride(0),
         step.block_size, CHANNELS=count, **channels.sizes(), KERNEL=weight.shape[1], HAS_BIAS=bias is not None,
-        STEPS=step.num_requests.bit_length(), ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=4, **pdl.options(),
+        STEPS=request_room(step.num_requests).bit_length(), ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=4, **pdl.options(),
     )  # fmt: skip
     return out

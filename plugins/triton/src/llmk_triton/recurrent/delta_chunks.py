@@ -25,6 +25,7 @@ from llmk_triton.recurrent.runs import (
     chunk_in_step,
     is_kept,
     num_chunks,
+    request_room,
     run_of,
     softplus,
 )
@@ -247,7 +248,7 @@ def delta_chunks(
     delta_writes_kernel[(heads, most_chunks(step, tile.tokens, longest))](
         mixed, a, b, a.stride(0), a.stride(1), b.stride(0), b.stride(1), decay, dt_bias, step.query_start,
         step.seq_lens, num_drafts, requests, step.block_size, longest, tokens, *tensors, **shape,
-        REQUESTS=triton.next_power_of_2(requests), WIDTH=max(16, triton.next_power_of_2(value_dim)), SOLVED=_SOLVED,
+        REQUESTS=request_room(requests), WIDTH=max(16, triton.next_power_of_2(value_dim)), SOLVED=_SOLVED,
         INNER="tf32" if out.dtype.itemsize == 2 and target.backend == "cuda" else precision, num_warps=8, num_stages=1,
     )  # fmt: skip
     delta_chunks_kernel[(heads * triton.cdiv(value_dim, tile.rows), requests)](

@@ -5,6 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+_FEW, _MANY = 32, 1024
+
+
+def request_room(requests: int) -> int:
+    """Requests for which kernels have room that search among a step's: one of few powers of two, for each of which they
+    are compiled."""
+    return _FEW if requests <= _FEW else max(_MANY, triton.next_power_of_2(requests))
+
 
 @triton.jit
 def run_of(query_start, seq_lens, num_drafts, request, HAS_DRAFTS: tl.constexpr):
