@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -127,3 +128,12 @@ def test_other_threads_are_not_recorded() -> None:
     other.zero_()
     replay()
     assert torch.equal(seen[0], before)
+
+
+@pytest.mark.parametrize("look", [torch.any, torch.nonzero], ids=["value", "shape"])
+def test_a_step_that_looks_at_values_is_not_recorded(look: Callable[[Tensor], Tensor]) -> None:
+    """Its replays would go on as the first run did."""
+    x = torch.ones(3)
+    replay = CPUGraphs().capture(lambda: x * bool(look(x).sum()))
+    with pytest.raises(RuntimeError, match=r"can't look at values on the host, as aten\.\w+ does; its kernel must"):
+        replay()

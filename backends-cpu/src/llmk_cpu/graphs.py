@@ -21,6 +21,10 @@ _ALLOCATIONS = frozenset(
 )
 
 
+_LOOKING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+"""Of operators whose results on the host, or shapes, depend on values: replayed, they would be those of the recording."""
+
+
 class CPUGraphs:
     """Follows ``llmk.api.Graphs``."""
 
@@ -88,6 +92,9 @@ class Recording(TorchDispatchMode):
             self._calls = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not _LOOKING.isdisjoint(func.tags):
+            why = f"a recorded step can't look at values on the host, as {func.overloadpacket} does"
+            raise RuntimeError(f"{why}; its kernel must be declared with capture='none'")
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
         self._kept.append((args, kwargs, found))

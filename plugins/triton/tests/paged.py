@@ -16,6 +16,11 @@ from llmk_triton.attention.backend import AttentionMeta, TritonAttention
 
 FACTS = PlatformFacts(name="test", arch="any", device_type="cpu", features=frozenset({"triton"}))
 DEVICE = torch.device("cpu")
+BOUND = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
+DECODE = [(n, 1) for n in (1, 3, 4, 5, 8, 33)]
+CHUNKED = [(9, 4), (8, 4), (31, 7), (6, 5)]
+MIXED = [(17, 1), (21, 21), (4, 1), (19, 6), (40, 1)]
+STEPS = {"decode": DECODE, "chunked": CHUNKED, "mixed": MIXED}
 
 
 def attention_query(dtype: torch.dtype = torch.float32, **changes: Any) -> AttentionQuery:

@@ -7,7 +7,7 @@ from typing import Any
 import interpreter
 import pytest
 import torch
-from paged import DEVICE, Step, attention_query, error
+from paged import BOUND, DECODE, DEVICE, MIXED, STEPS, Step, attention_query, error
 from triton.runtime.interpreter import InterpreterBuilder
 
 from llmk.reference.composites import make_qk_norm_rope_write_kv
@@ -17,11 +17,6 @@ from llmk_triton.attention import prefill_schedule
 from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
 from llmk_triton.common.targets import DecodeConfig, Tile
 
-BOUND = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
-DECODE = [(n, 1) for n in (1, 3, 4, 5, 8, 33)]
-CHUNKED = [(9, 4), (8, 4), (31, 7), (6, 5)]
-MIXED = [(17, 1), (21, 21), (4, 1), (19, 6), (40, 1)]
-STEPS = {"decode": DECODE, "chunked": CHUNKED, "mixed": MIXED}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"sliding_window": 6},

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 from latent_steps import LatentStep, latent_query
-from paged import DEVICE, error
-from test_attention import BOUND, CHUNKED, DECODE, MIXED, STEPS
+from paged import BOUND, CHUNKED, DECODE, DEVICE, MIXED, STEPS, error
 from torch import Tensor
 
 from llmk.reference.composites import make_latent_attention, make_norm_rope_write_latent
