@@ -130,10 +130,29 @@ def test_other_threads_are_not_recorded() -> None:
     assert torch.equal(seen[0], before)
 
 
-@pytest.mark.parametrize("look", [torch.any, torch.nonzero], ids=["value", "shape"])
-def test_a_step_that_looks_at_values_is_not_recorded(look: Callable[[Tensor], Tensor]) -> None:
+LOOKS: dict[str, Callable[[Tensor], object]] = {
+    "bool": lambda x: bool(x.any()),
+    "item": lambda x: x[0].item(),
+    "nonzero": torch.nonzero,
+    "where": lambda x: torch.where(x > 0),
+    "mask": lambda x: x[x > 0],
+    "equal": lambda x: torch.equal(x, x),
+    "repeat": lambda x: torch.repeat_interleave(x, x.long()),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_a_step_that_looks_at_values_is_not_recorded(mode: type, look: str) -> None:
     """Its replays would go on as the first run did."""
     x = torch.ones(3)
-    replay = CPUGraphs().capture(lambda: x * bool(look(x).sum()))
-    with pytest.raises(RuntimeError, match=r"can't look at values on the host, as aten\.\w+ does; its kernel must"):
-        replay()
+    with mode(), pytest.raises(RuntimeError, match=r"can't look at values on the host, as aten\.\w+ does; its kernel"):
+        CPUGraphs().capture(lambda: LOOKS[look](x))()
+
+
+def test_rows_can_be_chosen_by_number() -> None:
+    x, rows = torch.randn(4, 2), torch.tensor([2, 0])
+    replay = CPUGraphs().capture(lambda: x[rows])
+    for chosen in ([2, 0], [1, 3]):
+        rows.copy_(torch.tensor(chosen))
+        assert torch.equal(replay(), x[chosen])

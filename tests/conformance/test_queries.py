@@ -14,8 +14,8 @@ from llmk_testing.queries import attention_queries, linear_queries, moe_queries
 
 HERE: dict[str, Any] = {"platform": PlatformFacts(name="here", arch="any", device_type="cpu"), "dtype": "float32"}
 FORMATS = ("plain", "fp8_channel")
-NEVER = {"causal"}
-"""Nothing that is tried serves these at another value."""
+NEVER = {"causal", "lookup"}
+"""Nothing that is tried serves these at another value: tables that only GGUF files pack, plugins/gguf tests."""
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,11 @@ _ALLOCATIONS = frozenset(
 )
 
 
-_LOOKING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-"""Of operators whose results on the host, or shapes, depend on values: replayed, they would be those of the recording."""
+_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+_UNTAGGED = frozenset(
+    {torch.ops.aten.is_nonzero.default, torch.ops.aten.where.default, torch.ops.aten.repeat_interleave.self_Tensor}
+)
+"""Of those that :func:`_looks` names, which torch doesn't tag."""
 
 
 class CPUGraphs:
@@ -92,7 +95,7 @@ class Recording(TorchDispatchMode):
             self._calls = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not _LOOKING.isdisjoint(func.tags):
+        if _looks(func, args):
             why = f"a recorded step can't look at values on the host, as {func.overloadpacket} does"
             raise RuntimeError(f"{why}; its kernel must be declared with capture='none'")
         kwargs = kwargs or {}
@@ -110,6 +113,14 @@ class Recording(TorchDispatchMode):
     def _add(self, part: Callable[[], object]) -> None:
         self.close()
         self._parts.append(part)
+
+
+def _looks(func: Any, args: Any) -> bool:
+    """Whether an operator's result on the host, or its shape, depends on values: a replay would have those of the
+    recording."""
+    if func.overloadpacket is torch.ops.aten.index:
+        return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+    return func in _UNTAGGED or not _TAGS.isdisjoint(func.tags)
 
 
 def _tensors(tree: Any) -> list[Tensor]:
