@@ -148,7 +148,7 @@ class Noting:
 class Here:
     def __init__(self, facts):
         self.facts, self.compiling, self.collectives = facts, Noting(), None
-        self.graphs = SimpleNamespace(capture=lambda run: None)
+        self.graphs = SimpleNamespace(capture=lambda run: None, on_demand=0)
         size = lambda: 1 << 36
         self.memory = SimpleNamespace(total=size, available=size, measure=lambda run: None)
         here = {{"torch_device": lambda index: torch.device("cpu"), "synchronize": lambda: None}}
