@@ -338,6 +338,13 @@ def test_registers_all_families() -> None:
         "models.dense": {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
         "models.deepseek_v2": {"DeepseekV2ForCausalLM"},
         "models.deepseek_v3": {"DeepseekV3ForCausalLM"},
+        "models.dots1": {"Dots1ForCausalLM"},
+        "models.exaone4": {"Exaone4ForCausalLM"},
+        "models.glm4_moe": {"Glm4MoeForCausalLM"},
+        "models.granitemoe": {"GraniteMoeForCausalLM"},
+        "models.minimax_m2": {"MiniMaxM2ForCausalLM"},
+        "models.olmoe": {"OlmoeForCausalLM"},
+        "models.smollm3": {"SmolLM3ForCausalLM"},
         "models.gemma2": {"Gemma2ForCausalLM"},
         "models.gemma3": {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
         "models.granite": {"GraniteForCausalLM"},
@@ -351,6 +358,9 @@ def test_registers_all_families() -> None:
         "models.qwen3_next": {"Qwen3NextForCausalLM"},
         "models.transformers": {"*"},
     }
+
+
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1}
 
 
 @pytest.mark.hook("llmk_demo_checkpoint")
@@ -382,7 +392,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
 """
     import json
 
-    configs = json.dumps({**DEEPSEEK, **MAMBA2, "num_key_value_heads": 2}), json.dumps(LLAMA)
+    configs = json.dumps({**DEEPSEEK, **MAMBA2, "num_key_value_heads": 2, **EXPERTS}), json.dumps(LLAMA)
     done = subprocess.run([sys.executable, "-c", code, *configs], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

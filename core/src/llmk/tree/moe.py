@@ -27,7 +27,7 @@ class Experts(Leaf):
     aliases: tuple[str, ...] = ()
     """Other names of the list."""
     stacked: tuple[str, ...] = ()
-    """Other names of the two stacked tensors, gate and up first."""
+    """Names of the two stacked tensors, gate and up first, where the checkpoint has names of its own for them."""
     interleaved: bool = False
     """Whether they are stored transposed, in two tensors, in the first of which gate and up features alternate
     (``llmk.nn.InterleavedExperts``)."""
@@ -36,7 +36,8 @@ class Experts(Leaf):
 
     def tensors(self) -> tuple[Tensor, ...]:
         bias = tuple(Tensor(name, (self.facts.num_experts,)) for name in self.selection_bias[:1])
-        return (*(self._interleaved() if self.interleaved else self._one_by_one()), *bias)
+        kept = self._interleaved() if self.interleaved else self._stacked() if self.stacked else self._one_by_one()
+        return (*kept, *bias)
 
     def _interleaved(self) -> tuple[Tensor, ...]:
         facts = self.facts
@@ -45,6 +46,11 @@ class Experts(Leaf):
         weights = [Tensor(f"{self.at}.{name}", shape) for name, shape in shapes.items()]
         biases = [Tensor(f"{self.at}.{name}_bias", (count, shape[2])) for name, shape in shapes.items()]
         return (*weights, *biases) if facts.bias else tuple(weights)
+
+    def _stacked(self) -> tuple[Tensor, ...]:
+        facts, (gate_up, down) = self.facts, self.stacked
+        count, hidden, inner = facts.num_experts, facts.hidden_size, facts.intermediate_size
+        return Tensor(gate_up, (count, 2 * inner, hidden)), Tensor(down, (count, hidden, inner))
 
     def _one_by_one(self) -> tuple[Tensor, ...]:
         facts, gate_up, down = self.facts, self.names[:2], self.names[2]
