@@ -40,7 +40,7 @@ POLICY = {"order": "requests", "victim": "running", "displaced": "running, newco
 FACETS = {
     "device": makes("", torch_device="index", setup="index, threads=0", synchronize=""),
     "memory": makes("", total="", available="", measure="run"),
-    "graphs": makes("", capture="run"),
+    "graphs": type("Made", (makes("", capture="run"),), {"on_demand": 0}),
     "compiling": makes("", ahead=""),
 }
 COLLECTIVES = SimpleNamespace(backend="gloo", recordable=False, all_reduce=takes("group, device"))
@@ -281,7 +281,11 @@ def test_facets_that_may_be_absent(load: Callable[..., Any], name: str) -> None:
     ("facets", "problem"),
     [
         ({"memory": SimpleNamespace(total=int, available=int)}, "no memory.measure(run)"),
-        ({"graphs": SimpleNamespace(capture=takes(""))}, "graphs.capture() instead of graphs.capture(run)"),
+        (
+            {"graphs": SimpleNamespace(capture=takes(""), on_demand=0)},
+            "graphs.capture() instead of graphs.capture(run)",
+        ),
+        ({"graphs": SimpleNamespace(capture=takes("run"))}, "no graphs.on_demand"),
         ({"compiling": SimpleNamespace(ahead=None)}, "compiling.ahead = None, which can't be called"),
         ({"collectives": SimpleNamespace(backend="gloo")}, "no collectives.recordable"),
         ({"collectives": SimpleNamespace(backend="gloo", recordable=True)}, "no collectives.all_reduce(group, device)"),

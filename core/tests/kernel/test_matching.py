@@ -209,7 +209,7 @@ LATER_VALUES: dict[type[Query], dict[str, Any]] = {
 """Values of fields that were added after the first release."""
 OTHER_VALUES = {
     AttentionQuery: {"sliding_window": 8, "softcap": 2.0, "sinks": True, "causal": False, "latent_dim": 8},
-    LinearQuery: {"bias": True, "weight_format": "fp8_channel"},
+    LinearQuery: {"bias": True, "weight_format": "fp8_channel", "lookup": True},
     MoEQuery: {
         "activation": "gelu",
         "renormalize": False,
