@@ -202,14 +202,14 @@ def test_a_field_that_was_added_later_refuses_kernels_that_do_not_know_it() -> N
 
 LATER_VALUES: dict[type[Query], dict[str, Any]] = {
     AttentionQuery: {"value_dim": 8},
-    LinearQuery: {},
+    LinearQuery: {"lookup": True},
     MoEQuery: {"activation_alpha": 1.702, "activation_limit": 7.0, "up_offset": 1.0},
     OpQuery: {},
 }
 """Values of fields that were added after the first release."""
 OTHER_VALUES = {
     AttentionQuery: {"sliding_window": 8, "softcap": 2.0, "sinks": True, "causal": False, "latent_dim": 8},
-    LinearQuery: {"bias": True, "weight_format": "fp8_channel", "lookup": True},
+    LinearQuery: {"bias": True, "weight_format": "fp8_channel"},
     MoEQuery: {
         "activation": "gelu",
         "renormalize": False,
