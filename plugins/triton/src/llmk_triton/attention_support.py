@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmk.api import OK, AttentionQuery, OpQuery, Verdict, no
-from llmk_triton.kernel_spec import DTYPES, RDNA
+from llmk_triton.kernel_spec import DTYPES, has_large_tiles
 
 NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
 
@@ -69,7 +69,7 @@ def supports_latent(query: AttentionQuery) -> Verdict:
     if latent is None:
         return no("latent_dim", wanted="keys and values", found="latent rows only")
     verdict = _cache_dtype(query)
-    if query.platform.arch.startswith(RDNA):
+    if not has_large_tiles(query.platform):
         verdict &= no("arch", wanted=query.platform.arch, found="GPUs with more registers for a row per head")
     if query.scale <= 0:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")

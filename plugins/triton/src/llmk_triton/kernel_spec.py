@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmk.api import KernelSpec, Needs, Tier
+from llmk.api import KernelSpec, Needs, PlatformFacts, Tier
 
 DTYPES = ("bfloat16", "float16", "float32")
 NEEDS = Needs(features=("triton",), dtypes=DTYPES, packages=("triton>=3.6,<3.10",))
@@ -13,10 +13,16 @@ HALVES = replace(NEEDS, dtypes=("bfloat16", "float16"))
 HOPPER = replace(HALVES, archs=("sm_90",))
 """Where there is a bulk copy engine of the kind that kernels here use, and where GEMMs with few outputs were measured
 to be faster than a library's."""
-RDNA = "gfx1"
+_RDNA = "gfx1"
 """How the names of AMD's architectures start that have 32 threads per warp."""
 WIDEST_ROW = 1 << 15
 """Most elements of a row that one program of a norm holds."""
+
+
+def has_large_tiles(platform: PlatformFacts) -> bool:
+    """Whether programs have registers for tiles of hundreds of columns: not on RDNA, and not tried on Intel's GPUs,
+    which say how many threads a sub-group has."""
+    return not platform.arch.startswith(_RDNA) and not any(name.startswith("subgroup") for name in platform.features)
 
 
 def kernel_spec(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:

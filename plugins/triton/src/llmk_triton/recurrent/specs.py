@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from llmk.api import OK, KernelSpec, OpQuery, Verdict, no
-from llmk_triton.kernel_spec import HALVES, RDNA, WIDEST_ROW, kernel_spec
+from llmk_triton.kernel_spec import HALVES, WIDEST_ROW, has_large_tiles, kernel_spec
 
 _WIDEST_STATE = 512
 """Most elements of a row of a recurrent layer's state."""
@@ -38,9 +38,9 @@ def supports_delta(query: OpQuery) -> Verdict:
 
 
 def supports_chunks(query: OpQuery) -> Verdict:
-    """GPUs whose programs have enough registers for a chunk: not those of AMD with 32 threads per warp."""
-    arch = query.platform.arch
-    return no("arch", wanted=arch, found="NVIDIA and CDNA GPUs") if arch.startswith(RDNA) else OK
+    """GPUs whose programs have enough registers for a chunk."""
+    platform = query.platform
+    return OK if has_large_tiles(platform) else no("arch", wanted=platform.arch, found="NVIDIA and CDNA GPUs")
 
 
 _LAYERS = (
