@@ -133,11 +133,7 @@ def test_other_threads_are_not_recorded() -> None:
 LOOKS: dict[str, Callable[[Tensor], object]] = {
     "bool": lambda x: bool(x.any()),
     "item": lambda x: x[0].item(),
-    "nonzero": torch.nonzero,
-    "where": lambda x: torch.where(x > 0),
-    "mask": lambda x: x[x > 0],
     "equal": lambda x: torch.equal(x, x),
-    "repeat": lambda x: torch.repeat_interleave(x, x.long()),
 }
 
 
@@ -156,3 +152,26 @@ def test_rows_can_be_chosen_by_number() -> None:
     for chosen in ([2, 0], [1, 3]):
         rows.copy_(torch.tensor(chosen))
         assert torch.equal(replay(), x[chosen])
+
+
+def test_rows_can_be_repeated_where_their_number_is_known() -> None:
+    x, counts = torch.randn(3, 2), torch.tensor([2, 0, 1])
+    replay = CPUGraphs().capture(
+        lambda: (torch.repeat_interleave(x, counts, 0, output_size=3), x.repeat_interleave(2, 0))
+    )
+    for given in ([2, 0, 1], [0, 3, 0]):
+        counts.copy_(torch.tensor(given))
+        some, all_rows = replay()
+        assert torch.equal(some, x.repeat_interleave(torch.tensor(given), 0))
+        assert torch.equal(all_rows, x.repeat_interleave(2, 0))
+
+
+def test_shapes_that_depend_on_values_may_not_change() -> None:
+    x = torch.tensor([1.0, 0.0, 2.0])
+    replay = CPUGraphs().capture(lambda: torch.nonzero(x))
+    assert replay().flatten().tolist() == [0, 2]
+    x.copy_(torch.tensor([0.0, 1.0, 2.0]))
+    assert replay().flatten().tolist() == [1, 2]
+    x.fill_(1.0)
+    with pytest.raises(RuntimeError, match=r"computed \[2, 1\] values, its replay \[3, 1\]"):
+        replay()

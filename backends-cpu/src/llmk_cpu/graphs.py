@@ -21,13 +21,6 @@ _ALLOCATIONS = frozenset(
 )
 
 
-_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-_UNTAGGED = frozenset(
-    {torch.ops.aten.is_nonzero.default, torch.ops.aten.where.default, torch.ops.aten.repeat_interleave.self_Tensor}
-)
-"""Of those that :func:`_looks` names, which torch doesn't tag."""
-
-
 class CPUGraphs:
     """Follows ``llmk.api.Graphs``."""
 
@@ -95,7 +88,7 @@ class Recording(TorchDispatchMode):
             self._calls = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _looks(func, args):
+        if _looks(func):
             why = f"a recorded step can't look at values on the host, as {func.overloadpacket} does"
             raise RuntimeError(f"{why}; its kernel must be declared with capture='none'")
         kwargs = kwargs or {}
@@ -115,12 +108,10 @@ class Recording(TorchDispatchMode):
         self._parts.append(part)
 
 
-def _looks(func: Any, args: Any) -> bool:
-    """Whether an operator's result on the host, or its shape, depends on values: a replay would have those of the
-    recording."""
-    if func.overloadpacket is torch.ops.aten.index:
-        return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1])
-    return func in _UNTAGGED or not _TAGS.isdisjoint(func.tags)
+def _looks(func: Any) -> bool:
+    """Whether an operator's result on the host depends on values: a replay would have that of the recording. Torch does
+    not tag ``is_nonzero``."""
+    return func is torch.ops.aten.is_nonzero.default or torch.Tag.data_dependent_output in func.tags
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -133,8 +124,11 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _compute(again: Callable[[], Any], tensors: list[Tensor]) -> None:
-    """Computes ``tensors`` again, where they are."""
+    """Computes ``tensors`` again, where they are. Raises RuntimeError where their shape depends on values, which others
+    than these had."""
     for old, new in zip(tensors, _tensors(again()), strict=True):
+        if old.shape != new.shape:
+            raise RuntimeError(f"a recorded step computed {list(old.shape)} values, its replay {list(new.shape)}")
         old.copy_(new)
 
 

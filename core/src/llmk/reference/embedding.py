@@ -21,6 +21,6 @@ def make_scaled_embedding(parts: Mapping[str, Callable[..., Tensor]]) -> Callabl
     def scaled_embedding(ids: Tensor, weight: Tensor, scale: float) -> Tensor:
         """``embedding(ids, weight) * scale``, with the scale rounded to ``weight``'s dtype first, as in the training of
         Gemma."""
-        return embed(ids, weight) * torch.tensor(scale, dtype=weight.dtype).item()
+        return embed(ids, weight) * torch.tensor(scale, dtype=weight.dtype)
 
     return scaled_embedding
