@@ -285,7 +285,7 @@ EXAONE4 = _examples(
     exaone4=("exaone4", {"sliding_window": 24, "sliding_window_pattern": 2}),
     exaone4_no_windows_tied=(
         "exaone4",
-        {"sliding_window": None, "tie_word_embeddings": True, "num_key_value_heads": 1, "rope_parameters": LLAMA3},
+        {"sliding_window": None, "sliding_window_pattern": 4, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
     ),
 )
 GLM4_MOE = _examples(
@@ -320,7 +320,10 @@ MINIMAX_M2 = _examples(
             "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5},
         },
     ),
-    minimax_m2_tied=("minimax_m2", {"head_dim": 16, "num_local_experts": 6, "tie_word_embeddings": True}),
+    minimax_m2_tied=(
+        "minimax_m2",
+        {"head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2, "tie_word_embeddings": True},
+    ),
 )
 OLMOE = _examples(
     olmoe=("olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}),
