@@ -283,10 +283,7 @@ DOTS1 = _examples(
 )
 EXAONE4 = _examples(
     exaone4=("exaone4", {"sliding_window": 24, "sliding_window_pattern": 2}),
-    exaone4_no_windows_tied=(
-        "exaone4",
-        {"sliding_window": None, "sliding_window_pattern": 4, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
-    ),
+    exaone4_tied=("exaone4", {"sliding_window": 24, "sliding_window_pattern": 2, "tie_word_embeddings": True}),
 )
 GLM4_MOE = _examples(
     glm4_moe=("glm4_moe", {**SIGMOID, "attention_bias": True, "routed_scaling_factor": 2.5}),
