@@ -96,9 +96,16 @@ def settings(house: Wheelhouse, checkpoint: Path, **others: object) -> dict[str,
         **common,
         "platform.use": "cpu",
         "platform.threads": 1,
-        "select.linear.avoid": ["cpu.linear_torch"],
+        "select.linear.avoid": ["cpu.linear", "cpu.linear_torch"],
         **others,
     }
+
+
+def unrecorded(*arguments: Any) -> Tuner:
+    """A tuner on a platform without graphs, in which the other wheel's kernels could not be recorded."""
+    tuner = Tuner(*arguments)
+    tuner.platform.graphs = None
+    return tuner
 
 
 @pytest.mark.slow
@@ -106,7 +113,7 @@ def test_the_plan_follows_what_was_measured(house: Wheelhouse, tmp_path: Path) -
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
     booted = boot(load(settings(house, checkpoint), environ={}), verify=False)
     said: list[str] = []
-    path = Tuner(booted, said.append).run()
+    path = unrecorded(booted, said.append).run()
     assert path is not None
     data = json.loads(path.read_text())
     assert set(data["versions"]) >= {"torch", "llmk-core", "other-wheel"}
@@ -129,9 +136,7 @@ def test_the_plan_follows_what_was_measured(house: Wheelhouse, tmp_path: Path) -
 def test_sparse_models_have_their_experts_measured(house: Wheelhouse, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3_moe", num_hidden_layers=1, mlp_only_layers=[], **EXPERTS)
     said: list[str] = []
-    tuner = Tuner(boot(load(settings(house, checkpoint), environ={}), verify=False), said.append)
-    tuner.platform.graphs = None  # in which these can't be recorded
-    tuner.run()
+    unrecorded(boot(load(settings(house, checkpoint), environ={}), verify=False), said.append).run()
     lines = "\n".join(said)
     for id in ("reference.fused_moe", "other.moe"):
         assert f"us by {id}" in lines
@@ -226,7 +231,8 @@ def test_measurements_lapse_with_another_version_of_the_wheel(house: Wheelhouse,
     def plan() -> Plan:
         return boot(load(settings(house, checkpoint), environ={}), verify=False).plan
 
-    Tuner(boot(load(settings(house, checkpoint), environ={}), verify=False), print, frozenset({"down"})).run()
+    booted = boot(load(settings(house, checkpoint), environ={}), verify=False)
+    unrecorded(booted, print, frozenset({"down"})).run()
     why = plan().choice("linear", "down").pieces[0].why
     assert re.fullmatch(r"measured \d\.\d\dx of \S+ at 1 token, \d{4}-\d\d-\d\d", why), why
     info = next(house.folder.glob("other_wheel*"))

@@ -283,7 +283,11 @@ DOTS1 = _examples(
 )
 EXAONE4 = _examples(
     exaone4=("exaone4", {"sliding_window": 24, "sliding_window_pattern": 2}),
-    exaone4_tied=("exaone4", {"sliding_window": 24, "sliding_window_pattern": 2, "tie_word_embeddings": True}),
+    exaone4_no_windows_tied=(
+        "exaone4",
+        # Without layer_types, transformers divides by the length of a pattern that there is not.
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
+    ),
 )
 GLM4_MOE = _examples(
     glm4_moe=("glm4_moe", {**SIGMOID, "attention_bias": True, "routed_scaling_factor": 2.5}),
