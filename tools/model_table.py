@@ -35,8 +35,8 @@ def render() -> str:
         table(("architecture", "type", "why"), (_row(kind, each, "refused") for kind, each in refused.items())),
     ]
     if others:
-        rows = (_row(kind, each, "failed") for kind, each in others.items())
-        lines += ["### Not compared", table(("architecture", "type", "result"), rows)]
+        why = "No tiny checkpoint of these types could be made, or compared in time, so nothing is known of them:"
+        lines += ["### Not compared", f"{why} {', '.join(f'`{kind}`' for kind in others)}."]
     return "\n\n".join(lines)
 
 
