@@ -9,9 +9,8 @@ import pytest
 
 from llmk.api import Default, LinearFacts, LinearQuery, ModelFacts, PlatformFacts
 from llmk.api.matching import match
-from llmk.config import load
 from llmk_cuda.probe import KNOWN
-from llmk_cuda.specs import llmk_check_config, llmk_config_defaults, llmk_linear_kernels
+from llmk_cuda.specs import llmk_config_defaults, llmk_linear_kernels
 
 GIB = 1 << 30
 BY_ARCH = {facts.arch: facts for facts in reversed(KNOWN)}
@@ -93,20 +92,3 @@ def test_the_cache_leaves_room_for_graphs_and_libraries() -> None:
 def test_advises_nothing_where_nothing_is_known() -> None:
     assert llmk_config_defaults(CPU, MODEL) == []
     assert advised("sm_90", MODEL, memory_bytes=0) == {}
-
-
-@pytest.mark.hook("llmk_check_config")
-@pytest.mark.parametrize(
-    ("settings", "path"),
-    [
-        ({"cache.memory_gib": 80}, "cache.memory_gib"),
-        ({"cache.memory_gib": 40, "cache.memory_share": 1}, ""),
-        ({"cache.memory_share": 1}, "cache.memory_share"),
-        ({"cache.memory_share": 1, "cache.num_blocks": 100}, ""),
-        ({}, ""),
-    ],
-)
-def test_refuses_a_cache_that_takes_all(settings: dict[str, Any], path: str) -> None:
-    config = load(settings, environ={}).config
-    assert [problem.path for problem in llmk_check_config(config, BY_ARCH["sm_90"])] == ([path] if path else [])
-    assert llmk_check_config(config, CPU) == []

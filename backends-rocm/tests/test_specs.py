@@ -8,9 +8,8 @@ import pytest
 
 from llmk.api import LinearQuery, PlatformFacts
 from llmk.api.matching import match
-from llmk.config import load
 from llmk_rocm.architectures import KNOWN
-from llmk_rocm.specs import llmk_check_config, llmk_config_defaults, llmk_linear_kernels
+from llmk_rocm.specs import llmk_config_defaults, llmk_linear_kernels
 
 BY_ARCH = {facts.arch: facts for facts in reversed(KNOWN)}
 KERNELS = {spec.id: spec for spec in llmk_linear_kernels()}
@@ -64,12 +63,3 @@ def test_sizes_follow_the_memory() -> None:
     assert advised["AMD Radeon 8060S"]["cache.memory_share"] == 0.75
     assert all(default.why for default in llmk_config_defaults(KNOWN[0], None))
     assert llmk_config_defaults(CPU, None) == []
-
-
-@pytest.mark.hook("llmk_check_config")
-def test_a_cache_larger_than_the_memory_is_refused() -> None:
-    large = load({"cache.memory_gib": 100}, environ={}).config
-    (problem,) = llmk_check_config(large, BY_ARCH["gfx1100"])
-    assert (problem.path, "24 GiB" in problem.message) == ("cache.memory_gib", True)
-    assert llmk_check_config(large, BY_ARCH["gfx942"]) == []
-    assert llmk_check_config(large, CPU) == []

@@ -8,11 +8,9 @@ import pytest
 
 from llmk.api import AttentionQuery, LinearQuery, PlatformFacts
 from llmk.api.matching import match
-from llmk.config import load
 from llmk_xpu.architectures import FEATURES, KNOWN
 from llmk_xpu.specs import (
     llmk_attention_backends,
-    llmk_check_config,
     llmk_config_defaults,
     llmk_linear_kernels,
 )
@@ -77,13 +75,3 @@ def test_sizes_follow_the_memory() -> None:
     assert not any(sizes["engine.graphs"] for sizes in advised.values()), "they were never captured on such a GPU"
     assert all(default.why for facts in KNOWN for default in llmk_config_defaults(facts, None))
     assert llmk_config_defaults(CPU, None) == []
-
-
-@pytest.mark.hook("llmk_check_config")
-def test_a_cache_larger_than_the_memory_is_refused() -> None:
-    large = load({"cache.memory_gib": 20}, environ={}).config
-    (problem,) = llmk_check_config(large, BY_ARCH["bmg"])
-    assert (problem.path, "12 GiB" in problem.message) == ("cache.memory_gib", True)
-    assert llmk_check_config(large, BY_ARCH["pvc"]) == []
-    assert llmk_check_config(large, BY_ARCH["lnl"]) == [], "its memory is unknown here"
-    assert llmk_check_config(large, CPU) == []

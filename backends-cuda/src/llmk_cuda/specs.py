@@ -15,7 +15,6 @@ from llmk.api import (
     Needs,
     PlatformFacts,
     PlatformSpec,
-    Problem,
     Tier,
     TokenBand,
     Verdict,
@@ -186,20 +185,3 @@ def _fp8(
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
     """Sizes that fit the GPU's memory."""
     return list(advise(platform)) if platform.name == "cuda" else []
-
-
-@hookimpl
-def llmk_check_config(config: object, platform: PlatformFacts) -> list[Problem]:
-    """A cache that leaves no memory for activations would fail in the first large step."""
-    if platform.name != "cuda":
-        return []
-    cache = config.cache  # type: ignore[attr-defined]
-    gib = platform.memory_bytes / (1 << 30)
-    problems = []
-    if gib and cache.memory_gib >= gib:
-        message = f"{cache.memory_gib:g} GiB for the cache, but {platform.device_name} has only {gib:.0f} GiB"
-        problems.append(Problem("cache.memory_gib", message, "leave it at 0 to use a share of the free memory"))
-    if cache.memory_share == 1 and not (cache.memory_gib or cache.num_blocks):
-        message = "the cache would take all memory except the weights', and leave none for activations"
-        problems.append(Problem("cache.memory_share", message, "set it to 0.95 or less, or leave it out"))
-    return problems

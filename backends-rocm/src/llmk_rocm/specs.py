@@ -13,7 +13,6 @@ from llmk.api import (
     Needs,
     PlatformFacts,
     PlatformSpec,
-    Problem,
     Tier,
     TokenBand,
     Verdict,
@@ -152,14 +151,3 @@ def _stored_as(query: LinearQuery, weight_format: str) -> Verdict:
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
     """Sizes that fit the GPU's memory."""
     return list(advise(platform)) if platform.name == "rocm" else []
-
-
-@hookimpl
-def llmk_check_config(config: object, platform: PlatformFacts) -> list[Problem]:
-    """A cache as large as the memory would fail when it is allocated."""
-    gib = platform.memory_bytes / (1 << 30)
-    wanted = config.cache.memory_gib  # type: ignore[attr-defined]
-    if platform.name != "rocm" or not gib or wanted < gib:
-        return []
-    message = f"{wanted:g} GiB for the cache, but {platform.device_name} has only {gib:.0f} GiB"
-    return [Problem("cache.memory_gib", message, "leave it at 0 to use a share of the free memory")]

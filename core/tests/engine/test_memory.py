@@ -22,7 +22,7 @@ from llmk.api import (
 from llmk.config.schema import CacheSection, Config, SchedulerSection
 from llmk.engine.processes.multiprocess_executor import smallest_cache
 from llmk.planning.cache_groups import CacheGroup, form_groups
-from llmk.planning.memory import check_context, check_weights, gib, plan_cache, weight_bytes
+from llmk.planning.memory import cache_problems, check_context, check_weights, gib, plan_cache, weight_bytes
 
 FACTS = ModelFacts(
     architecture="A", model="m.a", num_layers=2, hidden_size=8, vocab_size=16, max_model_len=64, dtype="bfloat16",
@@ -153,3 +153,23 @@ def test_a_context_that_can_not_fit_is_refused_before_it_is_made() -> None:
     with pytest.raises(NotEnoughMemory, match="for one request of 1000 tokens") as caught:
         check_context(facts, "bfloat16", 1_023_999)
     assert caught.value.hint == "lower --max-model-len to 999 or less"
+
+
+@pytest.mark.parametrize(
+    ("cache", "path"),
+    [
+        ({"memory_gib": 24}, "cache.memory_gib"),
+        ({"memory_gib": 23, "memory_share": 1}, ""),
+        ({"memory_share": 1}, "cache.memory_share"),
+        ({"memory_share": 1, "num_blocks": 100}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_cache_that_takes_all_memory_is_refused(cache: dict[str, Any], path: str) -> None:
+    device = PlatformFacts(name="a", arch="b", device_type="c", memory_bytes=24 << 30, device_name="A Card")
+    found = cache_problems(CacheSection(**cache), device)
+    assert [problem.path for problem in found] == ([path] if path else [])
+    assert all(problem.path in problem.fix for problem in found)
+    if path == "cache.memory_gib":
+        assert found[0].message == "24 GiB for the cache, but A Card has only 24 GiB"
+    assert cache_problems(CacheSection(**cache), replace(device, memory_bytes=0)) == [], "it is not known"

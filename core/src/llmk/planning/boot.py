@@ -44,6 +44,7 @@ from llmk.planning.choices.models import (
 )
 from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.formats import choose_formats, with_formats
+from llmk.planning.memory import cache_problems
 from llmk.planning.op_references import reference_ops
 from llmk.planning.pooling import Pooling, decoder_of, read_pooling
 from llmk.planning.resolver import choose_dtype, resolve
@@ -219,6 +220,7 @@ def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts
         message = f"the checkpoint allows {facts.max_model_len} tokens, not {settings.config.model.max_model_len}"
         problems.append(Problem("model.max_model_len", message, f"set it to {facts.max_model_len} or less"))
     parallel = settings.config.parallel
+    problems += cache_problems(settings.config.cache, platform_facts)
     problems += parallel_problems(facts, platform_facts, parallel.tensor, parallel.pipeline)
     if problems:
         lines = [f"{p.path} (set by {settings.origin(p.path)}): {p.message}" for p in problems]

@@ -18,6 +18,8 @@ from llmk.api import (
     ModelFacts,
     NotEnoughMemory,
     Plan,
+    PlatformFacts,
+    Problem,
     RecurrentCache,
     SlidingWindowCache,
 )
@@ -185,6 +187,21 @@ def check_context(facts: ModelFacts, dtype: str, available: int, *, share: float
             f" tokens, {gib(available)} is free",
             hint=f"lower --max-model-len to {int(available / per_token)} or less",
         )
+
+
+def cache_problems(cache: CacheSection, platform: PlatformFacts) -> list[Problem]:
+    """What is wrong with a cache that takes all of a device's memory: it would fail when it is allocated, or in the
+    first large step."""
+    room = platform.memory_bytes / (1 << 30)
+    if not room:
+        return []
+    if cache.memory_gib >= room:
+        message = f"{cache.memory_gib:g} GiB for the cache, but {platform.device_name} has only {room:.0f} GiB"
+        return [Problem("cache.memory_gib", message, "leave cache.memory_gib at 0 to use a share of the free memory")]
+    if cache.memory_share == 1 and not (cache.memory_gib or cache.num_blocks):
+        message = "the cache would take all memory except the weights', and leave none for activations"
+        return [Problem("cache.memory_share", message, "set cache.memory_share to 0.95 or less, or leave it out")]
+    return []
 
 
 def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
