@@ -13,8 +13,10 @@ from operator import itemgetter
 
 import pytest
 
-SHARE = 0.03
+SHARE = 0.02
 """Of the cases of slow tests, so many are run unless all are asked for."""
+SHARE_OF_FILES = 0.2
+"""Of the files whose tests share a slow start."""
 LISTED = 30
 """Files that are listed with their time at the end."""
 SECONDS: defaultdict[str, float] = defaultdict(float)
@@ -30,7 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     if config.getoption("--full"):
         return "slow tests: all"
-    return f"slow tests: {SHARE:.0%}, drawn by --sample-seed={_seed_of(config)}; --full runs all"
+    shares = f"{SHARE:.0%}, and {SHARE_OF_FILES:.0%} of slow files"
+    return f"slow tests: {shares}, drawn by --sample-seed={_seed_of(config)}; --full runs all"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,14 +41,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--full") or any("::" in argument for argument in config.args):
         return
     seed = _seed_of(config)
-    left_out = [item for item in items if item.get_closest_marker("slow") and not drawn(item.nodeid, seed)]
+    left_out = [item for item in items if not _chosen(item, seed)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
 
 
-def drawn(nodeid: str, seed: str, share: float = SHARE) -> bool:
-    """Whether a case is in the sample: it depends on nothing but its name and the seed, so that all workers agree."""
-    digest = blake2b(f"{seed} {nodeid}".encode(), digest_size=8).digest()
+def _chosen(item: pytest.Item, seed: str) -> bool:
+    if item.get_closest_marker("slow_file") and not drawn(item.nodeid.partition("::")[0], seed, SHARE_OF_FILES):
+        return False
+    return not item.get_closest_marker("slow") or drawn(item.nodeid, seed, SHARE)
+
+
+def drawn(name: str, seed: str, share: float) -> bool:
+    """Whether a case or file is in the sample: by nothing but its name and the seed, so that all workers agree."""
+    digest = blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
 
 

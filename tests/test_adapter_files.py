@@ -160,6 +160,7 @@ def test_a_family_without_a_tree(base: Path, good: Path) -> None:
         LLM(str(base), **{"select.model.use": "models.transformers"}, adapters={"good": str(good)})
 
 
+@pytest.mark.slow
 def test_the_server_does_not_start(base: Path, good: Path, tmp_path: Path) -> None:
     bad = shutil.copytree(good, tmp_path / "bad")
     change_config(bad, r=8)

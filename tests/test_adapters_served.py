@@ -13,6 +13,8 @@ from served import Served, until
 
 from llmk_testing.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow_file
+
 COMPLETIONS = "/v1/completions"
 GREEDY: dict[str, Any] = {"prompt": [7, 8, 9], "temperature": 0, "ignore_eos": True}
 

@@ -19,6 +19,8 @@ import pytest
 from openai import OpenAI
 from served import Served, until
 
+pytestmark = pytest.mark.slow_file
+
 CHAT = "/v1/chat/completions"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from served import Served
 
-pytestmark = [pytest.mark.slow, pytest.mark.hook("llmk_routes")]
+pytestmark = [pytest.mark.slow_file, pytest.mark.hook("llmk_routes")]
 
 COLOR: dict[str, Any] = {
     "type": "object",

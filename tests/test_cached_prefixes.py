@@ -9,7 +9,7 @@ import pytest
 from anthropic import Anthropic
 from served import Served
 
-pytestmark = [pytest.mark.slow, pytest.mark.hook("llmk_routes")]
+pytestmark = [pytest.mark.slow_file, pytest.mark.hook("llmk_routes")]
 
 HELLO: Any = [{"role": "user", "content": "Hello!"}]
 

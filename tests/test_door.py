@@ -14,6 +14,8 @@ import pytest
 import trustme
 from served import LLMK, Served, until
 
+pytestmark = pytest.mark.slow_file
+
 
 def test_an_empty_secret_is_no_open_server(tmp_path: Path) -> None:
     for variable in ("LLMK__SERVER__API_KEYS", "LLMK__SERVER__ADMIN_KEYS"):

@@ -172,6 +172,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "seed"), [*QUICK, *SLOW])
 def test_tokens_are_those_without_drafts(family: str, seed: int, checkpoints: dict[str, Path]) -> None:
     rng = Random(f"{family} {seed}")

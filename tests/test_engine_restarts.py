@@ -30,6 +30,8 @@ from llmk.engine import launch
 from llmk.engine.core import EngineCore
 from llmk_testing.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow_file
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 WEATHER = {
     "type": "function",

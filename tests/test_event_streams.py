@@ -15,6 +15,8 @@ import event_streams as streams
 import pytest
 from served import Served, until
 
+pytestmark = pytest.mark.slow_file
+
 Json = dict[str, Any]
 PROMPTS = (
     "What is 17 + 25?",

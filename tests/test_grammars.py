@@ -15,7 +15,7 @@ import pytest
 from installed import install
 from served import Served, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow_file
 
 BOMB = {"type": "object", "properties": {f"p{n}": {"pattern": f"^a{{0,{n}}}b+[a-z]*$"} for n in range(1500)}}
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from served import MODEST
 
 HOSTILE = Path(__file__).parent.parent / "benchmarks" / "hostile.py"
 SAMPLE, SEED = 8, 0
 
 
+@pytest.mark.slow
 def test_no_client_stops_another() -> None:
     """The bounds are wide: processors are shared with other tests. They still tell seconds from minutes."""
     options = ["--sample", SAMPLE, "--seed", SEED, "--passes", 1, "--seconds-per-case", 1, "--calm-seconds", 4]

@@ -18,6 +18,8 @@ import pytest
 from installed import install
 from served import Served, until
 
+pytestmark = pytest.mark.slow_file
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 PROMPTLY = 1.0
 """Seconds within which ``/health`` must answer. What this catches took from 2.8 s to minutes."""

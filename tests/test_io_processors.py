@@ -247,6 +247,7 @@ def test_hidden_states_of_a_model_that_is_spread(folder: Path, site: Path, oracl
         check_hidden(llm.process("probe", {"prompts": PROMPTS}), oracle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_a_stage_raises_fails_its_request_alone(llm: LLM, oracle: Any, stage: str) -> None:
     with pytest.raises(PluginError, match=rf"probes\.probe of probes 1\.0 failed: ValueError: no luck in {stage}"):
@@ -300,6 +301,7 @@ def test_names(llm: LLM) -> None:
         llm.process("absent", {})
 
 
+@pytest.mark.slow
 def test_requests_at_once_dont_mix_and_leave_nothing(folder: Path, site: Path, oracle: Any) -> None:
     asyncio.run(run_at_once(folder, oracle))
 

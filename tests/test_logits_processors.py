@@ -266,6 +266,7 @@ def test_the_field_at_fault_reaches_the_caller(llm: LLM) -> None:
     assert caught.value.param == "logits_processors.rungs.ladder.step"
 
 
+@pytest.mark.slow
 def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
     with closing(Served(tmp_path / "log", "--port", "0")) as served:

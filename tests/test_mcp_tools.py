@@ -12,7 +12,7 @@ from openai import OpenAI
 from openai.types.responses import Response
 from served import Served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow_file
 
 QUIET: Any = {"chat_template_kwargs": {"enable_thinking": False}}
 TOOL: Any = {"type": "mcp", "server_label": "test", "require_approval": "never", "allowed_tools": ["weather"]}

@@ -21,6 +21,8 @@ from served import Served
 from llmk.config import load
 from llmk.planning.boot import boot
 
+pytestmark = pytest.mark.slow_file
+
 PAGE = Path(__file__).resolve().parent.parent / "docs/observability.md"
 SPECS = """
 from llmk.api import LogitsProcessorSpec, hookimpl

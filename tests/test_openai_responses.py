@@ -15,6 +15,8 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 from served import Served
 
+pytestmark = pytest.mark.slow_file
+
 QUIET: Any = {"chat_template_kwargs": {"enable_thinking": False}}
 THINKING: Any = {"chat_template_kwargs": {"enable_thinking": True}}
 WEATHER: Any = [

@@ -27,6 +27,8 @@ from llmk.engine.processes.worker_messages import Run
 from llmk.engine.wire.request import EngineRequest
 from llmk.engine.wire.step import StepPlan, Work
 
+pytestmark = pytest.mark.slow_file
+
 LONG = EngineRequest(
     id="long", prompt_token_ids=[5, 6, 7], params=SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
 )

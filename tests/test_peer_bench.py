@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow_file
+
 PEERS = Path(__file__).resolve().parents[1] / "benchmarks/peers"
 ROOFLINE = {"kind": "roofline", "copy_gb_s": 10, "bf16_tflop_s": 1}
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from served import Served, until
 
+pytestmark = pytest.mark.slow_file
+
 SYSTEM = {"role": "system", "content": "You are a patient teacher. " * 12}
 PINS = [{"id": "start", "text": " ".join(["Once upon a time there was a very small boat."] * 4)}]
 

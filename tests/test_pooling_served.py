@@ -17,6 +17,8 @@ from served import Served
 
 from llmk import LLM
 
+pytestmark = pytest.mark.slow_file
+
 TEXTS = ["Where is Paris?", "Paris is a city.", "Bread is made of flour, water and salt.", "a"]
 SMALL = {"LLMK__LIMITS__PROMPTS": "8", "LLMK__LIMITS__POOLED_VALUES": "1000"}
 QWEN3 = {"head_dim": 32, "tie_word_embeddings": True}

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from served import Served
 
+pytestmark = pytest.mark.slow_file
+
 ADMIN = "operators-key"
 KEY = "clients-key"
 EXAMPLES = 12

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from served import LLMK, MODEST
 
+pytestmark = pytest.mark.slow_file
+
 ENVIRONMENT = {**os.environ, **MODEST, "TERM": "dumb"}
 
 

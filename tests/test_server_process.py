@@ -151,6 +151,7 @@ def test_requests_that_take_too_long_are_cut_short(
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.slow
 def test_a_stopped_engine_is_not_healthy(start: Callable[..., Served]) -> None:
     served = start()
     children = served.children()
@@ -181,6 +182,7 @@ def test_a_name_for_no_model_is_an_error() -> None:
     assert "llmk serve MODEL" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_refused_with_a_time_to_wait(start: Callable[..., Served]) -> None:
     served = start("--max-num-seqs", "1", "--scheduler.max-waiting", "1", "--served-model-name", "tiny", "demo")
     assert served.model == "tiny"

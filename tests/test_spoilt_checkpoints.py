@@ -196,6 +196,7 @@ def outcome(work: Callable[[Path], None], folder: Path, what: str) -> str:
     return "served"
 
 
+@pytest.mark.slow
 def test_spoilt_checkpoints_are_served_or_refused(folder: Path) -> None:
     choose = random.Random(int(os.environ.get("LLMK_SPOILT_SEED", "1")))
     readable = {"served": 0, "refused": 0}

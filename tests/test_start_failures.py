@@ -14,6 +14,8 @@ from served import LLMK, MODEST
 
 from llmk_testing.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow_file
+
 LOG = re.compile(r"\d{4}-\d\d-\d\d \S+ INFO .*")
 
 

@@ -22,6 +22,8 @@ from llmk.config import load
 from llmk.planning.boot import Boot, boot
 from llmk.serve.metrics import stat_loggers
 
+pytestmark = pytest.mark.slow_file
+
 SPECS = """
 import json, threading, time
 from pydantic import BaseModel

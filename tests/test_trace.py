@@ -20,6 +20,8 @@ from llmk.engine.wire.request import EngineRequest
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk_testing.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow_file
+
 REQUESTS, PROMPT, OUTPUT = 5, 12, 7
 TOLERANCE = 0.002
 """Microseconds: times are written to the nanosecond."""

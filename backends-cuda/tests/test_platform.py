@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 ALONE = """
 import torch
 from llmk_cuda.platform import CUDAPlatform
@@ -20,6 +22,7 @@ assert platform.collectives.backend == "nccl"
 """
 
 
+@pytest.mark.slow
 def test_creating_a_platform_does_not_initialize_cuda() -> None:
     """In a process in which CUDA was not initialized before."""
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)

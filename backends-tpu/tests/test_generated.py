@@ -88,6 +88,7 @@ def test_tokens_are_those_of_the_cpu(model_type: str, tmp_path: Path) -> None:
         assert llm.stats.prefix_hit_tokens
 
 
+@pytest.mark.slow
 def test_drawn_tokens_are_those_of_the_cpu(checkpoint: str, tpu: LLM) -> None:
     """They are drawn with the same random numbers, by seed and position."""
     params = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=7, max_tokens=24, ignore_eos=True)

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,6 +35,7 @@ def ambiguous(files: Mapping[str, ast.Module]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_imported_has_a_name_of_its_own() -> None:
     folders = [ROOT / "tests", *ROOT.glob("*/tests"), *ROOT.glob("plugins/*/tests")]
     found = {str(file.relative_to(ROOT)): file for folder in folders for file in folder.rglob("*.py")}

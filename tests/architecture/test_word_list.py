@@ -6,6 +6,7 @@ import pytest
 from word_list import ALLOWED, DATA, ROOT, files, hits, searched
 
 
+@pytest.mark.slow
 def test_the_project_has_no_old_idioms() -> None:
     found = [hit for path in files() for hit in hits(path, (ROOT / path).read_text())]
     assert not found, f"{len(found)} old idioms; run `make words` for all:\n" + "\n".join(map(str, found[:50]))

@@ -42,6 +42,7 @@ def _case(client: Client) -> object:
     return pytest.param(client, id=client.name, marks=[] if client.name == "openai" else [pytest.mark.slow])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("client", [_case(client) for client in CLIENTS])
 def test_client(client: Client, served: Served, embedder: Served, installs_all: bool) -> None:

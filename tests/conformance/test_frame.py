@@ -95,6 +95,7 @@ def test_what_crashes_hangs_or_leaves_is_reported_and_the_rest_goes_on(site: Sit
     assert [one.outcome for one in by_spec["good"]] == ["passed"] * 3
 
 
+@pytest.mark.slow
 def test_a_good_wheel_passes(site: Site) -> None:
     results = check(site("acme", specs()))
     assert len(results) == 8
@@ -133,6 +134,7 @@ def test_the_core_must_be_bounded(site: Site, requires: str, says: str) -> None:
     assert says in found["it says which llmk-core it works with"]
 
 
+@pytest.mark.slow
 def test_an_implementation_that_patches_is_named(site: Site) -> None:
     patching = "import llmk.nn\nfrom defects.parser import Good\nllmk.nn.Linear.forward = lambda self, x: x\n"
     name = site("acme", specs(implementation="acme_impl:Good"), acme_impl=patching)

@@ -29,6 +29,7 @@ def test_without_examples_the_rest_is_skipped(bench: Bench) -> None:
     assert [one.outcome for one in results("io_processor", spec(examples=""), bench)] == ["passed", *["skipped"] * 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_killed(defect: Defect, bench: Bench) -> None:
     check_killed("io_processor", spec(defect.provider), bench, defect.case)

@@ -46,6 +46,7 @@ def spec(provider: type, plugin: str = "lines", examples: str = "EXAMPLES") -> S
     return StatLoggerSpec(id=f"{plugin}.y", name="y", **named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", ["EXAMPLES", ""])
 def test_a_good_one_passes(made: Made, examples: str) -> None:
     check_good("stat_logger", spec(Good, examples=examples), made("lines", "Options"))
@@ -59,6 +60,7 @@ def test_killed(defect: Defect, made: Made) -> None:
     assert [result.outcome for result in chosen] == ["failed"], chosen
 
 
+@pytest.mark.slow
 def test_a_schema_that_drops_what_it_does_not_know_is_found(made: Made) -> None:
     found = failed("stat_logger", spec(Good, "lax"), made("lax", "Lax"))
     assert list(found) == ["an option that there isn't is refused by name"]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from scratch import Environment, run
 
+pytestmark = pytest.mark.slow_file
+
 BAD = ("broken_import", "clashing_id", "needs_future", "raises_in_hook")
 STATES = {
     "fixture-broken": "broken",

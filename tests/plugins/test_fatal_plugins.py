@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scratch import Environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow_file
 
 SECONDS = 4
 QUICK = f"--plugins.import-seconds={SECONDS}"

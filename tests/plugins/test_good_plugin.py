@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from scratch import Environment
 
+pytestmark = pytest.mark.slow_file
+
 CONFIG = {"architectures": ["GoodForCausalLM"], "vocab_size": 256}
 
 

@@ -14,6 +14,8 @@ import pytest
 from scratch import Environment, build_wheels
 from served import Served, until
 
+pytestmark = pytest.mark.slow_file
+
 FLOAT32 = {"LLMK__MODEL__DTYPE": "float32", "PYTHONPATH": ""}
 BODY = {
     "messages": [{"role": "user", "content": "What is the capital of France?"}],

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from scratch import Environment
 
 from llmk.api import PluginError
+
+pytestmark = pytest.mark.slow_file
 
 
 def test_uninstalling_the_backend_leaves_a_doctor_that_explains(

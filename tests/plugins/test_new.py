@@ -20,6 +20,8 @@ from llmk_testing.kinds import KINDS
 from llmk_testing.new import Project
 from llmk_testing.suites import SUITES
 
+pytestmark = pytest.mark.slow_file
+
 PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 OPTIONS = ("-q", "--import-mode=importlib", "-p", "no:cacheprovider")
 LEAST_CASES, LEAST_OF_THE_WHEEL = 10, 8

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from scratch import Environment
 
+pytestmark = pytest.mark.slow_file
+
 PIN = '[select.attention]\nuse = "acme.attention"\n'
 PARSER = """
 import json

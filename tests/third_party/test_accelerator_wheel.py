@@ -15,6 +15,8 @@ from accelerator import SOURCE
 from scratch import Environment
 from served import Served
 
+pytestmark = pytest.mark.slow_file
+
 REFERENCE = '[select.op]\navoid = ["nova.add_rms_norm"]\n'
 CPU = '[platform]\nuse = "cpu"\n'
 TOKENS = 24

@@ -89,6 +89,7 @@ def test_models_give_their_oracles_logits_on_it(check: Callable[..., list[dict[s
     assert {each["spec"] for each in results} == {"models.dense", "models.deepseek_v2"}
 
 
+@pytest.mark.slow
 def test_a_platform_that_begins_its_device_too_early_fails(
     check: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ arrival = st.fixed_dictionaries(
 ).map(settled)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=250)
 @given(
     arrivals=st.lists(arrival, min_size=1, max_size=12),

@@ -89,6 +89,7 @@ def check(booted: Boot, again: Callable[[dict[str, Any]], Plan]) -> int:
     return len(plans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", CONFIGURATIONS, ids=str)
 def test_advice_does_what_it_says_for_strangers_kernels(house: Wheelhouse, model: Path, flags: dict[str, Any]) -> None:
     house.install("odd", STRANGERS)
@@ -103,6 +104,7 @@ def test_advice_does_what_it_says_for_strangers_kernels(house: Wheelhouse, model
     assert check(advised(booted), lambda more: boot_with(more).plan) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["cpu/x86_64-avx512", "cuda/h100"])
 def test_advice_does_what_it_says_for_all_that_is_installed(machine: str) -> None:
     def boot_with(more: dict[str, Any]) -> Boot:

@@ -163,6 +163,7 @@ def scripts(draw: st.DrawFn) -> list[list[Event]]:
     return [events[start:end] for start, end in pairwise(bounds)]
 
 
+@pytest.mark.slow
 @given(scripts(), st.sampled_from(["stop", "length", "tool_calls"]))
 @settings(max_examples=300, deadline=None)
 def test_any_response_is_the_fold_of_its_events(script: list[list[Event]], finish: str) -> None:

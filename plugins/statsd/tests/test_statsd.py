@@ -102,6 +102,7 @@ def test_no_daemon_needs_to_listen(daemon: socket.socket) -> None:
             made.record(StatsSnapshot(1.0, (counter(value),)))
 
 
+@pytest.mark.slow
 def test_a_server_sends_until_it_stops(daemon: socket.socket, tmp_path: Path) -> None:
     env = {"LLMK__PLUGIN__STATSD__PORT": str(daemon.getsockname()[1]), "LLMK__PLUGIN__STATSD__PREFIX": "ours"}
     options = ["--port", "0", "--server.stat-loggers", "statsd", "--server.stat-interval", "3600"]

@@ -102,6 +102,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(parts: di
         assert "--json FILE names another file" in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_or_hangs_is_a_problem() -> None:
     (hung,) = child.run_part("device", {"platform": "cpu"}, timeout=0.01).problems
     assert hung.startswith("its process was killed after 0.01 seconds")
