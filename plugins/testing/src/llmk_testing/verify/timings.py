@@ -56,21 +56,24 @@ def open_device(platform: str) -> Part:
     return part
 
 
-@torch.inference_mode()
 def measure(platform: str, dtype: str, *, thorough: bool = False, seed: int = 0) -> Part:
     """The roofline of this machine, the time of GEMMs in ``dtype`` by the kernels that a plan chooses, and the demo
     model's speed. A kernel may do better than the roofline, which is that of torch's own operators."""
     bench = Bench.open(platform, thorough=thorough, seed=seed)
-    part = Part()
+    part = Part(_device_speeds(bench, dtype))
+    part.found["demo_tokens_per_second"] = speeds(platform)  # an engine's threads are not in this one's inference mode
+    return part
+
+
+@torch.inference_mode()
+def _device_speeds(bench: Bench, dtype: str) -> dict[str, Any]:
     bandwidth = read_bandwidth(bench)
     rates = {name: gemm_rate(bench, getattr(torch, name)) for name in dict.fromkeys((dtype, "float32"))}
-    part.found["roofline"] = {
+    roofline = {
         "read, GB/s": round(bandwidth / 1e9, 2),
         **{f"GEMM in {name}, TFLOP/s": round(rate / 1e12, 3) for name, rate in rates.items()},
     }
-    part.found["kernels"] = _kernels(bench, dtype, bandwidth, max(rates.values()))
-    part.found["demo_tokens_per_second"] = speeds(platform)
-    return part
+    return {"roofline": roofline, "kernels": _kernels(bench, dtype, bandwidth, max(rates.values()))}
 
 
 def read_bandwidth(bench: Bench) -> float:
