@@ -180,6 +180,8 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     x, weight = torch.zeros(4, size, dtype=dtype), torch.zeros(size, dtype=dtype)
     norms.rms_norm(x, weight, 1e-6)
     norms.add_rms_norm(x, x, weight, 1e-6)
+    norms.add_rms_norm(x, x, weight, 1e-6, residual_multiplier=0.22)
+    norms.rms_norm_add(x, x, weight, 1e-6)
     norms.add_rms_norm_fp32_residual(x, x.float(), weight, 1e-6)
     activations.sigmoid_gate(x, x)
     activations.sigmoid_gate(x, x[:, :1])
@@ -187,6 +189,7 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     for activate in (activations.silu_and_mul, activations.gelu_and_mul, activations.gelu_tanh_and_mul):
         activate(torch.zeros(4, 2 * inner, dtype=dtype))
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
+    embedding.scaled_embedding(torch.zeros(4, dtype=torch.int64), x, 12.0)
 
 
 def recurrent(layer: str, sizes: tuple[int, ...], dtype: torch.dtype, requests: int, queries: int) -> None:
@@ -239,6 +242,15 @@ def grouped_experts(dtype: torch.dtype, tokens: int) -> None:
     options: dict[str, Any] = {"scoring": "sigmoid", "scaling": 2.5, "selection_bias": logits[0]}
     groups: dict[str, Any] = {"num_groups": 8, "top_groups": 4, "group_scoring": "top2_sum"}
     moe.fused_moe(x, logits, weights, top_k=8, renormalize=True, **options, **groups)
+
+
+def biased_experts(dtype: torch.dtype, tokens: int) -> None:
+    """GPT-OSS's experts, with biases and a clamped activation."""
+    x, logits, one = torch.zeros(tokens, 2880, dtype=dtype), torch.zeros(tokens, 32), torch.zeros(1, dtype=dtype)
+    weights = {"gate_up": one.expand(32, 5760, 2880), "down": one.expand(32, 2880, 2880)}
+    weights |= {"gate_up_bias": one.expand(32, 5760), "down_bias": one.expand(32, 2880)}
+    gate: dict[str, Any] = {"activation_alpha": 1.702, "activation_limit": 7.0, "up_offset": 1.0}
+    moe.fused_moe(x, logits, weights, top_k=4, renormalize=True, **gate)
 
 
 def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
@@ -340,6 +352,7 @@ def _cases() -> dict[str, Callable[[], None]]:
                 cases[f"mixed {model}, fp8 cache {name}"] = run
         for tokens in (1, 64, 1024):
             cases[f"experts deepseek-v3 x{tokens} {name}"] = partial(grouped_experts, dtype, tokens)
+            cases[f"experts gpt-oss x{tokens} {name}"] = partial(biased_experts, dtype, tokens)
         for model in EXPERTS:
             for power in range(14):
                 cases[f"experts {model} x{1 << power} {name}"] = partial(experts, EXPERTS[model], dtype, 1 << power)

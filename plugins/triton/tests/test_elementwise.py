@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmk.reference import activations as reference_activations
 from llmk.reference import norms as reference_norms
+from llmk.reference.embedding import make_scaled_embedding
 from llmk_triton.batch import embedding
 from llmk_triton.common import activations, norms
 
@@ -63,6 +64,28 @@ def test_norms_around_a_residual(op: str, dtype: torch.dtype, offset: dict[str, 
     assert torch.equal(residual, before[1])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_sum_with_a_factor(dtype: torch.dtype) -> None:
+    x, residual, weight = random(dtype, 5, 100), random(dtype, 5, 100, seed=1), random(dtype, 100, seed=2)
+    normed, total = norms.add_rms_norm(x, residual, weight, 1e-6, residual_multiplier=0.22)
+    expected = ADD_NORM(x, residual, weight, 1e-6, residual_multiplier=0.22)
+    same(normed, expected[0])
+    assert torch.equal(total, expected[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("offset", [{}, {"norm_offset": 1.0}], ids=str)
+def test_a_norm_before_the_sum(dtype: torch.dtype, offset: dict[str, float]) -> None:
+    x, residual, weight = random(dtype, 2, 3, 100), random(dtype, 2, 3, 100, seed=1), random(dtype, 100, seed=2)
+    before = x.clone(), residual.clone()
+    same(
+        norms.rms_norm_add(x, residual, weight, 1e-6, **offset),
+        reference_norms.make_rms_norm_add(PLAIN)(x, residual, weight, 1e-6, **offset),
+    )
+    assert torch.equal(x, before[0])
+    assert torch.equal(residual, before[1])
+
+
 def test_a_rows_norm_does_not_depend_on_its_neighbours() -> None:
     x, weight = random(torch.bfloat16, 33, 96), random(torch.bfloat16, 96)
     alone = torch.cat([norms.rms_norm(row[None], weight, 1e-6) for row in x[:5]])
@@ -97,3 +120,5 @@ def test_embedding(size: int, dtype: torch.dtype) -> None:
     table, ids = random(dtype, 11, size), torch.tensor([3, 0, 10, 3])
     assert torch.equal(embedding.embedding(ids, table), table[ids])
     assert embedding.embedding(ids[:0], table).shape == (0, size)
+    scaled = make_scaled_embedding({"embedding": lambda ids, weight: weight[ids]})
+    assert torch.equal(embedding.scaled_embedding(ids, table, 12.34), scaled(ids, table, 12.34))

@@ -93,6 +93,30 @@ def test_routing_options(options: dict[str, Any], tokens: int, at_once: int, mon
     same(fused_moe(x, logits, weights, top_k=3, **options), reference(x, logits, weights, top_k=3, **options))
 
 
+@pytest.mark.parametrize(("tokens", "tiles"), [(2, FEW), (19, GROUPED)], ids=["few", "grouped"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"activation_limit": 0.5},
+        {"activation_alpha": 1.702, "activation_limit": 0.7, "up_offset": 1.0},
+        {"activation_alpha": 1.5},
+    ],
+    ids=lambda options: " ".join(options) or "biases alone",
+)
+def test_experts_with_biases_and_parameters(
+    options: dict[str, Any], dtype: torch.dtype, tokens: int, tiles: Tiles
+) -> None:
+    """As GPT-OSS has them."""
+    x, logits, weights = random(0, dtype, tokens, 72), distinct(tokens, 7, dtype), experts(7, 72, 40, dtype)
+    weights |= {"gate_up_bias": random(3, dtype, 7, 80), "down_bias": random(4, dtype, 7, 72)}
+    expected = reference(x, logits, weights, top_k=2, renormalize=True, **options)
+    actual = FusedMoE(x, logits, weights, 2, True, gated_options=options).run(tiles)
+    tolerance = 2 * TOLERANCE[dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize(("tokens", "at_once"), [(1, 512), (20, 512), (20, 0)])
 @pytest.mark.parametrize(
     "options",

@@ -53,7 +53,8 @@ def operands(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, **
 def expected(kernel: str, o: Operands) -> tuple[Tensor, Tensor]:
     if "norm" not in kernel:
         return REFERENCE[kernel](o.x, o.weight, o.bias), o.x
-    return REFERENCE[kernel](o.x, o.residual, o.norm_weight, o.eps, o.weight, o.bias)
+    factor = {} if o.factor == 1.0 else {"residual_multiplier": o.factor}
+    return REFERENCE[kernel](o.x, o.residual, o.norm_weight, o.eps, o.weight, o.bias, **factor)
 
 
 def able(*kernels: str) -> list[tuple[str, str]]:
@@ -79,6 +80,15 @@ def test_every_op_with_every_configuration(kernel: str, config: str) -> None:
     close(found, expected(kernel, given))
     assert torch.equal(given.x, before)
     assert not small_m._counters(given.x.device).any(), "counters are left as they were found"
+
+
+@pytest.mark.parametrize("config", ["split", next(iter(CONFIGS))])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sums_with_a_factor(dtype: torch.dtype, config: str) -> None:
+    how, rows = CONFIGS[config]
+    given = operands("add_rms_norm_linear", dtype, rows, 72, 21, factor=0.22)
+    problem = GemmProblem("add_rms_norm_linear", dtype, rows, 72, 21)
+    close(small_m.launch(problem, how, given), expected("add_rms_norm_linear", given))
 
 
 @pytest.mark.slow

@@ -138,13 +138,13 @@ def test_moe_says_what_it_can_do() -> None:
         {"activation": "gelu", "scoring": "sigmoid", "scaling": 2.5},
         {"num_groups": 2, "top_groups": 2},
         {"num_groups": 4, "top_groups": 2, "group_scoring": "top2_sum"},
+        {"bias": True, "activation_alpha": 1.702, "activation_limit": 7.0, "up_offset": 1.0},
     ):
         assert match(spec, MoEQuery(platform=GPU, dtype="bfloat16", **able | changes))
     for changes, code in (
         ({"weight_format": "fp8_block"}, "weight_format"),
         ({"activation": "relu"}, "activation"),
         ({"scoring": "linear"}, "scoring"),
-        ({"bias": True}, "bias"),
         ({"num_groups": 64}, "num_groups"),
         ({"num_groups": 2, "group_scoring": "mean"}, "group_scoring"),
         ({"num_experts": 2048}, "num_experts"),

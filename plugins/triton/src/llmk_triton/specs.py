@@ -32,9 +32,22 @@ from llmk_triton.recurrent.specs import recurrent_specs
 _LAYOUT = "paged_hnd"
 _LATENT_LAYOUT = "paged_latent"
 
-_NORMS = ("rms_norm", "add_rms_norm", "sandwich_norm", "qk_norm_rope_write_kv", "qk_norm_rope_attention")
+_NORMS = (
+    "rms_norm",
+    "add_rms_norm",
+    "rms_norm_add",
+    "sandwich_norm",
+    "qk_norm_rope_write_kv",
+    "qk_norm_rope_attention",
+)
 _NORM_FACTS = frozenset({"norm_offset"})
 """Facts of :data:`_NORMS`, and of norms of queries and keys, that were added after the first release."""
+_SUM_FACTS = frozenset({"residual_multiplier"})
+"""The same of sums with a residual."""
+_KNOWS = {
+    **dict.fromkeys(_NORMS, FIRST_FIELDS | _NORM_FACTS),
+    "add_rms_norm": FIRST_FIELDS | _NORM_FACTS | _SUM_FACTS,
+}
 
 _OPS = (
     ("rms_norm", "common.norms:rms_norm", "Root-mean-square norm, whole rows per program."),
@@ -44,6 +57,7 @@ _OPS = (
         "common.norms:add_rms_norm_fp32_residual",
         "Residual sum in float32 and norm in one launch.",
     ),
+    ("rms_norm_add", "common.norms:rms_norm_add", "Norm and residual sum in one launch."),
     ("sandwich_norm", "common.norms:sandwich_norm", "Norm, residual sum and norm in one launch."),
     ("silu_and_mul", "common.activations:silu_and_mul", "SwiGLU in one launch."),
     ("gelu_and_mul", "common.activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
@@ -54,6 +68,7 @@ _OPS = (
     ),
     ("sigmoid_gate", "common.activations:sigmoid_gate", "Multiplies by a sigmoid gate in one launch."),
     ("embedding", "batch.embedding:embedding", "Token embedding."),
+    ("scaled_embedding", "batch.embedding:scaled_embedding", "Token embedding and its factor in one launch."),
     (
         "qk_norm_rope_write_kv",
         "attention.write:qk_norm_rope_write_kv",
@@ -282,6 +297,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             op=name,
             supports=_SUPPORTS.get(name, _with_layouts(*_LAYOUTS)),
             bands=(TokenBand(1, most + 1),),
+            knows=FIRST_FIELDS | (_SUM_FACTS if name.startswith("add_") else frozenset()),
             summary=summary,
         )
         for name, most, summary in _FUSED_SMALL_M
@@ -293,7 +309,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             where,
             op=name,
             supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
-            knows=FIRST_FIELDS | (_NORM_FACTS if name in _NORMS else frozenset()),
+            knows=_KNOWS.get(name, FIRST_FIELDS),
             deterministic=True,
             summary=summary,
         )

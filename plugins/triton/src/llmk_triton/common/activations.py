@@ -8,6 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 1024
+UNLIMITED = tl.constexpr(float("inf"))
+"""The limit of a gate that has none."""
 
 
 @triton.jit
@@ -20,6 +22,23 @@ def activate(gate, KIND: tl.constexpr):
     else:
         # 0.5 * (1 + tanh(y)) is sigmoid(2 * y).
         return gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+
+
+@triton.jit
+def gate_with(
+    gate, up, like, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, OFFSET: tl.constexpr,
+):  # fmt: skip
+    """``activate(gate) * up`` of float32 values in ``like``'s precision, or with parameters, as
+    :class:`llmk.reference.activations.GatedOptions` has them; without a limit, ``LIMIT`` is
+    :data:`UNLIMITED`."""
+    if ALPHA == 1.0 and LIMIT == UNLIMITED and OFFSET == 0.0:
+        return activate(gate, KIND).to(like.dtype.element_ty).to(tl.float32) * up
+    else:
+        if LIMIT != UNLIMITED:
+            gate = tl.minimum(gate, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+            up = tl.minimum(up, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+            up = tl.maximum(up, -LIMIT, propagate_nan=tl.PropagateNan.ALL)
+        return activate(gate * ALPHA, KIND) / ALPHA * (up + OFFSET)
 
 
 @triton.jit

@@ -36,9 +36,11 @@ def normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, OFFSET: tl.con
 def norm_kernel(
     x, residual, post_weight, weight, out, total, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr, PDL: tl.constexpr,
+    FACTOR: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr, SUMS_ALONE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out = norm(total)`` with ``total = residual + x``, or ``residual + norm(x)`` by ``post_weight``.
+    """``out = norm(total)`` with ``total = residual + FACTOR * x``, or ``residual + norm(x)`` by ``post_weight``. With
+    ``SUMS_ALONE``, only ``total`` is computed.
 
     Tensors are ``[num_rows, SIZE]``, contiguous; each program computes ``ROWS`` rows, with ``BLOCK >= SIZE`` columns.
     """
@@ -54,12 +56,15 @@ def norm_kernel(
     values = tl.load(x + place, inside, other=0.0).to(tl.float32)
     if HAS_POST:
         values = normed(values, post_scale, out, EPS, SIZE, OFFSET)
+    if FACTOR != 1.0:
+        values = _round(values * FACTOR, out)
     if HAS_RESIDUAL:
         values = _round(values + tl.load(residual + place, inside, other=0.0).to(tl.float32), total)
         tl.store(total + place, values.to(total.dtype.element_ty), inside)
         values = _round(values, out)
-    values = normed(values, scale, out, EPS, SIZE, OFFSET)
-    tl.store(out + place, values.to(out.dtype.element_ty), inside)
+    if not SUMS_ALONE:
+        values = normed(values, scale, out, EPS, SIZE, OFFSET)
+        tl.store(out + place, values.to(out.dtype.element_ty), inside)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
@@ -71,10 +76,24 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0)
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    *,
+    norm_offset: float = 0.0,
+    residual_multiplier: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """``(normed, sum)`` with ``sum = x + residual``; see :func:`llmk.reference.norms.make_add_rms_norm`."""
-    return _add_norm(x, residual, None, weight, eps, norm_offset)
+    return _add_norm(x, residual, None, weight, eps, norm_offset, factor=residual_multiplier)
+
+
+def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
+    """``residual + norm(x)``; see :func:`llmk.reference.norms.make_rms_norm_add`."""
+    x, residual = x.contiguous(), residual.contiguous()
+    total = torch.empty_like(x)
+    _launch(x, residual, weight, weight, total, total, eps, norm_offset, True, True, sums_alone=True)
+    return total
 
 
 def add_rms_norm_fp32_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -97,11 +116,12 @@ def _add_norm(
     eps: float,
     norm_offset: float,
     total_dtype: torch.dtype | None = None,
+    factor: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     x, residual = x.contiguous(), residual.contiguous()
     out, total = torch.empty_like(x), torch.empty_like(x, dtype=total_dtype)
     post = weight if post_weight is None else post_weight
-    _launch(x, residual, post, weight, out, total, eps, norm_offset, True, post_weight is not None)
+    _launch(x, residual, post, weight, out, total, eps, norm_offset, True, post_weight is not None, factor)
     return out, total
 
 
@@ -116,6 +136,8 @@ def _launch(
     norm_offset: float,
     has_residual: bool,
     has_post: bool,
+    factor: float = 1.0,
+    sums_alone: bool = False,
 ) -> None:
     size = x.shape[-1]
     num_rows = x.numel() // size
@@ -136,8 +158,10 @@ def _launch(
         rows,
         block,
         norm_offset,
+        factor,
         has_residual,
         has_post,
+        sums_alone,
         num_warps=min(max(rows * block // 512, 1), 16),
         **pdl.options(),
     )

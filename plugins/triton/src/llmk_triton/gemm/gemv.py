@@ -43,11 +43,14 @@ def _store(tiles, at, row, column, writes, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _add(tiles, others, like):
-    """``tiles`` plus ``others``, rounded to ``like``'s dtype."""
+def _add(tiles, others, like, FACTOR: tl.constexpr):
+    """``FACTOR * tiles`` plus ``others``, both rounded to ``like``'s dtype."""
     sums = nothing()
     for i in tl.static_range(len(tiles)):
-        sums = append(sums, (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(like.dtype.element_ty))
+        value = tiles[i].to(tl.float32)
+        if FACTOR != 1.0:
+            value = (value * FACTOR).to(like.dtype.element_ty).to(tl.float32)
+        sums = append(sums, (value + others[i].to(tl.float32)).to(like.dtype.element_ty))
     return sums
 
 
@@ -116,10 +119,10 @@ def gemv_kernel(
     x, residual, norm_weight, weight, scale, bias, out, total, kept, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, MOST_ROWS: tl.constexpr, ROWS: tl.constexpr,
     THREADS: tl.constexpr, VECTOR: tl.constexpr, APART: tl.constexpr, HAS_NORM: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, FACTOR: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr,
     KEEPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out = f(norm(x + residual) @ weight.T + bias)``; each program computes ``ROWS`` columns of ``out``.
+    """``out = f(norm(FACTOR * x + residual) @ weight.T + bias)``; each program computes ``ROWS`` columns of ``out``.
 
     ``x``, ``residual`` and ``total`` (their sum) are ``[num_rows, SIZE]`` with at most ``MOST_ROWS`` rows, ``weight``
     is ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``KEEPS``, the norm's result is stored in
@@ -162,7 +165,7 @@ def gemv_kernel(
         tiles = every[m * len(held) : (m + 1) * len(held)]
         writes = (alike == 0) & (first == 0) & (m < num_rows)
         if HAS_RESIDUAL:
-            tiles = _add(tiles, others[m * len(held) : (m + 1) * len(held)], total)
+            tiles = _add(tiles, others[m * len(held) : (m + 1) * len(held)], total, FACTOR)
             _store(tiles, total + m * SIZE, one, column, writes, SIZE)
         if HAS_NORM:
             tiles = _norm(tiles, norms, out, EPS, SIZE)

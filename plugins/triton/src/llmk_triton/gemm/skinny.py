@@ -30,22 +30,27 @@ def _prefetch(weight, row, first, SIZE: tl.constexpr, LINES: tl.constexpr):
 
 @triton.jit
 def _row_factors(x, residual, row, like, EPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-                 HAS_RESIDUAL: tl.constexpr):  # fmt: skip
+                 HAS_RESIDUAL: tl.constexpr, FACTOR: tl.constexpr):  # fmt: skip
     """The norm's factor (reciprocal of the root mean square) of each ``row`` of ``x`` (plus ``residual``): float32
     ``[rows, 1]``."""
     squares = tl.zeros([row.shape[0], BLOCK], tl.float32)
     for first in tl.range(0, SIZE, BLOCK):
-        value = _summed(x, residual, row, first + tl.arange(0, BLOCK), like, SIZE, SIZE % BLOCK == 0, HAS_RESIDUAL)
+        value = _summed(
+            x, residual, row, first + tl.arange(0, BLOCK), like, SIZE, SIZE % BLOCK == 0, HAS_RESIDUAL, FACTOR
+        )
         squares += value * value
     return tl.rsqrt(tl.sum(squares, axis=1) / SIZE + EPS)[:, None]
 
 
 @triton.jit
-def _summed(x, residual, row, column, like, SIZE: tl.constexpr, WHOLE: tl.constexpr, HAS_RESIDUAL: tl.constexpr):
-    """A tile of ``x + residual``, rounded, as float32. Zeros beyond the end of a row; with ``WHOLE``, rows consist of
-    whole tiles."""
+def _summed(x, residual, row, column, like, SIZE: tl.constexpr, WHOLE: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+            FACTOR: tl.constexpr):  # fmt: skip
+    """A tile of ``FACTOR * x + residual``, rounded, as float32. Zeros beyond the end of a row; with ``WHOLE``, rows
+    consist of whole tiles."""
     place = row[:, None] * SIZE + column[None, :]
     value = _load(x + place, column, SIZE, WHOLE).to(tl.float32)
+    if FACTOR != 1.0:
+        value = (value * FACTOR).to(like.dtype.element_ty).to(tl.float32)
     if HAS_RESIDUAL:
         value += _load(residual + place, column, SIZE, WHOLE).to(tl.float32)
         value = value.to(like.dtype.element_ty).to(tl.float32)
@@ -152,9 +157,10 @@ def skinny_kernel(
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, BULK: tl.constexpr, LATE: tl.constexpr,
     LINES: tl.constexpr, PRECISION: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
+    FACTOR: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out = f(norm(x + residual) @ weight.T + bias)``; the grid is ``[tiles of columns, SPLITS, tiles of rows]``.
+    """``out = f(norm(FACTOR * x + residual) @ weight.T + bias)``; the grid is ``[tiles of columns, SPLITS, tiles of
+    rows]``.
 
     Tensors and ``f`` are those of :func:`llmk_triton.gemm.gemv.gemv_kernel`, with any number of rows. ``partial``
     (float32 ``[tiles, SPLITS, BLOCK_M * BLOCK_N]``, twice that with ``GATED``) holds the splits' partial sums;
@@ -179,13 +185,13 @@ def skinny_kernel(
             _prefetch(at + OUT * SIZE, within, split * EACH, SIZE, LINES)
     pdl.wait(PDL)
     if HAS_NORM:
-        factor = _row_factors(x, residual, row, out, EPS, SIZE, 4096 // BLOCK_M, HAS_RESIDUAL)
+        factor = _row_factors(x, residual, row, out, EPS, SIZE, 4096 // BLOCK_M, HAS_RESIDUAL, FACTOR)
     acc = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N], tl.float32)
     acc_up = acc
     for first in tl.range(split * EACH, tl.minimum(split * EACH + EACH, SIZE), BLOCK_K):
         k = first + tl.arange(0, BLOCK_K)
         if HAS_NORM:
-            tile = _summed(x, residual, row, k, out, SIZE, WHOLE, HAS_RESIDUAL)
+            tile = _summed(x, residual, row, k, out, SIZE, WHOLE, HAS_RESIDUAL, FACTOR)
             if HAS_RESIDUAL:
                 writes = (block == 0) & (m < num_rows)[:, None] & (k < SIZE)[None, :]
                 tl.store(total + row[:, None] * SIZE + k[None, :], tile.to(total.dtype.element_ty), writes)

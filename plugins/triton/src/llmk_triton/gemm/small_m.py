@@ -146,6 +146,8 @@ class Operands:
     eps: float = 0.0
     normed_out: Tensor | None = None
     """Contiguous output buffer for the norm's result; only for one row."""
+    factor: float = 1.0
+    """Of ``x`` in its sum with the residual."""
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
@@ -159,25 +161,48 @@ def gate_up_silu(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
 
 
 def add_rms_norm_linear(
-    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
+    x: Tensor,
+    residual: Tensor | None,
+    norm_weight: Tensor,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None,
+    *,
+    residual_multiplier: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`llmk.reference.norm_linear.make_add_rms_norm_linear`."""
-    return run("add_rms_norm_linear", Operands(x, weight, bias, residual, norm_weight, eps))
+    return run("add_rms_norm_linear", Operands(x, weight, bias, residual, norm_weight, eps, factor=residual_multiplier))
 
 
 def add_rms_norm_gate_up_silu(
-    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
+    x: Tensor,
+    residual: Tensor | None,
+    norm_weight: Tensor,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None,
+    *,
+    residual_multiplier: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`llmk.reference.norm_linear.make_add_rms_norm_gate_up_silu`."""
-    return run("add_rms_norm_gate_up_silu", Operands(x, weight, bias, residual, norm_weight, eps))
+    operands = Operands(x, weight, bias, residual, norm_weight, eps, factor=residual_multiplier)
+    return run("add_rms_norm_gate_up_silu", operands)
 
 
 def add_rms_norm_router(
-    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
+    x: Tensor,
+    residual: Tensor | None,
+    norm_weight: Tensor,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None,
+    *,
+    residual_multiplier: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See :func:`llmk.reference.norm_linear.make_add_rms_norm_router`; only for one row."""
     normed = x.new_empty(x.shape)
-    logits, total = run("add_rms_norm_router", Operands(x, weight, bias, residual, norm_weight, eps, normed))
+    operands = Operands(x, weight, bias, residual, norm_weight, eps, normed, residual_multiplier)
+    logits, total = run("add_rms_norm_router", operands)
     return logits, normed, total
 
 
@@ -305,6 +330,7 @@ def launch(problem: GemmProblem, config: Gemv | Skinny, operands: Operands) -> t
         "OUT": problem.out,
         "HAS_NORM": problem.normed,
         "HAS_RESIDUAL": residual is not None,
+        "FACTOR": 1.0 if residual is None else operands.factor,
         "HAS_BIAS": operands.bias is not None,
         "GATED": problem.gated,
         "SCALED": problem.scaled,

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton.common import pdl
-from llmk_triton.common.activations import activate
+from llmk_triton.common.activations import gate_with
 from llmk_triton.common.tuples import append, nothing
 from llmk_triton.moe.routing import share_of
 
@@ -34,13 +34,14 @@ def _multiply_add(acc, left, right):
 
 @triton.jit
 def gate_up_few_kernel(
-    out, x, experts, weight,
-    HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr, FEATURES: tl.constexpr,
-    COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    out, x, experts, weight, bias,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr, ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair] = activate(gate) * up`` for each pair of a token and one of its experts, ``[tokens * TOP_K, INNER]``;
     the grid is ``[blocks of FEATURES, tokens * TOP_K]``. ``experts`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts,
-    2 * INNER, HIDDEN]``."""
+    2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[experts, 2 * INNER]``."""
     pair = tl.program_id(1)
     token = (pair // TOP_K).to(tl.int64)
     pdl.wait(PDL)
@@ -61,20 +62,26 @@ def gate_up_few_kernel(
         gate = _multiply_add(gate, held, value)
         up = _multiply_add(up, held_up, value)
     dtype = out.dtype.element_ty
-    gate = activate(tl.sum(gate, axis=1).to(dtype).to(tl.float32), ACTIVATION).to(dtype).to(tl.float32)
-    up = tl.sum(up, axis=1).to(dtype).to(tl.float32)
-    tl.store(out + pair.to(tl.int64) * INNER + feature, (gate * up).to(dtype), feature < INNER)
+    gate, up = tl.sum(gate, axis=1), tl.sum(up, axis=1)
+    if HAS_BIAS:
+        biases = bias + expert.to(tl.int64) * (2 * INNER) + tl.minimum(feature, INNER - 1)
+        gate += tl.load(biases).to(tl.float32)
+        up += tl.load(biases + INNER).to(tl.float32)
+    gate, up = gate.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32)
+    found = gate_with(gate, up, out, ACTIVATION, ALPHA, LIMIT, OFFSET)
+    tl.store(out + pair.to(tl.int64) * INNER + feature, found.to(dtype), feature < INNER)
 
 
 @triton.jit
 def down_few_kernel(
-    out, h, experts, scores, weight,
+    out, h, experts, scores, weight, bias,
     HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr,
-    SLOTS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    HAS_BIAS: tl.constexpr, SLOTS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[token]``, ``[tokens, HIDDEN]``, from ``h`` ``[tokens * TOP_K, INNER]``; the grid is ``[blocks of FEATURES,
-    tokens]``. ``experts`` and ``scores`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts, HIDDEN, INNER]``; ``SLOTS``
-    is the next power of two from ``TOP_K``.
+    tokens]``. ``experts`` and ``scores`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts, HIDDEN, INNER]`` and
+    ``bias``, if ``HAS_BIAS``, ``[experts, HIDDEN]``; ``SLOTS`` is the next power of two from ``TOP_K``.
 
     The previous kernel released this one only after it had waited for experts and scores, so these are complete and can
     be read before the wait. Thus the first loads of weights start before ``h`` is complete.
@@ -101,5 +108,9 @@ def down_few_kernel(
         acc = _multiply_add(acc, held, _load(values, first + column, inside, INNER, STAGES))
     share = share_of(score, RENORMALIZE, SCALING)
     dtype = out.dtype.element_ty
-    each = tl.sum(acc, axis=2).to(dtype).to(tl.float32)
+    each = tl.sum(acc, axis=2)
+    if HAS_BIAS:
+        biases = bias + expert[:, None] * HIDDEN + tl.minimum(feature, HIDDEN - 1)[None, :]
+        each += tl.load(biases, taken[:, None], other=0.0).to(tl.float32)
+    each = each.to(dtype).to(tl.float32)
     tl.store(out + token * HIDDEN + feature, tl.sum(each * share[:, None], axis=0).to(dtype), feature < HIDDEN)

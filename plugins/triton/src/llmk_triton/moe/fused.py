@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import inf
+from typing import Any, Unpack
 
 import torch
 import triton
 from torch import Tensor
 
+from llmk.reference.activations import GatedOptions
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import current_target, dot_precision
 from llmk_triton.moe.few_tokens import down_few_kernel, gate_up_few_kernel
@@ -68,9 +70,10 @@ def fused_moe(
     num_groups: int = 1,
     top_groups: int = 1,
     group_scoring: str = "max",
+    **gated_options: Unpack[GatedOptions],
 ) -> Tensor:
-    """As :func:`llmk.reference.moe.fused_moe`, without expert biases. Among equal scores, the expert with the lowest
-    index is chosen, and so is the group."""
+    """As :func:`llmk.reference.moe.fused_moe`. Among equal scores, the expert with the lowest index is chosen, and so
+    is the group."""
     if not x.shape[0]:
         return torch.empty_like(x)
     moe = FusedMoE(
@@ -86,6 +89,7 @@ def fused_moe(
         num_groups=num_groups,
         top_groups=top_groups,
         group_scoring=group_scoring,
+        gated_options=gated_options,
     )
     return moe.run(moe.tiles())
 
@@ -108,9 +112,11 @@ class FusedMoE:
         num_groups: int = 1,
         top_groups: int = 1,
         group_scoring: str = "max",
+        gated_options: GatedOptions | None = None,
     ) -> None:
         self._x, self._logits = x.contiguous(), logits.contiguous()
         self._gate_up, self._down = weights["gate_up"], weights["down"]
+        self._gate_up_bias, self._down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
         self._bias = logits if selection_bias is None else selection_bias
         self._experts, self._hidden, self._inner = self._down.shape
         self._tokens, self._top_k = x.shape[0], top_k
@@ -128,7 +134,14 @@ class FusedMoE:
         }
         self._groups = {"GROUPS": num_groups, "TOP_GROUPS": top_groups, "PAIRED": group_scoring == "top2_sum"}
         self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
-        self._activation = activation
+        given = gated_options or {}
+        limit = given.get("activation_limit")
+        self._gating = {
+            "ACTIVATION": activation,
+            "ALPHA": given.get("activation_alpha", 1.0),
+            "LIMIT": inf if limit is None else limit,
+            "OFFSET": given.get("up_offset", 0.0),
+        }
         on = pdl.on()
         self._launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
 
@@ -165,10 +178,11 @@ class FusedMoE:
         """The activations of every pair of a token and an expert, ``[tokens * top_k, inner]``."""
         h = self._x.new_empty(self._pairs, self._inner)
         gate_up_few_kernel[(triton.cdiv(self._inner, tile.features), self._pairs)](
-            *(h, self._x, chosen.experts, self._gate_up),
+            *(h, self._x, chosen.experts, self._gate_up, _or(self._gate_up_bias, h)),
+            HAS_BIAS=self._gate_up_bias is not None,
             **self._shape,
             TOP_K=self._top_k,
-            ACTIVATION=self._activation,
+            **self._gating,
             STAGES=min(tile.stages, triton.cdiv(self._hidden, tile.columns)),
             **self._options(tile),
         )
@@ -178,7 +192,8 @@ class FusedMoE:
         """The result, from the activations."""
         out = torch.empty_like(self._x)
         down_few_kernel[(triton.cdiv(self._hidden, tile.features), self._tokens)](
-            *(out, h, chosen.experts, chosen.scores, self._down),
+            *(out, h, chosen.experts, chosen.scores, self._down, _or(self._down_bias, h)),
+            HAS_BIAS=self._down_bias is not None,
             **self._shape,
             TOP_K=self._top_k,
             **self._weighting,
@@ -212,11 +227,12 @@ class FusedMoE:
         inner]``."""
         h = self._x.new_empty(self._pairs, self._inner)
         gate_up_kernel[(self._max_blocks(size) * triton.cdiv(self._inner, tile.features),)](
-            *(h, self._x, self._gate_up, rows.counts, rows.order, self._tokens),
+            *(h, self._x, self._gate_up, _or(self._gate_up_bias, h), rows.counts, rows.order, self._tokens),
             **self._shape,
             **self._grouping,
+            HAS_BIAS=self._gate_up_bias is not None,
             TOP_K=self._top_k,
-            ACTIVATION=self._activation,
+            **self._gating,
             ROWS=size,
             PRECISION=dot_precision(current_target()),
             **self._options(tile),
@@ -227,9 +243,10 @@ class FusedMoE:
         """The output of every pair, not yet weighted, in blocks of ``size`` rows: ``[tokens * top_k, hidden]``."""
         each = self._x.new_empty(self._pairs, self._hidden)
         down_kernel[(self._max_blocks(size) * triton.cdiv(self._hidden, tile.features),)](
-            *(each, h, self._down, rows.counts, rows.order, self._tokens),
+            *(each, h, self._down, _or(self._down_bias, h), rows.counts, rows.order, self._tokens),
             **self._shape,
             **self._grouping,
+            HAS_BIAS=self._down_bias is not None,
             ROWS=size,
             PRECISION=dot_precision(current_target()),
             **self._options(tile),
@@ -258,3 +275,8 @@ class FusedMoE:
     def _options(self, tile: Tile) -> dict[str, Any]:
         sizes = {"FEATURES": tile.features, "COLUMNS": tile.columns}
         return sizes | {"num_warps": tile.warps, "num_stages": tile.stages} | self._launch
+
+
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """What is passed for a tensor that may be absent, and is then never accessed."""
+    return other if tensor is None else tensor

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton.common import pdl
-from llmk_triton.common.activations import activate
+from llmk_triton.common.activations import gate_with
 from llmk_triton.moe.routing import share_of
 
 
@@ -40,15 +40,15 @@ def _find_rows(counts, order, num_tokens, block, EXPERTS: tl.constexpr, EXPERT_B
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def gate_up_kernel(
-    out, x, weight, counts, order, num_tokens,
+    out, x, weight, bias, counts, order, num_tokens,
     HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr,
-    EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
-    PRECISION: tl.constexpr, PDL: tl.constexpr,
+    ALPHA: tl.constexpr, LIMIT: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr, EXPERT_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair] = activate(gate) * up``, ``[num_tokens * TOP_K, INNER]``, of ``x`` ``[num_tokens, HIDDEN]``.
 
     A program computes ``FEATURES`` features of ``ROWS`` rows of one expert; programs of the same rows are consecutive.
-    ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]``.
+    ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[EXPERTS, 2 * INNER]``.
     """
     parts: tl.constexpr = (INNER + FEATURES - 1) // FEATURES
     pdl.wait(PDL)
@@ -78,21 +78,27 @@ def gate_up_kernel(
             gate = tl.dot(gate_rows, value, gate, input_precision=PRECISION)
             up_rows = tl.load(ups + first, inside[None, :], other=0.0)
             up = tl.dot(up_rows, value, up, input_precision=PRECISION)
+    if HAS_BIAS:
+        biases = bias + expert.to(tl.int64) * (2 * INNER) + tl.minimum(feature, INNER - 1)
+        gate += tl.load(biases).to(tl.float32)[:, None]
+        up += tl.load(biases + INNER).to(tl.float32)[:, None]
     dtype = out.dtype.element_ty
-    gate = activate(gate.to(dtype).to(tl.float32), ACTIVATION).to(dtype).to(tl.float32)
-    up = up.to(dtype).to(tl.float32)
+    gate, up = gate.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32)
+    found = gate_with(gate, up, out, ACTIVATION, ALPHA, LIMIT, OFFSET)
     real = (feature < INNER)[:, None] & (tl.arange(0, ROWS) < length)[None, :]
-    tl.store(out + pair.to(tl.int64)[None, :] * INNER + feature[:, None], (gate * up).to(dtype), real)
+    tl.store(out + pair.to(tl.int64)[None, :] * INNER + feature[:, None], found.to(dtype), real)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def down_kernel(
-    out, h, weight, counts, order, num_tokens,
-    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    FEATURES: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    out, h, weight, bias, counts, order, num_tokens,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair]``, ``[num_tokens * TOP_K, HIDDEN]``, of ``h`` ``[num_tokens * TOP_K, INNER]``, with the programs of
-    :func:`gate_up_kernel`; ``weight`` is ``[EXPERTS, HIDDEN, INNER]``.
+    :func:`gate_up_kernel`; ``weight`` is ``[EXPERTS, HIDDEN, INNER]`` and ``bias``, if ``HAS_BIAS``, ``[EXPERTS,
+    HIDDEN]``.
 
     The previous kernel released this one only after it had waited for ``counts`` and ``order``, so these are complete.
     """
@@ -117,6 +123,9 @@ def down_kernel(
             rows = tl.load(weights + first, inside[None, :], other=0.0)
             value = tl.load(values + first, inside[:, None], other=0.0)
             acc = tl.dot(rows, value, acc, input_precision=PRECISION)
+    if HAS_BIAS:
+        biases = bias + expert.to(tl.int64) * HIDDEN + tl.minimum(feature, HIDDEN - 1)
+        acc += tl.load(biases).to(tl.float32)[:, None]
     real = (feature < HIDDEN)[:, None] & (tl.arange(0, ROWS) < length)[None, :]
     place = pair.to(tl.int64)[None, :] * HIDDEN + feature[:, None]
     tl.store(out + place, acc.to(out.dtype.element_ty), real)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from llmk.api import OK, KernelSpec, MoEQuery, Verdict, no
+from llmk.api import FIRST_FIELDS, OK, KernelSpec, MoEQuery, Verdict, no
 from llmk_triton.kernel_spec import kernel_spec
 
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_KNOWN = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"}
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
 _MOST_GROUPS = 32
@@ -17,11 +18,12 @@ _MOST_EXPERTS = 1024
 def moe_spec() -> KernelSpec:
     """Routing and experts."""
     summary = "Routing on the device; GEMVs for few tokens, grouped GEMM for more."
-    return kernel_spec("fused_moe", "moe", "moe.fused:fused_moe", supports=supports_moe, summary=summary)
+    where = "moe.fused:fused_moe"
+    return kernel_spec("fused_moe", "moe", where, supports=supports_moe, knows=_KNOWN, summary=summary)
 
 
 def supports_moe(query: MoEQuery) -> Verdict:
-    """Unquantized experts without biases."""
+    """Unquantized experts."""
     verdict = OK
     if query.weight_format != "plain":
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
@@ -29,8 +31,6 @@ def supports_moe(query: MoEQuery) -> Verdict:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
-    if query.bias:
-        verdict &= no("bias", wanted="experts with biases", found="experts without biases")
     if query.group_scoring not in _GROUP_SCORINGS:
         verdict &= no("group_scoring", wanted=query.group_scoring, found=", ".join(_GROUP_SCORINGS))
     if query.num_groups > _MOST_GROUPS:
