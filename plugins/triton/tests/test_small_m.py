@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
@@ -225,3 +226,16 @@ def test_a_tuned_configuration_serves_rows_up_to_its_own(monkeypatch: pytest.Mon
     assert chosen(2) == chosen(16) == Skinny(64, 64, 2, 1, 4, 3)
     by_rule = (chosen(17), chosen(1, size=128), chosen(1, target=GPUTarget("cuda", 80, 32)))
     assert all(config not in (Gemv(2, 4, 0), Skinny(64, 64, 2, 1, 4, 3)) for config in by_rule)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "gate_up_silu"])
+def test_any_number_of_rows_launches_what_powers_of_two_do(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only these are compiled ahead."""
+    monkeypatch.setattr(small_m, "num_multiprocessors", lambda device: 132)
+    device = torch.device("cpu", 1)
+    for rows in range(1, 65):
+        chosen, ahead = (
+            small_m._chosen(GemmProblem(kernel, torch.bfloat16, count, 4096, 49159), H200, device)
+            for count in (rows, triton.next_power_of_2(rows))
+        )
+        assert chosen == ahead

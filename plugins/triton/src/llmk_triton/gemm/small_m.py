@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -289,7 +289,10 @@ def _block_m(rows: int) -> int:
 
 @cache
 def _chosen(problem: GemmProblem, target: GPUTarget, device: torch.device) -> Gemv | Skinny:
-    return choose(problem, target, num_multiprocessors(device))
+    """The configuration for the next power of two of rows: a kernel is compiled for that, and a step may have any
+    number of rows, while those that are compiled ahead have powers of two."""
+    rows = triton.next_power_of_2(problem.rows)
+    return choose(replace(problem, rows=rows), target, num_multiprocessors(device))
 
 
 @cache
