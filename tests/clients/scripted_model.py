@@ -17,6 +17,7 @@ from llmk.config.storage_section import StorageSection
 from llmk.kernel.loader import load_object
 from llmk.serve.generation.api_routes import PluginRoute
 from llmk.serve.generation.parsing import Dialect, ParserKind
+from llmk.serve.http.pages import load_page
 from llmk.serve.service import Service
 
 MESSAGE, TEXT = "\x1f", "\x1e"
@@ -73,8 +74,10 @@ class Writer(ScriptedEngine):
             yield delta
 
 
-def scripted_service(turn_of: Callable[[Prompt], Turn], *plugins: str, max_model_len: int = 1_000_000) -> Service:
-    """A server of such a model, with the routes of plugins."""
+def scripted_service(
+    turn_of: Callable[[Prompt], Turn], *plugins: str, max_model_len: int = 1_000_000, **server: Any
+) -> Service:
+    """A server of such a model, with the routes and pages of plugins, and the section ``[server]``."""
     engine: Any = Writer(model_name="demo")
     engine.turn_of = turn_of
     engine.info = replace(engine.info, max_model_len=max_model_len)
@@ -83,7 +86,10 @@ def scripted_service(turn_of: Callable[[Prompt], Turn], *plugins: str, max_model
         ParserKind("test.qwen3", lambda context: make("reasoning/qwen3", context)),
         ParserKind("test.hermes", lambda context: make("tools/hermes", context)),
     )
-    specs = [spec for plugin in plugins for spec in import_module(f"{plugin}.specs").llmk_routes()]
+    modules = [import_module(f"{plugin}.specs") for plugin in plugins]
+    specs = [spec for module in modules if hasattr(module, "llmk_routes") for spec in module.llmk_routes()]
+    pages = [load_page(spec) for module in modules if hasattr(module, "llmk_pages") for spec in module.llmk_pages()]
     routes = {spec.id: PluginRoute(spec, load_object(spec.implementation, id=spec.id)()) for spec in specs}
     workers: Any = InlineWorkers(engine, dialect, routes=routes)
-    return Service(engine, dialect, ServerSection(), workers, None, routes, StorageSection(database="memory"))
+    storage = StorageSection(database="memory")
+    return Service(engine, dialect, ServerSection(**server), workers, None, routes, storage, pages=pages)

@@ -25,6 +25,7 @@ from llmk.api.specs import (
     IOProcessorSpec,
     KernelSpec,
     ModelSpec,
+    PageSpec,
     ParserSpec,
     PlatformSpec,
     PolicySpec,
@@ -149,6 +150,12 @@ def llmk_tool_parsers() -> Iterable[ParserSpec]:
 @hookspec
 def llmk_routes() -> Iterable[RouteSpec]:
     """Routes of HTTP APIs other than OpenAI's."""
+    return ()
+
+
+@hookspec
+def llmk_pages() -> Iterable[PageSpec]:
+    """Pages for browsers."""
     return ()
 
 

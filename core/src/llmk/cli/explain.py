@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 
 from llmk.api import Plan
 from llmk.config import flags
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         booted = advised(booted)
     memory, parsers = forecast(booted), _parsers(booted)
     if args.json:
-        facts = memory and asdict(memory) | {"rest": memory.rest, "num_tokens": memory.num_tokens}
+        facts = memory and memory.to_dict()
         print(json.dumps(booted.plan.to_dict() | {"memory": facts, "parsers": parsers}, indent=2))
         return 0
     print(render_table(booted.plan))

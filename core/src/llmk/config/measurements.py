@@ -23,7 +23,6 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from pydantic import BaseModel, ValidationError
 from llmk.api import FIRST_FIELDS, CheckpointError, ConfigError, PlatformFacts, Query, TunedConfigs
 from llmk.api.checkpoint import LONGEST_JSON, read_named
 from llmk.api.matching import neutral_values
+from llmk.config.package_folder import package_folder
 
 OFF = "none"
 """The value of ``platform.measurements`` for choosing without measurements."""
@@ -123,7 +123,8 @@ def load_measurements(
     ``platform.measurements``."""
     measurements, warnings = Measurements(), []
     if setting != OFF:
-        for folder in (*filter(None, map(shipped_folder, shipped)), folder_of(setting)):
+        folders = (package_folder(spec.package, spec.folder) for spec in shipped)
+        for folder in (*filter(None, folders), folder_of(setting)):
             file, problem = _read(_file_in(folder, platform))
             if problem:
                 warnings.append(problem)
@@ -160,17 +161,6 @@ def folder_of(setting: str) -> Path:
     """The folder of the user's measurements for the setting ``platform.measurements``."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(setting) if setting else Path(cache, "llmk", "measurements")
-
-
-def shipped_folder(spec: TunedConfigs) -> Path | None:
-    """The folder of a wheel's measurements; ``None`` if its package has no such folder. Imports nothing."""
-    top, *inner = spec.package.split(".")
-    try:
-        found = find_spec(top)
-    except ValueError:
-        found = None
-    folders = (Path(place, *inner, spec.folder) for place in (found.submodule_search_locations or () if found else ()))
-    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _file_in(folder: Path, platform: PlatformFacts) -> Path:

@@ -17,6 +17,7 @@ from llmk.api import (
     LogitsProcessorSpec,
     ModelSpec,
     OpContract,
+    PageSpec,
     ParserSpec,
     PlatformSpec,
     PolicySpec,
@@ -29,7 +30,7 @@ from llmk.api import (
 from llmk.api.errors import PluginError
 from llmk.api.specs import GIVEN_PARTS
 from llmk.api.verdict import Reason
-from llmk.config.measurements import shipped_folder
+from llmk.config.package_folder import package_folder
 from llmk.kernel.discovery import REPLACED, Plugin, find_plugins, is_named
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.watchdog import watching
@@ -52,6 +53,7 @@ HOOKS: dict[str, dict[str, type]] = {
     "llmk_reasoning_parsers": {"reasoning_parser": ParserSpec},
     "llmk_tool_parsers": {"tool_parser": ParserSpec},
     "llmk_routes": {"route": RouteSpec},
+    "llmk_pages": {"page": PageSpec},
     "llmk_io_processors": {"io_processor": IOProcessorSpec},
     "llmk_scheduling_policies": {"policy": PolicySpec},
     "llmk_logits_processors": {"logits_processor": LogitsProcessorSpec},
@@ -199,11 +201,12 @@ class Registry:
                 taken |= dict.fromkeys(own, plugin)
 
     def _set_aside_empty(self) -> None:
-        """Removes specs of measurements whose folder does not exist in the wheel."""
-        tuned = [r for r in self._specs if isinstance(r.spec, TunedConfigs) and shipped_folder(r.spec) is None]
+        """Removes specs of measurements and pages whose folder does not exist in the wheel."""
+        held = [r for r in self._specs if isinstance(r.spec, (TunedConfigs, PageSpec))]
+        empty = [r for r in held if package_folder(r.spec.package, r.spec.folder) is None]
         hint = "the wheel must ship it as package data"
         self._refuse(
-            {id(r): Reason("no_folder", f"folder {r.spec.folder!r} in {r.spec.package}", "none", hint) for r in tuned}
+            {id(r): Reason("no_folder", f"folder {r.spec.folder!r} in {r.spec.package}", "none", hint) for r in empty}
         )
 
     def _refuse(self, out: Mapping[int, Reason]) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmk.api import (
     AttentionQuery,
@@ -81,6 +81,10 @@ class MemoryPlan:
         """The longest request that the cache could hold, in tokens, regardless of ``max_model_len``; at most
         :data:`ANY_LENGTH`, which only models without full attention reach."""
         return _longest(self.cache.groups, self.cache.num_blocks, ANY_LENGTH + 1) if self.cache else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data for JSON."""
+        return asdict(self) | {"rest": self.rest, "num_tokens": self.num_tokens}
 
     def __str__(self) -> str:
         parts = f"{gib(self.weights)} weights, about {gib(self.activations)} activations"

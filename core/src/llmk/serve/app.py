@@ -19,6 +19,7 @@ from llmk.serve.http.allowed_hosts import AllowedHosts
 from llmk.serve.http.auth import ApiKeys
 from llmk.serve.http.disconnects import ClientGone, on_client_gone
 from llmk.serve.http.limits import Limits
+from llmk.serve.http.pages import Pages
 from llmk.serve.integrity import check_integrity
 from llmk.serve.metrics.access_log import AccessLogMiddleware
 from llmk.serve.plugin_routes import RouteResponses, router_of
@@ -52,6 +53,8 @@ def create_app(service: Service) -> FastAPI:
     layers = [Middleware(AccessLogMiddleware, metrics=service.metrics), Middleware(AllowedHosts, section=config)]
     if service.routes:
         layers.insert(0, Middleware(RouteResponses, routes=list(service.routes.values())))
+    if service.pages:
+        layers.append(Middleware(Pages, pages=service.pages))
     if config.cors_origins:
         layers.append(
             Middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])

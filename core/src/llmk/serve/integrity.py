@@ -18,10 +18,10 @@ import importlib_metadata as metadata
 from llmk.api import PluginError
 from llmk.serve import service
 from llmk.serve.http import allowed_hosts as hosts
-from llmk.serve.http import auth, error_handlers, errors, limits
+from llmk.serve.http import auth, error_handlers, errors, limits, pages
 from llmk.serve.metrics import access_log as traffic
 
-GUARDS: tuple[ModuleType, ...] = (auth, error_handlers, errors, hosts, limits, service, traffic)
+GUARDS: tuple[ModuleType, ...] = (auth, error_handlers, errors, hosts, limits, pages, service, traffic)
 
 
 def check_integrity() -> None:

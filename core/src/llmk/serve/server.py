@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from llmk.planning.memory import forecast
 from llmk.serve.app import create_app
 from llmk.serve.batches.runner import Batches
 from llmk.serve.generation.api_routes import load_routes
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.http.connection import Connection
 from llmk.serve.http.listener import BACKLOG
+from llmk.serve.http.pages import load_pages
 from llmk.serve.http.tls import Tls
 from llmk.serve.metrics.access_log import AccessLog
 from llmk.serve.service import Service, Workers
@@ -60,7 +62,12 @@ class Server(uvicorn.Server):
         """Creates the server for an engine, with the engine's settings."""
         config, dialect = engine.boot.settings.config, Dialect.choose(engine.boot)
         routes = load_routes(engine.boot.registry)
-        service = Service(engine, dialect, config.server, workers, spans, routes, config.storage, config.limits)
+        pages, memory = load_pages(engine.boot.registry), forecast(engine.boot)
+        service = Service(
+            *(engine, dialect, config.server, workers, spans, routes, config.storage, config.limits),
+            pages=pages,
+            memory=memory.to_dict() if memory else None,
+        )
         return cls(service, tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +27,7 @@ from llmk.serve.generation.reading import Readers
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.errors import Forbidden, check_model
+from llmk.serve.http.pages import LoadedPage
 from llmk.serve.metrics.prometheus import Metrics
 from llmk.serve.responses.background import BackgroundRuns
 from llmk.serve.responses.mcp_client import McpServers
@@ -65,7 +66,8 @@ class Workers(Protocol):
 
 class Service:
     """A served model. ``spans`` exports a span of each request; ``routes`` are those of plugins, by id. ``stopping`` is
-    set when running requests must end."""
+    set when running requests must end. ``pages`` are files for browsers, ``memory`` is the forecast of a device's
+    memory as plain data."""
 
     def __init__(
         self,
@@ -77,6 +79,8 @@ class Service:
         routes: Mapping[str, PluginRoute] | None = None,
         storage: StorageSection | None = None,
         limits: LimitsSection | None = None,
+        pages: Sequence[LoadedPage] = (),
+        memory: Mapping[str, Any] | None = None,
     ) -> None:
         self.engine = engine
         self.uploads: Counter[str] = Counter()
@@ -93,6 +97,8 @@ class Service:
             self.metrics.listeners.append(partial(spans.end, engine.model_name))
         self.dialect = dialect
         self.routes = routes or {}
+        self.pages = pages
+        self.memory = memory
         self.background = BackgroundRuns()
         self.limits = limits or LimitsSection()
         self.mcp = McpServers(config.mcp, self.limits)

@@ -65,6 +65,7 @@ async def server_info(service: Annotated[Service, Depends(service)]) -> Response
 @router.get("/v1/plan")
 async def plan(service: Annotated[Service, Depends(service)]) -> Response:
     """The plan: the kernels chosen for every site of the model and its parsers, the reasons, and rejected
-    candidates; and the kinds of grammars that requests may have."""
+    candidates; the forecast of a device's memory; and the kinds of grammars that requests may have."""
     info = service.engine.info
-    return JsonResponse({**info.plan, "parsers": service.dialect.describe(), "grammars": info.grammars})
+    more = {"memory": service.memory, "parsers": service.dialect.describe(), "grammars": info.grammars}
+    return JsonResponse({**info.plan, **more})
