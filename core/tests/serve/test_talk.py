@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from scripted import ScriptedEngine
 from llmk.api import ConfigError, EngineDead, LlmkError
 from llmk.cli import chat
 from llmk.cli.chat_client import DIM, PLAIN, Printer, RemoteChatClient
+from llmk.cli.chat_input import PlainReader, command_of, completions, is_complete, message_of
+from llmk.cli.chat_screen import harmless, split_blocks
 from llmk.serve import lifecycle
 from llmk.serve.app import create_app
 from llmk.serve.service import Service
@@ -64,18 +69,18 @@ def test_a_conversation(
         "<system>be<user>z<assistant>True",
     ]
     assert all(call.params.temperature == 0 for call in engine.calls)
-    printed = capsys.readouterr().out
-    assert printed.count("Hello there.\n") == 5
-    assert "talking to org/scripted" in printed
-    assert chat.HELP in printed
+    shown = capsys.readouterr()
+    assert shown.out == "Hello there.\n" * 5
+    assert "talking to org/scripted" in shown.err
+    assert "there is no command /nonsense; /help lists the commands" in shown.err
 
 
 def test_an_error_is_shown_and_forgotten(
     url: str, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.script = "well!"
-    converse(url, ["hi", "there"], monkeypatch)
-    assert "error: the parser test.angle failed" in capsys.readouterr().out
+    assert converse(url, ["hi", "there"], monkeypatch) == 1
+    assert "error: the parser test.angle failed" in capsys.readouterr().err
     assert engine.calls[1].text == "<user>there<assistant>"
 
 
@@ -91,9 +96,9 @@ def test_ctrl_c_stops_the_answer(
 
     monkeypatch.setattr(Printer, "show", interrupted)
     converse(url, ["hi"], monkeypatch)
-    printed = capsys.readouterr().out
-    assert "(stopped)" in printed
-    assert "there." not in printed
+    printed = capsys.readouterr()
+    assert "(stopped)" in printed.err
+    assert "there." not in printed.out
 
 
 def test_wrong_keys_and_servers_that_are_not_there(url: str) -> None:
@@ -168,7 +173,114 @@ def test_ctrl_c_never_ends_a_conversation(monkeypatch: pytest.MonkeyPatch, capsy
 
     monkeypatch.setattr("builtins.input", read)
     talk = Interrupted()
-    chat.Conversation(talk, None, {}).run()
+    printer = Printer(sys.stdout, sys.stderr)
+    chat.Conversation(talk, None, {}, PlainReader(interactive=False), printer).run()
     assert talk.asked == [["one"], ["one", "well", "two"], ["one", "well", "two", "", "three"]]
-    out = capsys.readouterr().out
-    assert out == "well\n(stopped)\n\n(ctrl-D or /quit leaves)\n(stopped)\nwell\n"
+    shown = capsys.readouterr()
+    assert shown.out == "well\nwell\n"
+    assert shown.err == "(stopped)\n(ctrl-D or /quit leaves)\n(stopped)\n"
+
+
+def test_commands_confirm(
+    url: str,
+    engine: ScriptedEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    said = {
+        "/undo": "there is nothing to forget",
+        "/again": "there is no question yet",
+        "/hlp": "there is no command /hlp; did you mean /help?",
+        "/help": chat.HELP,
+        "/set": "nothing is set; there is max_tokens",
+        "/set temperature 0.5": "temperature is 0.5 now",
+        "/set top_k=3": "top_k is 3 now",
+        "/set top_k x": "'x' is no value for top_k",
+        "/set warmth 1": "there is no parameter 'warmth'",
+        "/set ": "temperature = 0.5",
+        "/set top_k": "top_k has its default now",
+        "/think": "say /think on or /think off",
+        "/think off": "thinking is off now",
+        "/system be kind": "the system message is 'be kind' now",
+        "hi": "",
+        "/again ": "",
+        "there": "",
+        "/undo ": "1 before it are kept",
+        "/save": "say where",
+        f"/save {tmp_path / 'chat.json'}": "wrote 3 messages",
+        f"/save {tmp_path / 'chat.json'} ": "exists, and stays as it is",
+        f"/save {tmp_path / 'no' / 'chat.json'}": "can't be written: No such file",
+        "/reset": "forgot the conversation; the system message stays",
+        "/system": "there is no system message now",
+        "//tell": "",
+    }
+    assert converse(url, list(said), monkeypatch) == 0
+    shown = capsys.readouterr()
+    at = 0
+    for typed, wanted in said.items():
+        assert wanted in shown.err[at:], typed
+        at = shown.err.index(wanted, at)
+    assert shown.out == "Hello there.\n" * 4
+    assert [call.text.rpartition("<user>")[2] for call in engine.calls] == [
+        *("hi<assistant>False", "hi<assistant>False", "there<assistant>False", "/tell<assistant>False"),
+    ]
+    assert {call.params.temperature for call in engine.calls} == {0.5}
+    saved = json.loads((tmp_path / "chat.json").read_text())["messages"]
+    assert [message["content"] for message in saved] == ["be kind", "hi", "Hello there."]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["one \\", "two\\", "three"], "one \ntwo\nthree"),
+        (['"""one', "", '/two"""'], "one\n\n/two"),
+        (['"""', "one", '"""'], "one"),
+        (['"""one"""'], "one"),
+        (["ends\\"], "ends"),
+        (['"""never closed', "x"], "never closed\nx"),
+    ],
+)
+def test_messages_of_several_lines(lines: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(lines)
+
+    def read(prompt: str) -> str:
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    text = PlainReader(interactive=False).read()
+    assert command_of(text) is None
+    assert message_of(text) == message
+    assert is_complete("\n".join(lines)) == (lines[0] not in ("ends\\", '"""never closed'))
+
+
+def test_commands_are_completed() -> None:
+    pytest.importorskip("prompt_toolkit")
+    choices = {"think": ("help", ["on", "off"]), "these": ("", [])}
+    for typed, wanted in {"/th": ["/think", "/these"], "/thi": ["/think"], "/think o": ["on", "off"], "th": []}.items():
+        assert [each.text for each in completions(choices, typed)] == wanted
+
+
+def test_control_characters_of_a_model_are_shown_and_not_obeyed() -> None:
+    hostile = "\x1b[2J\x1b]52;c;aGk=\x07\x9b1m\x7f a\tb\r\n"
+    assert harmless(hostile) == "\u241b[2J\u241b]52;c;aGk=\u2407\ufffd1m\ufffd a\tb\n"
+    terminal = Terminal()
+    printer = Printer(terminal, terminal)
+    printer.show({"content": hostile})
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_blocks_are_the_same_however_the_text_is_cut() -> None:
+    text = "a\nb\n\n- c\n\n  d\n\ne\n```py\nf\n\ng\n```\n\n~~~\n```\n~~~\nh\n\n"
+    whole, rest = split_blocks(text)
+    assert [block.strip("\n") for block in whole] == ["a\nb", "- c\n\n  d", "e\n```py\nf\n\ng\n```", "~~~\n```\n~~~"]
+    assert rest == "h\n\n"
+    left, blocks = "", []
+    for character in text:
+        found, left = split_blocks(left + character)
+        blocks += found
+    assert ("".join(blocks) + left).split() == text.split()
+    assert [block.strip("\n") for block in blocks] == [block.strip("\n") for block in whole]

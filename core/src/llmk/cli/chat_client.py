@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from llmk.api import EngineDead, LlmkError, RequestError
+from llmk.cli.chat_screen import harmless
 from llmk.engine.wire.request import RequestContext
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class ChatClient(Protocol):
-    """A model to chat with. Closing an iterator of deltas stops the response."""
+    """A model to chat with. Closing an iterator of deltas stops the response. The last delta has the response's
+    ``usage``, if that is known."""
 
     name: str
 
@@ -92,11 +95,12 @@ class LocalChatClient:
         from llmk.serve.generation.chat_response import wires
         from llmk.serve.generation.choice_deltas import Usage, answer
 
+        usage = Usage()
         ready: queue.SimpleQueue[ChoiceDelta | BaseException | None] = queue.SimpleQueue()
 
         async def pump() -> None:
             try:
-                async with aclosing(answer(self._engine, job, Usage(), self._readers)) as deltas:
+                async with aclosing(answer(self._engine, job, usage, self._readers)) as deltas:
                     async for delta in deltas:
                         ready.put(delta)
                 ready.put(None)
@@ -109,6 +113,7 @@ class LocalChatClient:
                 if isinstance(item, BaseException):
                     raise item
                 yield from wires(item.events)
+            yield {"usage": {"completion_tokens": usage.completion_tokens}}
         finally:
             answering.cancel()
 
@@ -155,7 +160,7 @@ class RemoteChatClient:
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
         """The deltas of the response to a conversation."""
-        body = json.dumps({"model": self.name, "messages": messages, "stream": True, **options})
+        body = json.dumps({"model": self.name, "messages": messages, **STREAMED, **options})
         connection, response = self._request("POST", "/v1/chat/completions", body)
         try:
             for line in response:
@@ -164,6 +169,8 @@ class RemoteChatClient:
                     if "error" in event:
                         raise LlmkError(event["error"]["message"])
                     yield from (choice["delta"] for choice in event["choices"])
+                    if usage := event.get("usage"):
+                        yield {"usage": usage}
         finally:
             connection.close()
 
@@ -205,7 +212,7 @@ class Printer:
         self._fresh = True
         self._last = "\n"
 
-    def show(self, delta: Delta) -> None:
+    def show(self, delta: Mapping[str, Any]) -> None:
         """Writes one delta."""
         if text := delta.get("reasoning_content"):
             self._write(self._aside, text, thinking=True)
@@ -232,7 +239,7 @@ class Printer:
         if text:
             self._fresh = False
             self._last = text[-1]
-            stream.write(text)
+            stream.write(harmless(text) if stream.isatty() else text)
             stream.flush()
 
     def _switch(self, thinking: bool) -> None:

@@ -8,6 +8,10 @@ from typing import Any
 from llmk.engine.wire.sampling_params import parameters
 
 _FLAGS = [parameter for parameter in parameters() if parameter.flag]
+NUMBERS: dict[str, type[int] | type[float]] = {
+    parameter.name: float if parameter.kind is float else int for parameter in _FLAGS if parameter.default != ()
+}
+"""Parameters that are numbers, with their types."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +30,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def options(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of a request that the flags set."""
     given = {flag.name: value for flag in _FLAGS if (value := getattr(args, flag.name)) is not None}
-    return given if args.think is None else {**given, "chat_template_kwargs": {"enable_thinking": args.think}}
+    return given if args.think is None else {**given, **thinking(args.think)}
+
+
+def thinking(on: bool) -> dict[str, str]:
+    """The field of a request that switches thinking, where the model has a switch for it."""
+    return {"reasoning_effort": "medium" if on else "none"}
 
 
 def messages(args: argparse.Namespace, prompt: str) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ SUITES = {
     "speculator": "speculator",
     "grammar": "grammar",
     "route": "route",
+    "page": "page",
     "stat_logger": "stat_logger",
 }
 """The module of each kind of spec."""

@@ -137,6 +137,7 @@ export class Chat {
     this.draw();
     const view = this.views.at(-1);
     this.setRunning(new AbortController());
+    view.update(true);
     try {
       const body = { messages: asked, ...this.settings.request };
       await this.read(message, view, body);

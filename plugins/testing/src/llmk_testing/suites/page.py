@@ -1,0 +1,141 @@
+"""The suite of pages: what browsers would not find of their files, or refuse by the policy that the server sends."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from html.parser import HTMLParser
+from urllib.parse import urlsplit
+
+from llmk.api import PageSpec
+from llmk.serve.http.pages import FOLDER, INDEX, LoadedPage, load_page
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case
+
+_Check = Callable[[LoadedPage], None]
+
+_LOADS = {"link": "href", **dict.fromkeys(("script", "img", "source", "iframe", "audio", "video"), "src")}
+_IMPORT = re.compile(r"""(?:^|[\s;}])(?:import|from)\s*\(?\s*["']([^"']+)["']""")
+_STYLE_LOAD = re.compile(r"""(?:url\(\s*|@import\s+)["']?([^"')\s;]+)""")
+_PARSES = re.compile(
+    r"\.(?:inner|outer)HTML\s*\+?=|insertAdjacentHTML|document\.write|\beval\s*\(|\bnew Function\b|\bsrcdoc\b"
+)
+
+
+def cases(spec: PageSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one page."""
+
+    def case(name: str, check: _Check) -> Case:
+        return Case(spec.id, "page", name, partial(_run, spec, check))
+
+    yield case("its path is one of the server, and no folder's", check_path)
+    yield case("index.html says its language and title", check_head)
+    yield case("no script or style stands in the HTML, which browsers would refuse", check_inline)
+    yield case("nothing is loaded from elsewhere", check_origin)
+    yield case("what is loaded is one of its files", check_loads)
+    yield case("no string becomes HTML or a script, which browsers would refuse", check_parsing)
+
+
+def check_path(page: LoadedPage) -> None:
+    """Browsers add a slash to folders, so that relative addresses would mean others."""
+    path = page.spec.path
+    assert path.startswith("/"), f"the path {path!r} does not start with a slash"
+    assert path == "/" or not path.endswith("/"), f"the path {path!r} ends with a slash"
+    assert not path.startswith(FOLDER), f"the path {path!r} is that of files"
+
+
+def check_head(page: LoadedPage) -> None:
+    """Screen readers need both."""
+    html = _html(page)
+    assert html.language, 'index.html lacks <html lang="…">'
+    assert html.title.strip(), "index.html lacks a title"
+
+
+def check_inline(page: LoadedPage) -> None:
+    """Only files are run."""
+    found = _html(page).inline
+    assert not found, f"index.html has {found[0]}; put it into a file"
+
+
+def check_origin(page: LoadedPage) -> None:
+    """Neither by HTML nor by styles or modules."""
+    for name, address in _addresses(page):
+        parts = urlsplit(address)
+        elsewhere = parts.scheme not in ("", "data") or parts.netloc
+        assert not elsewhere, f"{name} loads {address} from another server"
+
+
+def check_loads(page: LoadedPage) -> None:
+    """Relative addresses are those of files."""
+    base = f"{FOLDER}{page.spec.id}/"
+    for name, address in _addresses(page):
+        if urlsplit(address).scheme == "data":
+            continue
+        here = page.spec.path if name == INDEX else base + name
+        found = posixpath.normpath(posixpath.join(posixpath.dirname(here), urlsplit(address).path))
+        assert found.removeprefix(base) in page.files, f"{name} loads {address}, which is none of the page's files"
+
+
+def check_parsing(page: LoadedPage) -> None:
+    """What makes HTML or code of a string is refused by trusted types."""
+    for name, text in _texts(page, ".js"):
+        found = _PARSES.search(text)
+        assert found is None, f"{name} uses {found and found[0].strip()}; build elements instead"
+
+
+def _run(spec: PageSpec, check: _Check) -> None:
+    page = load_page(spec)
+    assert INDEX in page.files, f"the folder {spec.folder!r} of {spec.package} has no {INDEX}"
+    check(page)
+
+
+def _addresses(page: LoadedPage) -> Iterator[tuple[str, str]]:
+    """What each file loads."""
+    yield from ((INDEX, address) for address in _html(page).loads)
+    yield from ((name, found) for name, text in _texts(page, ".css") for found in _STYLE_LOAD.findall(text))
+    yield from ((name, found) for name, text in _texts(page, ".js") for found in _IMPORT.findall(text))
+
+
+def _texts(page: LoadedPage, ending: str) -> Iterator[tuple[str, str]]:
+    return ((name, file.plain.decode()) for name, file in page.files.items() if name.endswith(ending))
+
+
+def _html(page: LoadedPage) -> _Html:
+    found = _Html()
+    found.feed(page.files[INDEX].plain.decode())
+    return found
+
+
+class _Html(HTMLParser):
+    """What is found in a file of HTML."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.language = self.title = ""
+        self.inline: list[str] = []
+        self.loads: list[str] = []
+        self._inside = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes what the element loads, and what it has that belongs into a file."""
+        given = {name: value or "" for name, value in attrs}
+        self._inside = tag
+        if tag == "html":
+            self.language = given.get("lang", "")
+        if address := given.get(_LOADS.get(tag, ""), ""):
+            self.loads.append(address)
+        handlers = [name for name in given if name == "style" or name.startswith("on")]
+        self.inline += [f"the attribute {name} of <{tag}>" for name in handlers]
+        if tag == "style" or (tag == "script" and "src" not in given):
+            self.inline.append(f"<{tag}> with content")
+
+    def handle_endtag(self, tag: str) -> None:
+        """The element has ended."""
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        """The title is text."""
+        if self._inside == "title":
+            self.title += data
