@@ -23,7 +23,7 @@ WORKSPACE = {
             "plugins/ollama",
         ),
         *("plugins/parsers", "plugins/policies", "plugins/quantization", "plugins/speculators", "plugins/statsd"),
-        *("plugins/testing", "plugins/triton"),
+        *("plugins/testing", "plugins/triton", "plugins/web"),
     )
 }
 FIXTURES = {folder.name: folder for folder in sorted((ROOT / "tests/plugins/fixtures").iterdir()) if folder.is_dir()}

@@ -37,6 +37,7 @@ STATEMENTS = [
     "import llmk_statsd.specs",
     "import llmk_tpu.support, llmk_tpu.weights",
     "import llmk_triton.specs",
+    "import llmk_web.specs",
 ]
 
 COMMANDS = ["--help", "plugins", "plugins --json", "explain", "explain --json", "config show --origin"]

@@ -338,11 +338,13 @@ def test_accessibility(served: Served, scheme: str, width: int) -> None:
 
 @pytest.mark.slow
 def test_the_first_load_is_small(served: Served) -> None:
-    sizes: list[int] = []
+    script = """() => ['navigation', 'resource'].flatMap((type) => performance.getEntriesByType(type))
+        .map((entry) => [entry.name, entry.encodedBodySize, entry.decodedBodySize])"""
     with tab(served.url) as page:
-        page.on("response", lambda response: sizes.append(len(response.body())))
-        page.reload()
         ready(page)
         page.wait_for_load_state("networkidle")
-        assert len(sizes) > 10
-        assert sum(sizes) <= 200_000, "bytes, not even compressed"
+        sizes = page.evaluate(script)
+    names = {name.rpartition("/")[2] for name, _, _ in sizes}
+    assert {"", "app.js", "style.css", "models"} <= names
+    assert sum(sent for _, sent, _ in sizes) <= 100_000, sizes
+    assert sum(whole for _, _, whole in sizes) <= 200_000, sizes

@@ -34,6 +34,7 @@ PACKAGES = {
     "plugins-statsd": "llmk_statsd",
     "plugins-testing": "llmk_testing",
     "plugins-triton": "llmk_triton",
+    "plugins-web": "llmk_web",
 }
 DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -87,6 +88,11 @@ def test_demo_model_ships_and_is_small(wheels: dict[str, Path]) -> None:
     assert sum(size for name, size in sizes.items() if "/demo/" in name) <= 12 << 20
 
 
+def test_the_page_is_in_its_wheel(wheels: dict[str, Path]) -> None:
+    folder = ROOT / "plugins/web/src/llmk_web/page"
+    assert {f"llmk_web/page/{file.name}" for file in folder.iterdir()} <= contents(wheels["plugins-web"])
+
+
 @pytest.fixture(scope="module")
 def llmk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the distribution that names the others."""
@@ -102,7 +108,7 @@ def test_meta_distribution_names_the_others(llmk: Path) -> None:
     assert all(".dist-info/" in name for name in contents(llmk)), "it holds nothing of its own"
     message = metadata(llmk)
     required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
-    apis = {"llmk-anthropic", "llmk-ollama"}
+    apis = {"llmk-anthropic", "llmk-ollama", "llmk-web"}
     assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies", "llmk-quantization", *apis}
     assert set(message.get_all("Provides-Extra")) == {
         "cpu",

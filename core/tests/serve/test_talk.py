@@ -213,7 +213,7 @@ def test_commands_confirm(
         f"/save {tmp_path / 'no' / 'chat.json'}": "can't be written: No such file",
         "/reset": "forgot the conversation; the system message stays",
         "/system": "there is no system message now",
-        "//tell": "",
+        "//path": "",
     }
     assert converse(url, list(said), monkeypatch) == 0
     shown = capsys.readouterr()
@@ -223,7 +223,7 @@ def test_commands_confirm(
         at = shown.err.index(wanted, at)
     assert shown.out == "Hello there.\n" * 4
     assert [call.text.rpartition("<user>")[2] for call in engine.calls] == [
-        *("hi<assistant>False", "hi<assistant>False", "there<assistant>False", "/tell<assistant>False"),
+        *("hi<assistant>False", "hi<assistant>False", "there<assistant>False", "/path<assistant>False"),
     ]
     assert {call.params.temperature for call in engine.calls} == {0.5}
     saved = json.loads((tmp_path / "chat.json").read_text())["messages"]

@@ -68,6 +68,7 @@ from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, I
 from llmk.api.kernels import CompositeOp, LinearKernel, LooksUp, MoEKernel, Op, Prepare
 from llmk.api.matching import match
 from llmk.api.op_contract import OpContract
+from llmk.api.page import PageSpec
 from llmk.api.parsers import (
     CallWriter,
     Event,
@@ -124,7 +125,6 @@ from llmk.api.specs import (
     KernelSpec,
     ModelSpec,
     Needs,
-    PageSpec,
     ParserSpec,
     PlatformSpec,
     PolicySpec,

@@ -18,6 +18,7 @@ from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, Speculator
 from llmk.api.engine.executors import ExecutorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.op_contract import OpContract
+from llmk.api.page import PageSpec
 from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
@@ -25,7 +26,6 @@ from llmk.api.specs import (
     IOProcessorSpec,
     KernelSpec,
     ModelSpec,
-    PageSpec,
     ParserSpec,
     PlatformSpec,
     PolicySpec,

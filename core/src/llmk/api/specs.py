@@ -325,23 +325,6 @@ class RouteSpec(CheckedSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageSpec(CheckedSpec):
-    """A page for browsers: the files of a folder inside a package. Browsers get ``index.html`` at ``path``, and the
-    others at ``/pages/ID/FILE``. Clients that don't ask for HTML at ``path`` get the route there, if there is one.
-
-    The files are served as they are, to anyone, also where the server has API keys: what a page shows, it requests from
-    the server's routes. Scripts and styles are files too, and the page reaches this server only: browsers are told so.
-    """
-
-    id: str
-    path: str
-    package: str
-    folder: str
-    overrides: str = ""
-    summary: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IOProcessorSpec(CheckedSpec):
     """An IO processor. ``implementation`` names a class that implements :class:`~llmk.api.IOProcessor`; it is imported
     when a request first names the processor, by ``name`` or ``id``. ``supports`` returns whether it supports a

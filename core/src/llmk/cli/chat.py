@@ -28,7 +28,7 @@ SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "sch
 
 COMMANDS = {
     "help": ("", "this text"),
-    "again": ("", "answer the last question anew"),
+    "again": ("", "answer the last question again"),
     "undo": ("", "forget the last question and its answer"),
     "reset": ("", "forget the conversation"),
     "system": ("TEXT", "set the system message, and forget the conversation (no text: none)"),

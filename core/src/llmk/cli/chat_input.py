@@ -95,7 +95,7 @@ def reader_for(choices: Choices, keeps_history: bool, note: Callable[[str], None
     try:
         return TerminalReader(choices, history_file() if keeps_history else None)
     except ImportError:
-        note("history, completion and Markdown need two more packages: pip install 'llmk-core[chat]'")
+        note("for history, completion and Markdown: pip install 'llmk-core[chat]'")
         return PlainReader(interactive)
 
 
@@ -143,17 +143,16 @@ def _keys() -> KeyBindings:
     """Alt+Enter starts a line."""
     from prompt_toolkit.key_binding import KeyBindings
 
-    keys = KeyBindings()
-
-    @keys.add("escape", "enter")
     def start_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
+    keys = KeyBindings()
+    keys.add("escape", "enter")(start_line)
     return keys
 
 
 def completions(choices: Choices, text: str) -> Iterator[Completion]:
-    """How a command that was begun may go on."""
+    """How a command that was started may go on."""
     from prompt_toolkit.completion import Completion
 
     if not text.startswith("/") or "\n" in text:

@@ -110,8 +110,8 @@ def _files(folder: Path) -> Iterator[tuple[str, PageFile]]:
 
 
 class Pages:
-    """Serves the files of ``pages``, before API keys are asked for: they are the same for everyone. Where a page and a
-    route have the same path, clients that ask for HTML, as browsers do, get the page."""
+    """Serves the files of ``pages``, also without an API key: they are the same for everyone. Where a page and a route
+    have the same path, clients that accept HTML, as browsers do, get the page."""
 
     def __init__(self, app: ASGIApp, pages: Sequence[LoadedPage]) -> None:
         self._app = app

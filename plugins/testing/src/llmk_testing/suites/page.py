@@ -75,7 +75,7 @@ def check_loads(page: LoadedPage) -> None:
             continue
         here = page.spec.path if name == INDEX else base + name
         found = posixpath.normpath(posixpath.join(posixpath.dirname(here), urlsplit(address).path))
-        assert found.removeprefix(base) in page.files, f"{name} loads {address}, which is none of the page's files"
+        assert found.removeprefix(base) in page.files, f"{name} loads {address}, which is not a file of the page"
 
 
 def check_parsing(page: LoadedPage) -> None:

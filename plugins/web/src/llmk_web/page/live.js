@@ -6,7 +6,7 @@ import { quantile, rate, Reading } from "./metrics.js";
 import { getJson, getText } from "./server.js";
 
 const EVERY_MS = 1000;
-const HIDDEN_EVERY_MS = 3000;
+const HIDDEN_EVERY_MS = 5000;
 const KEPT = 120;
 const RECENT = 60;
 
@@ -73,7 +73,8 @@ export class Live {
       const text = await getText("metrics");
       this.readings.push(new Reading(text, performance.now()));
       if (this.readings.length > RECENT) this.readings.shift();
-      if (!this.memory) this.memory = (await getJson("v1/plan")).memory ?? {};
+      // The plan is large: it is read when somebody looks.
+      if (this.open) this.memory ??= (await getJson("v1/plan")).memory ?? {};
       this.update();
     } catch (error) {
       this.state.textContent = error.message;
@@ -108,7 +109,7 @@ export class Live {
     const total = now.sum("kv_cache_blocks_total");
     const used = now.sum("kv_cache_blocks_used");
     this.chart("cache", total ? used / total : 0, percent);
-    const { groups } = this.memory.cache ?? {};
+    const { groups } = this.memory?.cache ?? {};
     const size = groups?.length === 1 ? groups[0].block_size : 1;
     this.cards.cache.more.textContent = `${short(used * size)} of ${short(total * size)} ${size > 1 ? "tokens" : "blocks"}`;
   }
@@ -141,6 +142,7 @@ export class Live {
   }
 
   showMemory(now) {
+    if (!this.memory) return;
     const { total, weights, activations, cache } = this.memory;
     if (!total) {
       this.memoryBody.textContent = "The platform does not say how much memory a device has.";
