@@ -12,12 +12,12 @@ from llmk.kernel.registry import HOOKS, Registered, Registry
 from llmk.planning.op_references import reference_ops
 
 REGISTRY = Registry.discover(load(environ={}).config.plugins)
-SPECS = [found for found in REGISTRY.of(object) if found.kind not in ("tuned", "op_contract")]
+SPECS = [found for found in REGISTRY.of(object) if found.kind not in ("tuned", "op_contract", "page")]
 
 
 def test_all_kinds_are_tried() -> None:
     every = {kind for kinds in HOOKS.values() for kind in kinds}
-    assert {found.kind for found in SPECS} == every - {"tuned", "logits_processor", "op_contract"}
+    assert {found.kind for found in SPECS} == every - {"tuned", "logits_processor", "op_contract", "page"}
 
 
 @pytest.mark.parametrize("found", SPECS, ids=lambda found: f"{found.kind} {found.spec.id}")

@@ -64,11 +64,11 @@ from llmk.api.errors import (
 )
 from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
 from llmk.api.hooks import Command, Default, Problem
+from llmk.api.http.page import PageSpec
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.kernels import CompositeOp, LinearKernel, LooksUp, MoEKernel, Op, Prepare
 from llmk.api.matching import match
 from llmk.api.op_contract import OpContract
-from llmk.api.page import PageSpec
 from llmk.api.parsers import (
     CallWriter,
     Event,

@@ -17,8 +17,8 @@ from llmk.api.checkpoint_format import CheckpointFormatSpec
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
 from llmk.api.engine.executors import ExecutorSpec
 from llmk.api.facts import ModelFacts
+from llmk.api.http.page import PageSpec
 from llmk.api.op_contract import OpContract
-from llmk.api.page import PageSpec
 from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (

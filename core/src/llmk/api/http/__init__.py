@@ -1,1 +1,1 @@
-"""What plugins of HTTP APIs share: models of request bodies, and complete tool calls."""
+"""What plugins of HTTP APIs share: models of request bodies, complete tool calls, and pages for browsers."""

@@ -7,7 +7,7 @@ import { getJson, getText } from "./server.js";
 
 const EVERY_MS = 1000;
 const HIDDEN_EVERY_MS = 5000;
-const KEPT = 120;
+const KEPT = 60;
 const RECENT = 60;
 
 export class Live {
@@ -134,7 +134,7 @@ export class Live {
     if (points.length > KEPT) points.shift();
     this.set(name, words(value));
     const top = Math.max(...points, name === "cache" ? 0.01 : 1);
-    const x = (i) => 120 - (points.length - 1 - i);
+    const x = (i) => 120 - 2 * (points.length - 1 - i);
     const line = points.map((point, i) => `${i ? "L" : "M"}${x(i)} ${(30 - (28 * point) / top).toFixed(1)}`).join("");
     const [area, path] = this.cards[name].line.children;
     path.setAttribute("d", line);
@@ -180,4 +180,4 @@ function described(now, running, waiting) {
 const short = (value) => (value >= 100 ? Math.round(value) : Math.round(value * 10) / 10).toLocaleString();
 const percent = (share) => `${(100 * share).toFixed(share && share < 0.1 ? 1 : 0)}%`;
 const duration = (seconds) => (seconds < 0.0995 ? `${(1000 * seconds).toFixed(1)} ms` : seconds < 0.9995 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`);
-const gib = (bytes) => (bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(bytes && bytes < 2 ** 20 ? 1 : 0)} MiB`);
+const gib = (bytes) => (bytes >= 0.9995 * 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(bytes && bytes < 2 ** 20 ? 1 : 0)} MiB`);
