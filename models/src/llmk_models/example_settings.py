@@ -64,6 +64,34 @@ SIGMOID: dict[str, Any] = {
     "first_k_dense_replace": 1,
 }
 SCAN = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
+HYBRID_SCAN: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 24,
+}
+MIXED = ["linear_attention", "mlp", "full_attention", "linear_attention"]
+NEMOTRON = {
+    "head_dim": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 12,
+    "n_groups": 2,
+    "ssm_state_size": 24,
+    "time_step_min": 1e-9,  # by which transformers limits the step sizes of prompts, but not of single tokens
+}
+FALCON_FACTORS = {
+    "embedding_multiplier": 5.5,
+    "lm_head_multiplier": 0.5,
+    "attention_in_multiplier": 1.5,
+    "attention_out_multiplier": 0.9,
+    "key_multiplier": 0.7,
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.6,
+    "mlp_multipliers": [0.9, 0.4],
+    "ssm_multipliers": [0.35, 0.25, 1.4, 0.5, 0.7],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e11},
+}
 DELTA = {
     **EXPERTS,
     "num_hidden_layers": 4,

@@ -16,12 +16,16 @@ from llmk_models.example_settings import (
     DELTA,
     EXPERTS,
     FACTORS,
+    FALCON_FACTORS,
     GEMMA,
     GROUPS,
+    HYBRID_SCAN,
     LATENT,
     LINEAR,
     LLAMA3,
     LONGROPE,
+    MIXED,
+    NEMOTRON,
     NO_AUXILIARY_LOSS,
     ROUTED,
     SCAN,
@@ -344,6 +348,91 @@ SMOLLM3 = _examples(
             "attention_bias": True,
             "mlp_bias": True,
             "tie_word_embeddings": False,
+        },
+    ),
+)
+BAMBA = _examples(
+    bamba=("bamba", {**HYBRID_SCAN, "attn_layer_indices": [1, 3]}),
+    bamba_tied_biases=(
+        "bamba",
+        {
+            **HYBRID_SCAN,
+            "attn_layer_indices": [2],
+            "mamba_n_groups": 1,
+            "mamba_d_head": "auto",
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+)
+GRANITEMOEHYBRID = _examples(
+    granitemoehybrid=(
+        "granitemoehybrid",
+        {
+            **HYBRID_SCAN,
+            **FACTORS,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+            "num_local_experts": 6,
+            "shared_intermediate_size": 48,
+        },
+    ),
+    granitemoehybrid_rotated_dense_tied_biases=(
+        "granitemoehybrid",
+        {
+            **HYBRID_SCAN,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "shared_intermediate_size": 80,
+            "mamba_n_groups": 1,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+)
+NEMOTRON_H = _examples(
+    nemotron_h=("nemotron_h", {**NEMOTRON, "layers_block_type": [*MIXED, "linear_attention"]}),
+    nemotron_h_biases=(
+        "nemotron_h",
+        {
+            **NEMOTRON,
+            "layers_block_type": ["mlp", *MIXED],
+            "use_bias": True,
+            "use_conv_bias": False,
+            "mlp_bias": True,
+            "n_groups": 1,
+        },
+    ),
+)
+FALCON_H1 = _examples(
+    falcon_h1=("falcon_h1", {**HYBRID_SCAN, **FALCON_FACTORS, "mamba_d_ssm": 128}),
+    falcon_h1_normed_tied=(
+        "falcon_h1",
+        {
+            **HYBRID_SCAN,
+            **FALCON_FACTORS,
+            "mamba_d_ssm": 128,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "mamba_conv_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    falcon_h1_norm_first_biases=(
+        "falcon_h1",
+        {
+            **HYBRID_SCAN,
+            "mamba_d_ssm": None,
+            "mamba_rms_norm": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
         },
     ),
 )

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any
 
 from llmk.tree import (
     CausalLM,
     Config,
     Embedding,
     Head,
-    Linear,
     Norm,
-    Part,
-    Recurrent,
     Residual,
     ScanMixer,
     StateSpaceSizes,
@@ -37,13 +33,7 @@ def tree(config: Config) -> CausalLM:
         return Norm(at=at, size=hidden, eps=eps)
 
     def layer(at: str) -> tuple[Residual, ...]:
-        own: dict[str, Any] = {"outputs": tuple(Part(rows, sizes.units) for rows in sizes.projected_parts)}
-        mixer = ScanMixer(
-            at=f"{at}.mixer",
-            into=Linear(at=f"{at}.mixer.in_proj", role="in", size=hidden, bias=bias, cut="column", **own),
-            scan=Recurrent(at=f"{at}.mixer", sizes=sizes, eps=eps),
-            out=Linear.row(f"{at}.mixer.out_proj", "out", sizes.inner_size, hidden, bias=bias),
-        )
+        mixer = ScanMixer.of(f"{at}.mixer", hidden, sizes, eps, bias=bias, out_bias=bias)
         return (Residual(norm=norm(f"{at}.norm"), block=mixer),)
 
     # Checkpoints older than the family's support in transformers have the name in the singular.

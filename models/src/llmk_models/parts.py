@@ -76,6 +76,10 @@ class Parts:
         self.windows = _windows(config, family, self.num_layers)
         self.root = ""
         """What the names of all tensors start with."""
+        self.before = ("input_layernorm", "post_attention_layernorm")
+        """The names of the norms before the two blocks of a layer."""
+        self.end = "norm"
+        """The name of the last norm."""
 
     def norm(self, at: str) -> Norm:
         """A norm of hidden states."""
@@ -96,8 +100,7 @@ class Parts:
 
     def pre_normed(self, at: str, mixer: Any, feed_forward: Any, *, scale: float = 1.0) -> tuple[Residual, ...]:
         """Llama's layer: a norm before each of two blocks, whose output is multiplied by ``scale``."""
-        norms = self.norm(f"{at}.input_layernorm"), self.norm(f"{at}.post_attention_layernorm")
-        blocks = mixer, feed_forward
+        norms, blocks = (self.norm(f"{at}.{name}") for name in self.before), (mixer, feed_forward)
         return tuple(Residual(norm=norm, block=own, scale=scale) for norm, own in zip(norms, blocks, strict=True))
 
     def post_normed(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
@@ -139,7 +142,7 @@ class Parts:
                 aliases=aliases,
             ),
             layers=tuple(layer(index, f"{model}.layers.{index}") for index in range(self.num_layers)),
-            norm=self.norm(f"{model}.norm"),
+            norm=self.norm(f"{model}.{self.end}"),
             head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=self.tied, scale=logits_scale, softcap=softcap),
             max_model_len=longest,
             default_model_len=default_len,

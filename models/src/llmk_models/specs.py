@@ -41,6 +41,10 @@ def llmk_models() -> list[ModelSpec]:
         _family("minimax_m2", ("MiniMaxM2ForCausalLM",), "MiniMax-M2: sigmoid-scored experts in every layer"),
         _family("olmoe", ("OlmoeForCausalLM",), "OLMoE: norms over all heads together, experts in every layer"),
         _family("smollm3", ("SmolLM3ForCausalLM",), "SmolLM3: layers without rotation"),
+        _family("bamba", ("BambaForCausalLM",), "Bamba: Mamba-2 in most layers, attention in the others"),
+        _family("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
+        _family("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
+        _family("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
         _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",

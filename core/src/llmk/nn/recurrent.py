@@ -6,6 +6,7 @@ Tensor-parallel ranks shard the layer, and its state, by its ``units`` (:mod:`ll
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ class StateSpaceMixer(Layer):
         self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float, op_site: str = ""
     ) -> None:
         self.cache_spec = _cache_spec(build, sizes)
-        self._op = build.kernel("op", op_site or sizes.site)
+        self._op = partial(build.kernel("op", op_site or sizes.site), **sizes.options)
         self._index = index
         self._eps = eps
         self._limits = sizes.dt_limits
@@ -47,7 +48,9 @@ class StateSpaceMixer(Layer):
         self._a_log, self._d, self._dt_bias = (
             _per_head(build, f"{prefix}.{name}", sizes) for name in ("A_log", "D", "dt_bias")
         )
-        self._norm = _sharded(build, f"{prefix}.norm.weight", [sizes.inner_size], sizes, dummy_std=None)
+        has_norm = sizes.gating != "gate_only"
+        norm = partial(_sharded, build, f"{prefix}.norm.weight", [sizes.inner_size], sizes, dummy_std=None)
+        self._norm = norm() if has_norm else None
         parameters = (self._conv_weight, self._conv_bias, self._a_log, self._d, self._dt_bias, self._norm)
         super().__init__(build, [parameter for parameter in parameters if parameter])
 
@@ -59,7 +62,7 @@ class StateSpaceMixer(Layer):
             self._d.take(),
             self._dt_bias.take(),
             self._limits,
-            self._norm.take(),
+            self._norm.take() if self._norm else None,
         )
 
     def __call__(self, projected: Tensor, step: StepContext) -> Tensor:

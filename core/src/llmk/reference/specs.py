@@ -89,7 +89,8 @@ _LATER_FACTS = {
     "qk_norm_rope_write_kv": _WRITE_FACTS,
     "qk_norm_rope_attention": _WRITE_FACTS | {"attention_sinks"},
     **dict.fromkeys(("causal_conv", "state_space_scan", "gated_delta_rule"), _DRAFT_FACTS),
-    **dict.fromkeys(("state_space_mixer", "gated_delta_net"), _DRAFT_FACTS),
+    "state_space_mixer": _DRAFT_FACTS | {"gating"},
+    "gated_delta_net": _DRAFT_FACTS,
 }
 """By op, the facts that were added after the first release: kernels that don't know them are refused where a site has
 one."""

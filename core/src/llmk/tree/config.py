@@ -10,6 +10,8 @@ from llmk.api.errors import shown
 
 T = TypeVar("T")
 _LARGEST = (1 << 31) - 1
+_LARGEST_NUMBER = 1e30
+"""Of those that are not sizes, such as the base of RoPE: 1e11 in Falcon-H1."""
 MOST_LAYERS = 10_000
 MOST_EXPERTS = 100_000
 """More than any model has. Code loops over layers and experts, so an absurd number would never end."""
@@ -112,6 +114,11 @@ class Config:
         found: tuple[int, ...] = self._read(key, (), wanted, words, lambda values: tuple(map(int, values)))
         return found
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers; empty if the key is not set."""
+        found: tuple[float, ...] = self._read(key, (), _is_list(_is_number), "a list of numbers", tuple)
+        return found
+
     def limits(self, key: str, default: tuple[float, float]) -> tuple[float, float]:
         """A list of two numbers, which may be infinite. transformers 5 writes numbers that JSON can't represent as
         ``{"__float__": "Infinity"}``."""
@@ -173,7 +180,7 @@ class Config:
 def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return abs(value) <= _LARGEST  # which "not a number" is not
+    return abs(value) <= _LARGEST_NUMBER  # which "not a number" is not
 
 
 def _is_positive(value: Any) -> bool:

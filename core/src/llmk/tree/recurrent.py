@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from llmk.api import OpFacts, RecurrentFacts, StateTensor
 from llmk.tree.block import Block
-from llmk.tree.linear import Linear
+from llmk.tree.linear import Linear, Part
 from llmk.tree.spec import Leaf, Spec, Tensor
 
 
@@ -29,6 +29,19 @@ class StateSpaceSizes:
     conv_bias: bool = True
     dt_limits: tuple[float, float | None] = (0.0, None)
     """Least and greatest step size (``dt``); ``None``: unbounded."""
+    gating: str = "gate_first"
+    """How the result is gated: before its norm (``"gate_first"``), after it (``"norm_first"``), or without a norm
+    (``"gate_only"``)."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of its op."""
+        return _without(asdict(self), gating="gate_first")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those facts that its kernel gets by name."""
+        return _without({"gating": self.gating}, gating="gate_first")
 
     @property
     def inner_size(self) -> int:
@@ -66,11 +79,12 @@ class StateSpaceSizes:
         """The tensors of the mixer ``at``, apart from its projections."""
         channels, heads = sum(self.conv_parts), self.num_heads
         bias = (Tensor(f"{at}.conv1d.bias", (channels,)),) if self.conv_bias else ()
+        norm = () if self.gating == "gate_only" else (Tensor(f"{at}.norm.weight", (self.inner_size,)),)
         return (
             Tensor(f"{at}.conv1d.weight", (channels, 1, self.conv_kernel)),
             *bias,
             *(Tensor(f"{at}.{name}", (heads,)) for name in ("A_log", "D", "dt_bias")),
-            Tensor(f"{at}.norm.weight", (self.inner_size,)),
+            *norm,
         )
 
 
@@ -106,6 +120,11 @@ class DeltaNetSizes:
             self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.value_dim, self.key_dim)
         )
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of its op."""
+        return asdict(self)
+
     def inputs(self, dtype: str) -> tuple[StateTensor, ...]:
         """What a token adds to the state is computed from: the channels of the convolution, and each head's decay and
         ``beta``."""
@@ -123,6 +142,11 @@ class DeltaNetSizes:
 
 RecurrentSizes = StateSpaceSizes | DeltaNetSizes
 """Sizes of a recurrent layer."""
+
+
+def _without(facts: dict[str, Any], **neutral: Any) -> dict[str, Any]:
+    """``facts`` without those that were added after the first release, where they are neutral."""
+    return {name: value for name, value in facts.items() if name not in neutral or value != neutral[name]}
 
 
 def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
@@ -156,7 +180,7 @@ class Recurrent(Leaf):
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
         sizes = self.sizes
-        return (OpFacts(site=sizes.site, op=sizes.site, facts=asdict(sizes), divided=sizes.divided),)
+        return (OpFacts(site=sizes.site, op=sizes.site, facts=sizes.facts, divided=sizes.divided),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +190,23 @@ class ScanMixer(Block):
     into: Linear
     scan: Recurrent
     out: Linear
+    factors: tuple[float, ...] = ()
+    """Those of each part of what the first projection returns (:attr:`StateSpaceSizes.projected_parts`); empty: 1."""
+
+    @classmethod
+    def of(
+        cls, at: str, hidden_size: int, sizes: StateSpaceSizes, eps: float, *, bias: bool, out_bias: bool, **more: Any
+    ) -> Self:
+        """With the usual names; ``bias`` and ``out_bias`` are those of the two projections, ``more`` further fields."""
+        outputs = tuple(Part(rows, sizes.units) for rows in sizes.projected_parts)
+        into: dict[str, Any] = {"size": hidden_size, "outputs": outputs, "bias": bias, "cut": "column"}
+        return cls(
+            at=at,
+            into=Linear(at=f"{at}.in_proj", role="scan_in", **into),
+            scan=Recurrent(at=at, sizes=sizes, eps=eps),
+            out=Linear.row(f"{at}.out_proj", "scan_out", sizes.inner_size, hidden_size, bias=out_bias),
+            **more,
+        )
 
     def addend(self, partial: Callable[[Linear], Linear]) -> Self:
         return replace(self, out=partial(self.out))

@@ -112,7 +112,12 @@ def _mixer(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     caches = conv, scan, *_tails(draw, step, weight.shape[0], heads)
     projected = draw.floats(step.num_tokens, inner + weight.shape[0] + heads)
     scanned = _decay(draw, heads), draw.reals(heads), draw.reals(heads), facts["dt_limits"]
-    return projected, weight, bias, *scanned, draw.floats(inner), 1e-5, caches, step
+    norm = None if facts.get("gating") == "gate_only" else draw.floats(inner)
+    return projected, weight, bias, *scanned, norm, 1e-5, caches, step
+
+
+def _gating(draw: Draw, facts: Facts) -> Facts:
+    return {"gating": facts["gating"]} if "gating" in facts else {}
 
 
 def _delta(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -168,5 +173,7 @@ _DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3}, _LARGE_DELTA)
 CAUSAL_CONV = OpExamples(_SPACES, _conv)
 STATE_SPACE_SCAN = OpExamples(_SPACES, _scan)
 GATED_DELTA_RULE = OpExamples(_DELTAS, _delta)
-STATE_SPACE_MIXER = OpExamples(_SPACES, _mixer, chained=True)
+_GATED = tuple({**_SPACE, "gating": gating} for gating in ("norm_first", "gate_only"))
+
+STATE_SPACE_MIXER = OpExamples((*_SPACES, *_GATED), _mixer, keywords=_gating, chained=True)
 GATED_DELTA_NET = OpExamples(_DELTAS, _delta_net, chained=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from llmk.api.cache import CacheStep
-from llmk.reference.pointwise import sigmoid, softplus
+from llmk.reference.pointwise import sigmoid, silu, softplus
 from llmk.reference.recurrent.tails import with_accepted
 
 
@@ -24,10 +24,12 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
         d: Tensor,
         dt_bias: Tensor,
         dt_limits: tuple[float, float | None],
-        norm_weight: Tensor,
+        norm_weight: Tensor | None,
         eps: float,
         caches: tuple[Tensor, ...],
         step: CacheStep,
+        *,
+        gating: str = "gate_first",
     ) -> Tensor:
         """Convolution, selective scan, gate and norm (Mamba-2, arXiv:2405.21060).
 
@@ -37,10 +39,12 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
                 step sizes.
             conv_weight: ``[channels, k]``; ``conv_bias``: ``[channels]`` or ``None``.
             a, d, dt_bias, dt_limits: as in :func:`~llmk.reference.recurrent.state_space_scan.state_space_scan`.
-            norm_weight: ``[inner]``; each group has its own norm, after the gate.
+            norm_weight: ``[inner]``; each group has its own norm. ``None`` with ``"gate_only"``.
             caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the scan, float32 ``[num_blocks,
                 heads, head_dim, state_size]``; read and written in place. With drafts, also the tails of the channels
                 and step sizes (:class:`~llmk.api.DraftTails`).
+            gating: whether the result is gated before its norm (``"gate_first"``), after it (``"norm_first"``), or not
+                normed at all (``"gate_only"``); always in float32.
 
         Returns:
             ``[tokens, inner]``.
@@ -57,7 +61,9 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
         x, b, c = x.unflatten(1, (heads, -1)), b.unflatten(1, (-1, state_size)), c.unflatten(1, (-1, state_size))
         y = scan(x, dt, a, b, c, d, dt_bias, dt_limits, caches[1], step).flatten(1)
         y = y if rows is None else y[rows]
-        return norm(y, gate, norm_weight, eps, groups=b.shape[1], norm_before_gate=False)
+        if norm_weight is None:
+            return (y.float() * silu(gate.float())).to(y.dtype)
+        return norm(y, gate, norm_weight, eps, groups=b.shape[1], norm_before_gate=gating == "norm_first")
 
     return state_space_mixer
 

@@ -22,9 +22,9 @@ _COLUMNS = 512
 def _norm_rows(
     y, gate, weight, out, row, num_rows, query_start, num_requests, gate_row, gate_head, EPS: tl.constexpr,
     SIZE: tl.constexpr, NORMS: tl.constexpr, GATE_GROUP: tl.constexpr, SHARED_WEIGHT: tl.constexpr,
-    NORM_FIRST: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_NORM: tl.constexpr, NORM_FIRST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gated norm of rows of ``y`` ``[tokens * NORMS, SIZE]``; those of padding become zeros."""
+    """The gated norm, or only the gate, of rows of ``y`` ``[tokens * NORMS, SIZE]``; those of padding become zeros."""
     column, token, norm = tl.arange(0, BLOCK), row // NORMS, row % NORMS
     real = row < tl.load(query_start + num_requests) * NORMS
     inside = real[:, None] & (column < SIZE)[None, :]
@@ -36,13 +36,14 @@ def _norm_rows(
     gating /= 1.0 + tl.exp(-gating)
     if not NORM_FIRST:
         values *= gating
-    values *= tl.rsqrt(tl.sum(values * values, axis=1) / SIZE + EPS)[:, None]
-    where = column[None, :] if SHARED_WEIGHT else index
-    scale = tl.load(weight + where, (row < num_rows)[:, None] & (column < SIZE)[None, :], other=0.0).to(tl.float32)
-    values = rounded(rounded(values, out) * scale, out)
+    written = (row < num_rows)[:, None] & (column < SIZE)[None, :]
+    if HAS_NORM:
+        values *= tl.rsqrt(tl.sum(values * values, axis=1) / SIZE + EPS)[:, None]
+        where = column[None, :] if SHARED_WEIGHT else index
+        scale = tl.load(weight + where, written, other=0.0).to(tl.float32)
+        values = rounded(rounded(values, out) * scale, out)
     if NORM_FIRST:
         values *= gating
-    written = (row < num_rows)[:, None] & (column < SIZE)[None, :]
     tl.store(out + place, values.to(out.dtype.element_ty), written)
 
 
@@ -81,7 +82,7 @@ def finish_kernel(
     q, k, v, q_row, k_row, v_row, q_head, k_head, v_head, cache, query_start, seq_lens, block_table, num_drafts,
     cache_stride, table_stride, block_size,
     EPS: tl.constexpr, SIZE: tl.constexpr, NORMS: tl.constexpr, GATE_GROUP: tl.constexpr, SHARED_WEIGHT: tl.constexpr,
-    NORM_FIRST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_NORM: tl.constexpr, NORM_FIRST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     CHANNELS: tl.constexpr, KEYS: tl.constexpr, KEY_DIM: tl.constexpr, GROUP: tl.constexpr, KERNEL: tl.constexpr,
     COLUMNS: tl.constexpr, HAS_DRAFTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -94,7 +95,7 @@ def finish_kernel(
         row = program * ROWS + tl.arange(0, ROWS)
         _norm_rows(
             y, gate, weight, out, row, num_rows, row_start, num_requests, gate_row, gate_head, EPS, SIZE, NORMS,
-            GATE_GROUP, SHARED_WEIGHT, NORM_FIRST, BLOCK,
+            GATE_GROUP, SHARED_WEIGHT, HAS_NORM, NORM_FIRST, BLOCK,
         )  # fmt: skip
     elif KERNEL > 1:
         request = (program - norm_programs) // parts
@@ -110,7 +111,7 @@ def finish_kernel(
 def finish(
     y: Tensor,
     gate: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     eps: float,
     channels: Channels,
     cache: Tensor,
@@ -124,7 +125,7 @@ def finish(
     Args:
         y: ``[tokens, norms, size]``, contiguous; each norm is by itself.
         gate: ``[tokens, heads, group]`` with as many elements per token, the last dimension contiguous.
-        weight: ``[norms * size]``, or ``[size]``.
+        weight: ``[norms * size]``, or ``[size]``; ``None``: there is a gate alone.
         cache: ``[num_blocks, k - 1, channels]``.
         row_start: int32 ``[requests + 1]`` of the rows of ``y``, of which those behind the last become zeros. It
             differs from ``step.query_start`` where ``channels`` have more rows, as those of accepted drafts.
@@ -134,11 +135,12 @@ def finish(
     rows = max(1, _TILE // block)
     norm_programs, parts = triton.cdiv(num_rows, rows), triton.cdiv(channels.count, _COLUMNS)
     finish_kernel[(norm_programs + step.num_requests * parts,)](
-        y, gate, weight, out, num_rows, row_start, step.num_requests, gate.stride(0), gate.stride(1), norm_programs,
+        y, gate, y if weight is None else weight, out, num_rows, row_start, step.num_requests, gate.stride(0), gate.stride(1), norm_programs,
         parts, *channels.arguments(), cache, step.query_start, step.seq_lens, step.block_table,
         step.query_start if step.tails is None else step.tails.num_drafts, cache.stride(0),
         step.block_table.stride(0), step.block_size, EPS=eps, SIZE=size, NORMS=norms, GATE_GROUP=gate.shape[-1],
-        SHARED_WEIGHT=weight.numel() == size, NORM_FIRST=norm_first, ROWS=rows, BLOCK=block, CHANNELS=channels.count,
+        SHARED_WEIGHT=weight is not None and weight.numel() == size, HAS_NORM=weight is not None,
+        NORM_FIRST=norm_first, ROWS=rows, BLOCK=block, CHANNELS=channels.count,
         **channels.sizes(), KERNEL=cache.shape[1] + 1, COLUMNS=_COLUMNS, HAS_DRAFTS=step.tails is not None,
         num_warps=min(max(rows * block // 512, 1), 16), **pdl.options(),
     )  # fmt: skip

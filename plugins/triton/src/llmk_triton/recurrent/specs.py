@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from llmk.api import OK, KernelSpec, OpQuery, Verdict, no
+from llmk.api import FIRST_FIELDS, OK, KernelSpec, OpQuery, Verdict, no
 from llmk_triton.kernel_spec import HALVES, WIDEST_ROW, has_large_tiles, kernel_spec
 
+_LATER_FACTS = frozenset({"max_drafts", "gating"})
 _WIDEST_STATE = 512
 """Most elements of a row of a recurrent layer's state."""
 
@@ -58,6 +59,7 @@ def _of_layer(op: str, module: str, supports: Callable[[OpQuery], Verdict]) -> t
         f"{module}:{op}_by_token",
         op=op,
         supports=supports,
+        knows=FIRST_FIELDS | _LATER_FACTS,
         deterministic=True,
         summary="Convolution and recurrence in one launch, norm and gate in another; token by token.",
     )

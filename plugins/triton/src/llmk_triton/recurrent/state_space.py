@@ -19,15 +19,15 @@ _FEW = 8
 """Most tokens of a request that are computed one by one."""
 
 
-def state_space_mixer(*arguments: Any) -> Tensor:
+def state_space_mixer(*arguments: Any, **options: str) -> Tensor:
     """As ``state_space_mixer`` of :mod:`llmk.reference.recurrent.mixers`: prompts in chunks, in four launches; without
     prompts in two."""
-    return _mix(*arguments, longest=_FEW)
+    return _mix(*arguments, longest=_FEW, **options)
 
 
-def state_space_mixer_by_token(*arguments: Any) -> Tensor:
+def state_space_mixer_by_token(*arguments: Any, **options: str) -> Tensor:
     """As :func:`state_space_mixer`, but token by token, in two launches. Batch-invariant."""
-    return _mix(*arguments, longest=_ALL)
+    return _mix(*arguments, longest=_ALL, **options)
 
 
 def _mix(
@@ -38,12 +38,13 @@ def _mix(
     d: Tensor,
     dt_bias: Tensor,
     dt_limits: tuple[float, float | None],
-    norm_weight: Tensor,
+    norm_weight: Tensor | None,
     eps: float,
     caches: tuple[Tensor, ...],
     step: CacheStep,
     *,
     longest: int,
+    gating: str = "gate_first",
 ) -> Tensor:
     """Requests with more than ``longest`` tokens are computed in chunks."""
     _, heads, head_dim, size = caches[1].shape
@@ -64,6 +65,6 @@ def _mix(
     norms = (num_channels - inner) // (2 * size)
     out = finish(
         y.unflatten(1, (norms, -1)), gate.unsqueeze(1), norm_weight, eps, channels, caches[0],
-        step, row_start,
+        step, row_start, norm_first=gating == "norm_first",
     )  # fmt: skip
     return out.flatten(1)
