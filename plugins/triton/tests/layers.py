@@ -29,7 +29,7 @@ class Layer:
     value_dim)``."""
 
     def __init__(
-        self, kind: str, sizes: Sequence[int], dtype: torch.dtype, *, kernel: int = 4, bias: bool = True, seed: int = 0
+        self, kind: str, sizes: Sequence[int], dtype: torch.dtype, *, kernel: int = 4, bias: bool = True, gating: str = "", seed: int = 0
     ) -> None:
         self.kind, self.sizes, self.dtype, self.kernel = kind, tuple(sizes), dtype, kernel
         self.random = torch.Generator().manual_seed(seed)
@@ -45,7 +45,9 @@ class Layer:
         self.conv = self.floats(self.channels, kernel), self.floats(self.channels) if bias else None
         self.decay = -0.1 - torch.rand(heads, generator=self.random)
         self.d, self.dt_bias = self.reals(heads), self.reals(heads)
-        self.norm = self.floats(heads * sizes[1] if kind == "scan" else sizes[3])
+        self.options = {"gating": gating} if gating else {}
+        norm = self.floats(heads * sizes[1] if kind == "scan" else sizes[3])
+        self.norm = None if gating == "gate_only" else norm
 
     def reals(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.random)

@@ -152,19 +152,19 @@ def test_a_step_of_nothing_but_padding() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [DECODE, MIXED], ids=["decode", "mixed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", ["plain", "window", "softcap", "fp8 cache"])
+@pytest.mark.parametrize("kind", ["plain", "window", "softcap", "fp8 cache", "unrotated"])
 def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, step: list[tuple[int, int]]) -> None:
     """Padding is written nowhere; split or not, the newest token is seen. Parts round a key once more than the op does,
     which is a step of fp8 where it falls on another side."""
     fp8 = kind == "fp8 cache"
-    query = attention_query(dtype, **{"cache_dtype": "float8_e4m3fn"} if fp8 else KINDS[kind])
+    query = attention_query(dtype, **{"cache_dtype": "float8_e4m3fn"} if fp8 else KINDS.get(kind, {}))
     case, backend = Step(query, step, padding=2), small(TritonAttention(query, DEVICE))
     rows, rotary = case.q.shape[0], 16
     qkv = torch.randn(rows, query.num_heads + 2 * query.num_kv_heads, query.head_dim).to(dtype)
     split = qkv.split_with_sizes((query.num_heads, query.num_kv_heads, query.num_kv_heads), 1)
     q_weight, k_weight = torch.randn(2, query.head_dim).to(dtype)
     angles = 2 * torch.pi * torch.rand(50, rotary // 2)
-    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+    cos_sin = None if kind == "unrotated" else torch.cat((angles.cos(), angles.sin()), dim=1)
     given = (*split, q_weight, k_weight, 1e-6, torch.randint(0, 50, (rows,)), cos_sin)
     caches = [case.cache(backend, stride=2) for _ in range(2)]
     meta = backend.prepare(case.index)

@@ -108,6 +108,28 @@ def test_activations(shape: tuple[int, ...], op: str, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"activation_alpha": 0.7}, {"activation_alpha": 1.702, "activation_limit": 0.5, "up_offset": 1.0}],
+    ids=str,
+)
+def test_activations_with_parameters(options: dict[str, Any], dtype: torch.dtype) -> None:
+    for op in ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"):
+        x = random(dtype, 3, 200)
+        actual, expected = (getattr(each, op)(x, **options) for each in (activations, reference_activations))
+        torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", activations.KINDS)
+def test_activations_without_a_gate(kind: str, dtype: torch.dtype) -> None:
+    for shape in ((3, 100), (2, 2, 1100), (0, 8)):
+        x = random(dtype, *shape)
+        actual, expected = activations.activation(x, kind), reference_activations.activate(x, kind)
+        torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("size", "gates"), [(200, 200), (1100, 1), (1100, 1100)])
 def test_sigmoid_gate(size: int, gates: int, dtype: torch.dtype) -> None:
     x, gate = random(dtype, 3, size), random(dtype, 3, 2 * gates, seed=1)[:, gates:]

@@ -37,7 +37,7 @@ def compared(name: str, layer: Layer, work: list[tuple[int, int]], block_size: i
     most = options.get("drafts", 0)
     *inputs, caches, _ = layer.arguments(step, layer.caches(num_blocks, written, step.tails, most))
     own, like = (tuple(cache.clone() for cache in caches) for _ in range(2))
-    actual = kernel(*inputs, own, step)
+    actual = kernel(*inputs, own, step, **layer.options)
     real = int(step.query_start[-1])
     assert not actual[real:].any(), "rows of padding are zeros"
     rows = layer.rows(inputs, 0, real)
@@ -51,7 +51,7 @@ def compared(name: str, layer: Layer, work: list[tuple[int, int]], block_size: i
         num_requests=count,
         num_tokens=real,
     )
-    expected = REFERENCES[kind](*rows, like, without)
+    expected = REFERENCES[kind](*rows, like, without, **layer.options)
     assert actual.dtype == expected.dtype
     assert error(actual[:real], expected) < BOUNDS[layer.dtype]
     for mine, reference in zip(own, like, strict=True):
@@ -70,6 +70,13 @@ def test_decoding_equals_the_reference(name: str, dtype: torch.dtype) -> None:
 def test_mixed_steps_leave_the_references_snapshots(name: str, block_size: int) -> None:
     kind, _ = KERNELS[name]
     compared(name, Layer(kind, SIZES[kind], torch.float32), MIXED, block_size, padding=1)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("gating", ["norm_first", "gate_only"])
+@pytest.mark.parametrize("name", ["scan", "scan by token"])
+def test_results_are_gated_after_their_norm_or_without(name: str, gating: str, dtype: torch.dtype) -> None:
+    compared(name, Layer("scan", SIZES["scan"], dtype, gating=gating), DECODE, 16, padding=2)
 
 
 @pytest.mark.parametrize("name", KERNELS)

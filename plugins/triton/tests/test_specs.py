@@ -185,9 +185,10 @@ def test_fused_norms_of_queries_and_keys_do_too(op: str) -> None:
     given: dict[str, Any] = {"attention": "triton.attention", "cache_layout": LAYOUT}
     offset = OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **given, facts={"norm_offset": 1.0})
     assert match(spec, offset, facts_to_know(op, REFERENCES))
-    unrotated = replace(offset, facts={"no_rope": True})
-    (reason,) = match(spec, unrotated, facts_to_know(op, REFERENCES)).reasons
-    assert (reason.code, reason.wanted) == ("not_understood", "no_rope = True")
+    assert match(spec, replace(offset, facts={"no_rope": True}), facts_to_know(op, REFERENCES))
+    wider = replace(offset, facts={"value_dim": 32})
+    (reason,) = match(spec, wider, facts_to_know(op, REFERENCES)).reasons
+    assert (reason.code, reason.wanted) == ("not_understood", "value_dim = 32")
 
 
 def test_gemms_take_plain_and_fp8_weights() -> None:

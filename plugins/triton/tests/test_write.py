@@ -19,7 +19,7 @@ REQUESTS = [(9, 4), (5, 1), (6, 6)]
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("weights", ["both", "offset", "queries", "none"])
-@pytest.mark.parametrize(("heads", "kv_heads", "size", "rotary"), [(6, 2, 24, 24), (5, 1, 20, 12)])
+@pytest.mark.parametrize(("heads", "kv_heads", "size", "rotary"), [(6, 2, 24, 24), (5, 1, 20, 12), (5, 1, 20, 0)])
 def test_agrees_with_the_parts(
     heads: int, kv_heads: int, size: int, rotary: int, weights: str, dtype: torch.dtype
 ) -> None:
@@ -30,7 +30,7 @@ def test_agrees_with_the_parts(
     q_weight = None if weights == "none" else random(dtype, size, seed=1)
     k_weight = random(dtype, size, seed=2) if weights in ("both", "offset") else None
     options = {"norm_offset": 1.0} if weights == "offset" else {}
-    angles, positions = torch.randn(50, rotary), torch.randint(0, 50, (tokens,))
+    angles, positions = torch.randn(50, rotary) if rotary else None, torch.randint(0, 50, (tokens,))
     caches = [step.cache(backend, stride=3) for _ in range(2)]
     meta = backend.prepare(step.index)
     parts = {"rms_norm": rms_norm, "rope": rope, "attention.write": backend.write}

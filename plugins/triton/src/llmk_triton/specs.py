@@ -32,22 +32,16 @@ from llmk_triton.recurrent.specs import recurrent_specs
 _LAYOUT = "paged_hnd"
 _LATENT_LAYOUT = "paged_latent"
 
-_NORMS = (
-    "rms_norm",
-    "add_rms_norm",
-    "rms_norm_add",
-    "sandwich_norm",
-    "qk_norm_rope_write_kv",
-    "qk_norm_rope_attention",
-)
 _NORM_FACTS = frozenset({"norm_offset"})
-"""Facts of :data:`_NORMS`, and of norms of queries and keys, that were added after the first release."""
 _SUM_FACTS = frozenset({"residual_multiplier"})
-"""The same of sums with a residual."""
-_KNOWS = {
-    **dict.fromkeys(_NORMS, FIRST_FIELDS | _NORM_FACTS),
-    "add_rms_norm": FIRST_FIELDS | _NORM_FACTS | _SUM_FACTS,
+_GATED_FACTS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
+_LATER_FACTS = {
+    **dict.fromkeys(("rms_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
+    "add_rms_norm": _NORM_FACTS | _SUM_FACTS,
+    **dict.fromkeys(("qk_norm_rope_write_kv", "qk_norm_rope_attention"), _NORM_FACTS | {"no_rope"}),
+    **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FACTS),
 }
+"""By op, the facts that were added after the first release and that its kernel knows."""
 
 _OPS = (
     ("rms_norm", "common.norms:rms_norm", "Root-mean-square norm, whole rows per program."),
@@ -66,6 +60,7 @@ _OPS = (
         "common.activations:gelu_tanh_and_mul",
         "GEGLU with GELU's tanh approximation.",
     ),
+    ("activate", "common.activations:activation", "An activation without a gate, in one launch."),
     ("sigmoid_gate", "common.activations:sigmoid_gate", "Multiplies by a sigmoid gate in one launch."),
     ("embedding", "batch.embedding:embedding", "Token embedding."),
     ("scaled_embedding", "batch.embedding:scaled_embedding", "Token embedding and its factor in one launch."),
@@ -309,7 +304,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             where,
             op=name,
             supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
-            knows=_KNOWS.get(name, FIRST_FIELDS),
+            knows=FIRST_FIELDS | _LATER_FACTS.get(name, frozenset()),
             deterministic=True,
             summary=summary,
         )

@@ -80,7 +80,7 @@ class NewTokens:
     k_weight: Tensor | None
     eps: float
     positions: Tensor
-    cos_sin: Tensor
+    cos_sin: Tensor | None
     norm_offset: float
 
 
@@ -223,9 +223,11 @@ class TritonAttention:
         if new is not None:
             key, value = rows(new.key), rows(new.value)
             weights = (key if weight is None else weight for weight in (new.q_weight, new.k_weight))
-            index = (new.positions, new.cos_sin, meta.step.slot_mapping)
+            angles = new.positions if new.cos_sin is None else new.cos_sin
+            index = (new.positions, angles, meta.step.slot_mapping)
             fresh = (key, value, *weights, *index, key.stride(0), value.stride(0))
-            norms = {"EPS": new.eps, "ROTARY": new.cos_sin.shape[1], "OFFSET": new.norm_offset}
+            norms = {"EPS": new.eps, "OFFSET": new.norm_offset}
+            norms |= {"ROTARY": 0 if new.cos_sin is None else new.cos_sin.shape[1]}
             norms |= {"Q_WEIGHT": new.q_weight is not None, "K_WEIGHT": new.k_weight is not None}
         decode_kernel[(self.query.num_kv_heads, schedule.programs)](
             *tensors,
@@ -316,7 +318,7 @@ def qk_norm_rope_attention(
     k_weight: Tensor | None,
     eps: float,
     positions: Tensor,
-    cos_sin: Tensor,
+    cos_sin: Tensor | None,
     cache: Tensor,
     meta: AttentionMeta,
     scales: tuple[float, float] = (1.0, 1.0),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Unpack
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from llmk.reference.activations import GatedOptions
+
+KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+"""Activations; ``"relu2"`` is the square of ReLU."""
 _BLOCK = 1024
 UNLIMITED = tl.constexpr(float("inf"))
 """The limit of a gate that has none."""
@@ -14,14 +21,27 @@ UNLIMITED = tl.constexpr(float("inf"))
 
 @triton.jit
 def activate(gate, KIND: tl.constexpr):
-    """SiLU, GELU, or GELU by tanh (``KIND`` ``"silu"``, ``"gelu"``, ``"gelu_tanh"``) of a float32 tensor."""
+    """One of :data:`KINDS` of a float32 tensor."""
     if KIND == "silu":
         return gate * tl.sigmoid(gate)
+    elif KIND == "relu":
+        return tl.maximum(gate, 0.0)
+    elif KIND == "relu2":
+        return tl.maximum(gate, 0.0) * tl.maximum(gate, 0.0)
     elif KIND == "gelu":
         return 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
     else:
         # 0.5 * (1 + tanh(y)) is sigmoid(2 * y).
         return gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+
+
+@triton.jit
+def activate_kernel(x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
+    """``out = activate(x)`` for ``x`` ``[rows, SIZE]``, contiguous; each program computes part of one row."""
+    place = tl.program_id(0).to(tl.int64) * SIZE
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    values = activate(tl.load(x + place + column, column < SIZE, other=0.0).to(tl.float32), KIND)
+    tl.store(out + place + column, values.to(out.dtype.element_ty), column < SIZE)
 
 
 @triton.jit
@@ -42,16 +62,19 @@ def gate_with(
 
 
 @triton.jit
-def gated_kernel(x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
-    """``out = activate(gate) * up`` for ``x`` ``[rows, 2 * SIZE]``, contiguous; each program computes part of one
+def gated_kernel(
+    x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+    OFFSET: tl.constexpr,
+):  # fmt: skip
+    """``out = gate_with(gate, up)`` for ``x`` ``[rows, 2 * SIZE]``, contiguous; each program computes part of one
     row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < SIZE
     gate = tl.load(x + row * 2 * SIZE + column, inside, other=0.0).to(tl.float32)
     up = tl.load(x + row * 2 * SIZE + SIZE + column, inside, other=0.0).to(tl.float32)
-    gate = activate(gate, KIND).to(out.dtype.element_ty).to(tl.float32)
-    tl.store(out + row * SIZE + column, (gate * up).to(out.dtype.element_ty), inside)
+    found = gate_with(gate, up, out, KIND, ALPHA, LIMIT, OFFSET)
+    tl.store(out + row * SIZE + column, found.to(out.dtype.element_ty), inside)
 
 
 @triton.jit(do_not_specialize=["gate_row"])
@@ -83,27 +106,47 @@ def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
     return out
 
 
-def silu_and_mul(x: Tensor) -> Tensor:
+def silu_and_mul(x: Tensor, **options: Unpack[GatedOptions]) -> Tensor:
     """As :func:`llmk.reference.activations.silu_and_mul`."""
-    return _gated(x, "silu")
+    return _gated(x, "silu", **options)
 
 
-def gelu_and_mul(x: Tensor) -> Tensor:
+def gelu_and_mul(x: Tensor, **options: Unpack[GatedOptions]) -> Tensor:
     """As :func:`llmk.reference.activations.gelu_and_mul`."""
-    return _gated(x, "gelu")
+    return _gated(x, "gelu", **options)
 
 
-def gelu_tanh_and_mul(x: Tensor) -> Tensor:
+def gelu_tanh_and_mul(x: Tensor, **options: Unpack[GatedOptions]) -> Tensor:
     """As :func:`llmk.reference.activations.gelu_tanh_and_mul`."""
-    return _gated(x, "gelu_tanh")
+    return _gated(x, "gelu_tanh", **options)
 
 
-def _gated(x: Tensor, kind: str) -> Tensor:
+def activation(x: Tensor, kind: str) -> Tensor:
+    """As :func:`llmk.reference.activations.activate`."""
+    x = x.contiguous()
+    size, out = x.shape[-1], torch.empty_like(x)
+    block = min(_BLOCK, triton.next_power_of_2(size))
+    if x.numel():
+        activate_kernel[(x.numel() // size, triton.cdiv(size, block))](x, out, size, block, kind, num_warps=4)
+    return out
+
+
+def _gated(x: Tensor, kind: str, **options: Unpack[GatedOptions]) -> Tensor:
     x = x.contiguous()
     size = x.shape[-1] // 2
     out = x.new_empty(*x.shape[:-1], size)
     block = min(_BLOCK, triton.next_power_of_2(size))
     rows = x.numel() // (2 * size)
     if rows:
-        gated_kernel[(rows, triton.cdiv(size, block))](x, out, size, block, kind, num_warps=4)
+        gated_kernel[(rows, triton.cdiv(size, block))](x, out, size, block, kind, **gating(options), num_warps=4)
     return out
+
+
+def gating(options: GatedOptions) -> dict[str, float]:
+    """The parameters of :func:`gate_with`."""
+    limit = options.get("activation_limit")
+    return {
+        "ALPHA": options.get("activation_alpha", 1.0),
+        "LIMIT": inf if limit is None else limit,
+        "OFFSET": options.get("up_offset", 0.0),
+    }

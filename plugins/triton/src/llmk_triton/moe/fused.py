@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Unpack
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from llmk.reference.activations import GatedOptions
 from llmk_triton.common import pdl
+from llmk_triton.common.activations import gating
 from llmk_triton.common.targets import current_target, dot_precision
 from llmk_triton.moe.few_tokens import down_few_kernel, gate_up_few_kernel
 from llmk_triton.moe.grouped import down_kernel, gate_up_kernel, sum_kernel
@@ -134,14 +134,7 @@ class FusedMoE:
         }
         self._groups = {"GROUPS": num_groups, "TOP_GROUPS": top_groups, "PAIRED": group_scoring == "top2_sum"}
         self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
-        given = gated_options or {}
-        limit = given.get("activation_limit")
-        self._gating = {
-            "ACTIVATION": activation,
-            "ALPHA": given.get("activation_alpha", 1.0),
-            "LIMIT": inf if limit is None else limit,
-            "OFFSET": given.get("up_offset", 0.0),
-        }
+        self._gating = {"ACTIVATION": activation, **gating(gated_options or {})}
         on = pdl.on()
         self._launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
 
