@@ -29,9 +29,10 @@ class Layer:
     value_dim)``."""
 
     def __init__(
-        self, kind: str, sizes: Sequence[int], dtype: torch.dtype, *, kernel: int = 4, bias: bool = True, gating: str = "", seed: int = 0
+        self, kind: str, sizes: Sequence[int], dtype: torch.dtype, *, kernel: int = 4, bias: bool = True, gating: str = "", kept: torch.dtype = torch.float32,
+        seed: int = 0,
     ) -> None:
-        self.kind, self.sizes, self.dtype, self.kernel = kind, tuple(sizes), dtype, kernel
+        self.kind, self.sizes, self.dtype, self.kernel, self.kept = kind, tuple(sizes), dtype, kernel, kept
         self.random = torch.Generator().manual_seed(seed)
         heads = sizes[0]
         if kind == "scan":
@@ -80,7 +81,7 @@ class Layer:
         window = (self.kernel - 1, self.channels)
         sizes = [torch.Size(window).numel(), torch.Size(self.state).numel()]
         found = []
-        for size, shape, dtype in zip(sizes, (window, self.state), (self.dtype, torch.float32), strict=True):
+        for size, shape, dtype in zip(sizes, (window, self.state), (self.dtype, self.kept), strict=True):
             pool = torch.full((num_blocks, size + 16), torch.nan, dtype=dtype)[:, :size].unflatten(1, shape)
             pool[list(written)] = self.reals(len(written), *shape).to(dtype)
             found.append(pool)

@@ -72,6 +72,16 @@ def test_mixed_steps_leave_the_references_snapshots(name: str, block_size: int) 
     compared(name, Layer(kind, SIZES[kind], torch.float32), MIXED, block_size, padding=1)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", KERNELS)
+def test_states_may_be_narrow(name: str, dtype: torch.dtype) -> None:
+    """They are rounded alike, but for those that other sums bring to another side."""
+    kind, _ = KERNELS[name]
+    layer = Layer(kind, SIZES[kind], torch.bfloat16, kept=dtype)
+    compared(name, layer, DECODE, 16)
+    compared(name, layer, MIXED, 16)
+
+
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("gating", ["norm_first", "gate_only"])
 @pytest.mark.parametrize("name", ["scan", "scan by token"])

@@ -50,6 +50,9 @@ class StateTensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
+    accumulates: bool = False
+    """Whether small changes accumulate in it over many tokens, so that ``cache.state_dtype`` is its dtype, not the
+    engine's."""
 
     @property
     def num_bytes(self) -> int:

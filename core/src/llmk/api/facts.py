@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from llmk.api.cache import StateTensor
@@ -62,6 +62,12 @@ class RecurrentFacts:
     inputs: tuple[StateTensor, ...] = ()
     """As :attr:`RecurrentCache.inputs <llmk.api.RecurrentCache.inputs>`. With ``units``, the first dimension is
     sharded. Empty: the model can't be used with drafts."""
+
+
+def in_state_dtype(site: RecurrentFacts, dtype: str) -> RecurrentFacts:
+    """A recurrent site whose states that accumulate small changes are kept in ``dtype``."""
+    tensors = (replace(each, dtype=dtype) if each.accumulates else each for each in site.tensors)
+    return replace(site, tensors=tuple(tensors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,6 +220,9 @@ class CacheSection(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float8_e4m3fn"] = Field(
         default="auto", description="Cache dtype. auto: the engine's."
     )
+    state_dtype: Literal["float32", "auto", "bfloat16", "float16"] = Field(
+        default="float32", description="Dtype of recurrent states that accumulate small changes. auto: the engine's."
+    )
     state_block_size: Annotated[int, Field(ge=1)] = Field(
         default=512, description="Tokens between stored recurrent states, at which a prefix can be reused."
     )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from llmk.api import RecurrentCache
+from llmk.api import OpQuery, RecurrentCache
+from llmk.api.facts import in_state_dtype
 from llmk.api.sharding import sharded_state
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
@@ -38,7 +39,7 @@ class StateSpaceMixer(Layer):
     def __init__(
         self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float, op_site: str = ""
     ) -> None:
-        self.cache_spec = _cache_spec(build, sizes)
+        self.cache_spec = _cache_spec(build, sizes, op_site)
         self._op = partial(build.kernel("op", op_site or sizes.site), **sizes.options)
         self._index = index
         self._eps = eps
@@ -81,7 +82,7 @@ class GatedDeltaNet(Layer):
     def __init__(
         self, build: Build, prefix: str, sizes: DeltaNetSizes, *, index: int, eps: float, op_site: str = ""
     ) -> None:
-        self.cache_spec = _cache_spec(build, sizes)
+        self.cache_spec = _cache_spec(build, sizes, op_site)
         self._op = build.kernel("op", op_site or sizes.site)
         self._index = index
         self._eps = eps
@@ -109,8 +110,10 @@ class GatedDeltaNet(Layer):
         return out
 
 
-def _cache_spec(build: Build, sizes: RecurrentSizes) -> RecurrentCache:
-    state = Recurrent(sizes=sizes, eps=0.0).site(build.plan.dtype)
+def _cache_spec(build: Build, sizes: RecurrentSizes, op_site: str) -> RecurrentCache:
+    query = build.plan.choice("op", op_site or sizes.site).query
+    kept = query.facts.get("state_dtype", "float32") if isinstance(query, OpQuery) else "float32"
+    state = in_state_dtype(Recurrent(sizes=sizes, eps=0.0).site(build.plan.dtype), kept)
     share = sharded_state(state, build.parallel.tensor_size)
     return RecurrentCache.of(share.tensors, share.inputs)
 

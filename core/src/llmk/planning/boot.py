@@ -25,6 +25,7 @@ from llmk.api import (
     QuantizationSpec,
 )
 from llmk.api.errors import ConfigError, PluginError, describe
+from llmk.api.facts import in_state_dtype
 from llmk.api.sharding import parallel_problems
 from llmk.api.verdict import Reason
 from llmk.kernel.discovery import Plugin
@@ -47,7 +48,7 @@ from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.memory import cache_problems
 from llmk.planning.op_references import reference_ops
 from llmk.planning.pooling import Pooling, decoder_of, read_pooling
-from llmk.planning.resolver import choose_dtype, resolve
+from llmk.planning.resolver import choose_dtype, resolve, state_dtype
 
 if TYPE_CHECKING:
     from llmk.config import Config, Settings
@@ -125,6 +126,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     facts = replace(facts, architecture=architecture)
     _check(settings, registry, platform_facts, facts)
     facts = replace(facts, max_model_len=settings.config.model.max_model_len or facts.max_model_len)
+    facts = _with_state_dtype(facts, settings.config, platform_facts)
     find: Find = load_object if verify and on is None else check_present
     formats = choose_formats(registry, settings.config, checkpoint)
     facts = with_formats(facts, formats) if formats else facts
@@ -210,6 +212,18 @@ def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> S
     length = settings.config.model.max_model_len
     registry.notices.append(f"model.max_model_len: {length} of {facts.max_model_len} tokens; {facts.default_why}")
     return settings
+
+
+def _with_state_dtype(facts: ModelFacts, config: Config, platform_facts: PlatformFacts) -> ModelFacts:
+    """The facts with recurrent states as they are kept. Raises ConfigError."""
+    kept = state_dtype(config, choose_dtype(config, facts, platform_facts)[0])
+    if facts.recurrent and kept != "float32" and config.engine.deterministic:
+        raise ConfigError(
+            f"engine.deterministic with recurrent states in {kept} (cache.state_dtype): they are rounded where a step "
+            "ends, so that results would depend on other requests",
+            hint="leave cache.state_dtype at float32",
+        )
+    return replace(facts, recurrent=tuple(in_state_dtype(site, kept) for site in facts.recurrent))
 
 
 def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts, facts: ModelFacts) -> None:

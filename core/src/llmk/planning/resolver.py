@@ -135,6 +135,11 @@ def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> 
     return chosen, [f'{text}; model.dtype = "{wanted}" insists on it']
 
 
+def state_dtype(config: Config, dtype: str) -> str:
+    """The dtype of recurrent states in which small changes accumulate, in an engine of ``dtype``."""
+    return dtype if config.cache.state_dtype == "auto" else config.cache.state_dtype
+
+
 @dataclass(slots=True)
 class Resolver:
     """Chooses kernels site by site. Collects the distributions in use (``wheels``), and sites and ops by kind
@@ -171,9 +176,13 @@ class Resolver:
         chosen = {(query.kind, query.site): self.choose(query) for query in self.queries(facts)}
         named = {op.site for op in facts.ops}
         sizes = {"vocab_size": facts.vocab_size, "hidden_size": facts.hidden_size}
-        drafted = {state.site for state in facts.recurrent} if self.config.speculation.use else ()
+        states = {state.site for state in facts.recurrent}
+        drafted = states if self.config.speculation.use else ()
         most = {"max_drafts": self.config.speculation.num_drafts}
+        kept = state_dtype(self.config, self.dtype)
+        narrow = {} if kept == "float32" else {"state_dtype": kept}
         own = [replace(op, facts={**op.facts, **most}) if op.site in drafted else op for op in facts.ops]
+        own = [replace(op, facts={**op.facts, **narrow}) if op.site in states else op for op in own]
         ops = [*own, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
         op_queries = [make_query(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
         return [*chosen.values(), *(self.choose(query) for query in op_queries)]

@@ -77,7 +77,7 @@ _OPS = {
 _SUM_FACTS = frozenset({"residual_multiplier"})
 _NORM_FACTS = frozenset({"norm_offset"})
 _WRITE_FACTS = frozenset({"value_dim", "no_rope", "rotary_sections"}) | _NORM_FACTS
-_DRAFT_FACTS = frozenset({"max_drafts"})
+_STATE_FACTS = frozenset({"max_drafts", "state_dtype"})
 _LATER_FACTS = {
     **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FIELDS),
     **dict.fromkeys(("gate_up_silu", "gate_up_gelu", "gate_up_gelu_tanh"), _GATED_FIELDS),
@@ -88,9 +88,9 @@ _LATER_FACTS = {
     **dict.fromkeys(("rope", "rope_interleaved"), frozenset({"rotary_sections"})),
     "qk_norm_rope_write_kv": _WRITE_FACTS,
     "qk_norm_rope_attention": _WRITE_FACTS | {"attention_sinks"},
-    **dict.fromkeys(("causal_conv", "state_space_scan", "gated_delta_rule"), _DRAFT_FACTS),
-    "state_space_mixer": _DRAFT_FACTS | {"gating"},
-    "gated_delta_net": _DRAFT_FACTS,
+    **dict.fromkeys(("causal_conv", "state_space_scan", "gated_delta_rule"), _STATE_FACTS),
+    "state_space_mixer": _STATE_FACTS | {"gating"},
+    "gated_delta_net": _STATE_FACTS,
 }
 """By op, the facts that were added after the first release: kernels that don't know them are refused where a site has
 one."""

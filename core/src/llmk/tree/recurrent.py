@@ -150,9 +150,8 @@ def _without(facts: dict[str, Any], **neutral: Any) -> dict[str, Any]:
 
 
 def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
-    """The convolution's last inputs, and one float32 state per head, because small changes accumulate over many
-    tokens."""
-    return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32")
+    """The convolution's last inputs, and one state per head, in which small changes accumulate over many tokens."""
+    return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32", accumulates=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,11 @@ def chained(dtype: torch.dtype) -> Bound:
     return Bound(2 * bound.norm, 4 * bound.largest)
 
 
+def looser(bound: Bound, dtype: torch.dtype) -> Bound:
+    """``bound``, or that of composite ops for a tensor that is kept in ``dtype``, if that is looser."""
+    return max(bound, chained(dtype), key=lambda each: each.norm) if dtype in BOUNDS else bound
+
+
 class Right(NamedTuple):
     """The expected result: ``values``, compared in float64, in a tensor of ``dtype``."""
 

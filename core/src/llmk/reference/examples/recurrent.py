@@ -68,6 +68,12 @@ def _cache(draw: Draw, before: list[int], blocks: int, dtype: torch.dtype, *shap
     return cache
 
 
+def _kept(facts: Facts) -> torch.dtype:
+    """The dtype of states in which small changes accumulate."""
+    dtype: torch.dtype = getattr(torch, facts.get("state_dtype", "float32"))
+    return dtype
+
+
 def _tails(draw: Draw, step: CacheStep, *widths: int) -> tuple[Tensor, ...]:
     """Tails of inputs of these widths, NaN but for what was accepted; none without drafts."""
     if step.tails is None:
@@ -95,7 +101,7 @@ def _scan(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     tokens, heads, size, states = step.num_tokens, facts["num_heads"], facts["head_dim"], facts["state_size"]
     x, dt = draw.floats(tokens, heads, size), draw.floats(tokens, heads)
     b, c = (draw.floats(tokens, facts["num_groups"], states) for _ in range(2))
-    cache = _cache(draw, before, blocks, torch.float32, heads, size, states)
+    cache = _cache(draw, before, blocks, _kept(facts), heads, size, states)
     return x, dt, _decay(draw, heads), b, c, draw.reals(heads), draw.reals(heads), facts["dt_limits"], cache, step
 
 
@@ -108,7 +114,7 @@ def _mixer(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     _, weight, bias, conv, step = _conv(draw, facts, rows, late=True)
     heads, inner = facts["num_heads"], facts["num_heads"] * facts["head_dim"]
     before = conv.isfinite().flatten(1).all(1).nonzero().flatten().tolist()
-    scan = _cache(draw, before, conv.shape[0], torch.float32, heads, facts["head_dim"], facts["state_size"])
+    scan = _cache(draw, before, conv.shape[0], _kept(facts), heads, facts["head_dim"], facts["state_size"])
     caches = conv, scan, *_tails(draw, step, weight.shape[0], heads)
     projected = draw.floats(step.num_tokens, inner + weight.shape[0] + heads)
     scanned = _decay(draw, heads), draw.reals(heads), draw.reals(heads), facts["dt_limits"]
@@ -126,7 +132,7 @@ def _delta(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     tokens, heads, keys = step.num_tokens, facts["num_heads"], facts["num_key_heads"]
     q, k = (draw.floats(tokens, keys, facts["key_dim"]) for _ in range(2))
     g, beta = -torch.rand(tokens, heads, generator=draw.random), torch.rand(tokens, heads, generator=draw.random)
-    cache = _cache(draw, before, blocks, torch.float32, heads, facts["value_dim"], facts["key_dim"])
+    cache = _cache(draw, before, blocks, _kept(facts), heads, facts["value_dim"], facts["key_dim"])
     return q, k, draw.floats(tokens, heads, facts["value_dim"]), g, beta, cache, step
 
 
@@ -136,7 +142,7 @@ def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     tokens, heads, value = step.num_tokens, facts["num_heads"], facts["value_dim"]
     channels = 2 * facts["num_key_heads"] * facts["key_dim"] + heads * value
     conv = _cache(draw, before, blocks, draw.dtype, facts["conv_kernel"] - 1, channels)
-    memory = _cache(draw, before, blocks, torch.float32, heads, value, facts["key_dim"])
+    memory = _cache(draw, before, blocks, _kept(facts), heads, value, facts["key_dim"])
     keys, shared_by = facts["num_key_heads"], heads // facts["num_key_heads"]
     # As Qwen3-Next projects them: interleaved by key head.
     sizes = [facts["key_dim"]] * 2 + [shared_by * value] * 2
@@ -167,8 +173,8 @@ _SPACE: Facts = {
 
 _LARGE_SPACE = {**_SPACE, "num_heads": 4, "head_dim": 64, "num_groups": 1, "state_size": 128, "block_size": 100}
 _LARGE_DELTA = {**_DELTA, "num_heads": 2, "num_key_heads": 1, "key_dim": 128, "value_dim": 64, "block_size": 100}
-_SPACES = (_SPACE, {**_SPACE, "max_drafts": 3}, _LARGE_SPACE)
-_DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3}, _LARGE_DELTA)
+_SPACES = (_SPACE, {**_SPACE, "max_drafts": 3}, {**_SPACE, "state_dtype": "bfloat16"}, _LARGE_SPACE)
+_DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3}, {**_DELTA, "state_dtype": "bfloat16"}, _LARGE_DELTA)
 
 CAUSAL_CONV = OpExamples(_SPACES, _conv)
 STATE_SPACE_SCAN = OpExamples(_SPACES, _scan)

@@ -35,7 +35,7 @@ def gated_delta_rule(
         v: ``[tokens, heads, value_dim]``.
         g: ``[tokens, heads]``, log decays, not positive.
         beta: ``[tokens, heads]``, between 0 and 1.
-        cache: float32 ``[num_blocks, heads, value_dim, key_dim]``, read and written in place.
+        cache: ``[num_blocks, heads, value_dim, key_dim]`` of any floating dtype, read and written in place.
 
     Returns:
         ``[tokens, heads, value_dim]`` in ``v``'s dtype; rows of padding are zeros.
@@ -62,7 +62,7 @@ def _run(
     heads_per_key = v.shape[1] // k.shape[1]
     q, k = (_unit(x.float()).repeat_interleave(heads_per_key, 1) for x in (q, k))
     out = torch.zeros_like(v)
-    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=CHUNK)
+    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=CHUNK, wide=torch.float32)
     return out
 
 

@@ -40,7 +40,7 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
             conv_weight: ``[channels, k]``; ``conv_bias``: ``[channels]`` or ``None``.
             a, d, dt_bias, dt_limits: as in :func:`~llmk.reference.recurrent.state_space_scan.state_space_scan`.
             norm_weight: ``[inner]``; each group has its own norm. ``None`` with ``"gate_only"``.
-            caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the scan, float32 ``[num_blocks,
+            caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the scan, ``[num_blocks,
                 heads, head_dim, state_size]``; read and written in place. With drafts, also the tails of the channels
                 and step sizes (:class:`~llmk.api.DraftTails`).
             gating: whether the result is gated before its norm (``"gate_first"``), after it (``"norm_first"``), or not
@@ -101,7 +101,7 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
                 then keys, then values.
             decay, dt_bias: ``[heads]``; ``decay`` is negative.
             norm_weight: ``[value_dim]``; each head is normed before it is gated.
-            caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the rule, float32 ``[num_blocks,
+            caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the rule, ``[num_blocks,
                 heads, value_dim, key_dim]``; read and written in place. With drafts, also the tails of the channels,
                 ``a`` and ``b`` (:class:`~llmk.api.DraftTails`).
 

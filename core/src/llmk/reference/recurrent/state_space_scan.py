@@ -35,7 +35,7 @@ def state_space_scan(
             unbounded).
         a, d, dt_bias: ``[heads]``; ``a`` is negative.
         b, c: ``[tokens, groups, state_size]``; head ``i`` reads group ``i // (heads // groups)``.
-        cache: float32 ``[num_blocks, heads, head_dim, state_size]``, read and written in place.
+        cache: ``[num_blocks, heads, head_dim, state_size]`` of any floating dtype, read and written in place.
 
     Returns:
         ``[tokens, heads, head_dim]`` in ``x``'s dtype; rows of padding are zeros.
@@ -64,7 +64,7 @@ def _run(
 ) -> Tensor:
     dt = softplus(dt.float() + dt_bias.float()).clamp(*dt_limits)
     out = torch.zeros_like(x)
-    walk(partial(rule, a.float(), d.float()), (x, dt, b, c), out, cache, step, longest=CHUNK)
+    walk(partial(rule, a.float(), d.float()), (x, dt, b, c), out, cache, step, longest=CHUNK, wide=torch.float32)
     return out
 
 

@@ -34,7 +34,14 @@ Index = slice | Tensor
 
 
 def walk(
-    rule: Rule, inputs: Sequence[Tensor], out: Tensor, cache: Tensor, step: CacheStep, *, longest: int = 1 << 30
+    rule: Rule,
+    inputs: Sequence[Tensor],
+    out: Tensor,
+    cache: Tensor,
+    step: CacheStep,
+    *,
+    longest: int = 1 << 30,
+    wide: torch.dtype | None = None,
 ) -> None:
     """Applies ``rule`` to all tokens of a step. Fills ``out``, and stores in ``cache`` the state after every token that
     fills a block and after each request's last token, drafts apart.
@@ -46,14 +53,16 @@ def walk(
     Args:
         inputs: ``[tokens, ...]`` each.
         out: ``[tokens, ...]``; rows of padding are not changed.
-        cache: ``[num_blocks, *shape]``; the rule gets states in this dtype, and they are stored in it.
+        cache: ``[num_blocks, *shape]``; states are stored in its dtype.
         longest: most tokens per call of the rule.
+        wide: the dtype in which the rule gets states; ``None``: that of ``cache``.
     """
     decode, runs = _partition(step)
+    wide = wide or cache.dtype
     if decode is not None:
-        _advance_decode(rule, inputs, out, cache, step, *decode)
+        _advance_decode(rule, inputs, out, cache, step, *decode, wide)
     for run in runs:
-        _advance_run(rule, inputs, out, cache, step, run, longest)
+        _advance_run(rule, inputs, out, cache, step, run, longest, wide)
 
 
 def _partition(step: CacheStep) -> tuple[tuple[Index, Index] | None, list[_Run]]:
@@ -74,13 +83,20 @@ def _partition(step: CacheStep) -> tuple[tuple[Index, Index] | None, list[_Run]]
 
 
 def _advance_decode(
-    rule: Rule, inputs: Sequence[Tensor], out: Tensor, cache: Tensor, step: CacheStep, requests: Index, rows: Index
+    rule: Rule,
+    inputs: Sequence[Tensor],
+    out: Tensor,
+    cache: Tensor,
+    step: CacheStep,
+    requests: Index,
+    rows: Index,
+    wide: torch.dtype,
 ) -> None:
     last = step.seq_lens[requests].to(torch.int64) - 1
     table = step.block_table[requests]
     has_state = (last > 0).view(-1, *[1] * (cache.dim() - 1))
     # Before a request's first token, its first block may contain anything, even NaN, so the state is replaced by zeros.
-    state = torch.where(has_state, cache[_blocks(table, last - 1, step.block_size)], 0.0)
+    state = torch.where(has_state, cache[_blocks(table, last - 1, step.block_size)], 0.0).to(wide)
     outputs, state = rule(state, *(x[rows].unsqueeze(1) for x in inputs))
     out[rows] = outputs.squeeze(1).to(out.dtype)
     cache[_blocks(table, last, step.block_size)] = state.to(cache.dtype)
@@ -93,14 +109,21 @@ def _blocks(table: Tensor, positions: Tensor, block_size: int) -> Tensor:
 
 
 def _advance_run(
-    rule: Rule, inputs: Sequence[Tensor], out: Tensor, cache: Tensor, step: CacheStep, run: _Run, longest: int
+    rule: Rule,
+    inputs: Sequence[Tensor],
+    out: Tensor,
+    cache: Tensor,
+    step: CacheStep,
+    run: _Run,
+    longest: int,
+    wide: torch.dtype,
 ) -> None:
     size = step.block_size
     blocks = step.block_table[run.request].tolist()
     if run.before:
-        state = cache[blocks[(run.before - 1) // size]].unsqueeze(0)
+        state = cache[blocks[(run.before - 1) // size]].unsqueeze(0).to(wide)
     else:
-        state = cache.new_zeros(1, *cache.shape[1:])
+        state = cache.new_zeros(1, *cache.shape[1:], dtype=wide)
     done, known = 0, run.num_tokens - run.num_drafts
     while done < run.num_tokens:
         start, left_in_block = done, size - (run.before + done) % size

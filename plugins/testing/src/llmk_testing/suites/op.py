@@ -18,7 +18,7 @@ from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
-from llmk_testing.tolerance import Right, chained, check, check_same, equal
+from llmk_testing.tolerance import Right, chained, check, check_same, equal, looser
 from llmk_testing.trees import mapped, mapped_values, tensors
 from llmk_testing.watch import poisoned
 
@@ -79,7 +79,8 @@ class Op:
             if equal(before, changed):
                 check_same(actual, before, f"{name}, an input")
             else:
-                errors.append(check(actual, Right(expected, changed.dtype), f"{name}, written in place", bound))
+                own = looser(bound, changed.dtype) if bound else None
+                errors.append(check(actual, Right(expected, changed.dtype), f"{name}, written in place", own))
         return max(errors)
 
     def by_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -159,7 +159,7 @@ def delta_chunks_kernel(
         has_row, has_column = row < VALUE_DIM, column < KEY_DIM
         inside = has_column[:, None] & has_row[None, :]
         at = (head * VALUE_DIM + row)[None, :] * KEY_DIM + column[:, None]
-        state = tl.load(cache + block * cache_stride + at, inside & (before > 0), other=0.0)
+        state = tl.load(cache + block * cache_stride + at, inside & (before > 0), other=0.0).to(tl.float32)
         key_channel = head // SHARED_BY * KEY_DIM + column
         size = num_tokens.to(tl.int64) * HEADS
         for chunk in tl.range(0, num_chunks(count, before, known, block_size, CHUNK)):
@@ -185,7 +185,7 @@ def delta_chunks_kernel(
             tl.store(to, y.to(out.dtype.element_ty), own)
             if is_kept(stop, before, known, block_size):
                 kept = block_after(block_table, table_stride, request, before + stop, block_size)
-                tl.store(cache + kept * cache_stride + at, state, inside)
+                tl.store(cache + kept * cache_stride + at, state.to(cache.dtype.element_ty), inside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def delta_tokens_kernel(
         has_row, has_column = row < VALUE_DIM, column < KEY_DIM
         inside = has_row[:, None] & has_column[None, :]
         place = (head * VALUE_DIM + row)[:, None] * KEY_DIM + column[None, :]
-        state = tl.load(cache + block * cache_stride + place, inside & (before > 0), other=0.0)
+        state = tl.load(cache + block * cache_stride + place, inside & (before > 0), other=0.0).to(tl.float32)
         window = conv_cache + block * conv_stride
         key_channel = key_head * KEY_DIM + column
         value = head * VALUE_DIM + row
@@ -75,7 +75,7 @@ def delta_tokens_kernel(
             tl.store(out + token * (HEADS * VALUE_DIM) + value, y.to(out.dtype.element_ty), has_row)
             if is_kept(at + 1, before, known, block_size):
                 to = block_after(block_table, table_stride, request, before + at + 1, block_size)
-                tl.store(cache + to * cache_stride + place, state, inside)
+                tl.store(cache + to * cache_stride + place, state.to(cache.dtype.element_ty), inside)
 
 
 def delta_tokens(

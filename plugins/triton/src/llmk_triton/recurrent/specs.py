@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmk.api import FIRST_FIELDS, OK, KernelSpec, OpQuery, Verdict, no
 from llmk_triton.kernel_spec import HALVES, WIDEST_ROW, has_large_tiles, kernel_spec
 
-_LATER_FACTS = frozenset({"max_drafts", "gating"})
+_LATER_FACTS = frozenset({"max_drafts", "state_dtype", "gating"})
 _WIDEST_STATE = 512
 """Most elements of a row of a recurrent layer's state."""
 

@@ -61,7 +61,7 @@ def scan_chunks_kernel(
         has_row, has_column = row < HEAD_DIM, column < SIZE
         inside = has_column[:, None] & has_row[None, :]
         at = (head * HEAD_DIM + row)[None, :] * SIZE + column[:, None]
-        state = tl.load(cache + block * cache_stride + at, inside & (before > 0), other=0.0)
+        state = tl.load(cache + block * cache_stride + at, inside & (before > 0), other=0.0).to(tl.float32)
         x_channel = head * HEAD_DIM + row
         b_channel = inner + head // (HEADS // GROUPS) * SIZE + column
         for chunk in tl.range(0, num_chunks(count, before, known, block_size, CHUNK)):
@@ -79,7 +79,7 @@ def scan_chunks_kernel(
             tl.store(out + token[:, None] * inner + x_channel[None, :], y.to(out.dtype.element_ty), own)
             if is_kept(stop, before, known, block_size):
                 to = block_after(block_table, table_stride, request, before + stop, block_size)
-                tl.store(cache + to * cache_stride + at, state, inside)
+                tl.store(cache + to * cache_stride + at, state.to(cache.dtype.element_ty), inside)
 
 
 def scan_chunks(

@@ -48,7 +48,7 @@ def scan_tokens_kernel(
         has_row, has_column = row < HEAD_DIM, column < SIZE
         inside = has_row[:, None] & has_column[None, :]
         place = (head * HEAD_DIM + row)[:, None] * SIZE + column[None, :]
-        state = tl.load(cache + block * cache_stride + place, inside & (before > 0), other=0.0)
+        state = tl.load(cache + block * cache_stride + place, inside & (before > 0), other=0.0).to(tl.float32)
         x_channel = head * HEAD_DIM + row
         b_channel = inner + head // (HEADS // GROUPS) * SIZE + column
         c_channel = b_channel + GROUPS * SIZE
@@ -73,7 +73,7 @@ def scan_tokens_kernel(
             tl.store(out + token * inner + x_channel, y.to(out.dtype.element_ty), has_row)
             if is_kept(at + 1, before, known, block_size):
                 to = block_after(block_table, table_stride, request, before + at + 1, block_size)
-                tl.store(cache + to * cache_stride + place, state, inside)
+                tl.store(cache + to * cache_stride + place, state.to(cache.dtype.element_ty), inside)
 
 
 def scan_tokens(
