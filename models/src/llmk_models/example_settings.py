@@ -92,12 +92,26 @@ FALCON_FACTORS = {
     "ssm_multipliers": [0.35, 0.25, 1.4, 0.5, 0.7],
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e11},
 }
-DELTA = {
-    **EXPERTS,
+CONV: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "block_multiple_of": 16,
+    "layer_types": ["conv", "full_attention", "conv", "conv"],
+}
+SOME_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+PERIODIC = {
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "mamba_d_state": 12,
+}
+DELTA_LAYERS = {
+    "head_dim": 32,
     "num_hidden_layers": 4,
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
-    "shared_expert_intermediate_size": 40,
 }
+DELTA = {**EXPERTS, **DELTA_LAYERS, "shared_expert_intermediate_size": 40}

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from llmk_models.example_settings import (
+    CONV,
     DELTA,
+    DELTA_LAYERS,
     EXPERTS,
     FACTORS,
     FALCON_FACTORS,
@@ -27,11 +29,13 @@ from llmk_models.example_settings import (
     MIXED,
     NEMOTRON,
     NO_AUXILIARY_LOSS,
+    PERIODIC,
     ROUTED,
     SCAN,
     SHARP,
     SIGMOID,
     SINKS,
+    SOME_EXPERTS,
     YARN,
 )
 from llmk_testing.case import Skip
@@ -48,7 +52,7 @@ def _examples(**variants: tuple[str, dict[str, Any]]) -> tuple[ModelExample, ...
     )
 
 
-BFLOAT16_MARGIN = {"qwen3_next": 2.0}
+BFLOAT16_MARGIN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), 2.0)
 """Allowed ratio of our error to transformers', if it is not 1.25. The states of the delta rule propagate errors, so the
 ratio varies with the weights: from 0.7 to 2.8 over 14 draws, half of them below 0.92."""
 
@@ -435,6 +439,80 @@ FALCON_H1 = _examples(
             "projectors_bias": True,
         },
     ),
+)
+QWEN3_5 = _examples(
+    qwen3_5=("qwen3_5_text", DELTA_LAYERS),
+    qwen3_5_tied_biases=(
+        "qwen3_5_text",
+        {
+            **DELTA_LAYERS,
+            "linear_num_key_heads": 4,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
+        },
+    ),
+    qwen3_5_moe=("qwen3_5_moe_text", DELTA),
+)
+JAMBA = _examples(
+    jamba=("jamba", {**PERIODIC, "num_experts": 6}),
+    jamba_dense_tied_biases=(
+        "jamba",
+        {
+            **PERIODIC,
+            "num_experts": 1,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "mamba_dt_rank": 5,
+            "mamba_d_conv": 3,
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 4,
+        },
+    ),
+)
+LFM2 = _examples(
+    lfm2=("lfm2", CONV),
+    lfm2_untied_biases=(
+        "lfm2",
+        {
+            "num_hidden_layers": 3,
+            "full_attn_idxs": [1],
+            "conv_L_cache": 4,
+            "conv_bias": True,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    lfm2_moe=("lfm2_moe", {**CONV, **SOME_EXPERTS, "num_dense_layers": 2, "routed_scaling_factor": 1.5}),
+    lfm2_moe_untied_without_biases=(
+        "lfm2_moe",
+        {
+            **CONV,
+            **SOME_EXPERTS,
+            "num_dense_layers": 1,
+            "use_expert_bias": False,
+            "norm_topk_prob": False,
+            "conv_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+)
+MAMBA = _examples(
+    mamba=("mamba", {"state_size": 12}),
+    mamba_untied_biases=(
+        "mamba",
+        {
+            "tie_word_embeddings": False,
+            "use_bias": True,
+            "use_conv_bias": False,
+            "residual_in_fp32": False,
+            "expand": 1,
+            "time_step_rank": 5,
+            "conv_kernel": 2,
+        },
+    ),
+    falcon_mamba=("falcon_mamba", {"mixer_rms_eps": 1e-3, "tie_word_embeddings": False}),
+    falcon_mamba_biases=("falcon_mamba", {"use_bias": True, "use_conv_bias": False, "residual_in_fp32": False}),
 )
 TRANSFORMERS = _examples(
     phi3=("phi3", {"sliding_window": 24}),

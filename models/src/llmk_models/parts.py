@@ -76,6 +76,8 @@ class Parts:
         self.windows = _windows(config, family, self.num_layers)
         self.root = ""
         """What the names of all tensors start with."""
+        self.model = "model"
+        """The name of the decoder, below :attr:`root`."""
         self.before = ("input_layernorm", "post_attention_layernorm")
         """The names of the norms before the two blocks of a layer."""
         self.end = "norm"
@@ -130,7 +132,7 @@ class Parts:
         that of the embeddings, with ``scale_given`` of those too that prompts have in place of tokens; ``softcap`` and
         ``logits_scale`` are those of the logits; ``more`` are further fields of the tree."""
         vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
-        aliases, model = (f"{self.root}lm_head.weight",) if self.tied else (), f"{self.root}model"
+        aliases, model = (f"{self.root}lm_head.weight",) if self.tied else (), f"{self.root}{self.model}"
         default_len, why = default_length(self.config, longest)
         return CausalLM(
             embed=Embedding(

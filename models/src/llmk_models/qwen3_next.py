@@ -9,13 +9,11 @@ from typing import ClassVar, Self
 
 from llmk.tree import Block, CausalLM, Config, DeltaNetSizes, Linear, MoE, Recurrent, Residual
 from llmk_models.parts import Family, Parts
+from llmk_models.qwen_delta import delta_attends, delta_sizes
 from llmk_models.qwen_experts import qwen_experts
 
 FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, head_dim=256, num_kv_heads=2, norm_offset=1.0)
 """These and the following numbers are the defaults of transformers' config class."""
-
-_ATTENDING, _RECURRENT = "full_attention", "linear_attention"
-_HINT = "compare the checkpoint's config.json with the one that the model's authors publish"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ class DeltaMixer(Block):
 def tree(config: Config) -> CausalLM:
     """The tree of a Qwen3-Next checkpoint. The heads that predict several tokens at once (``mtp``) are not used."""
     parts = Parts(config, FAMILY, partial_rotary_factor=0.25)
-    sizes, attends = _sizes(config), _attends(config, parts.num_layers)
+    sizes, attends = delta_sizes(config), delta_attends(config, parts.num_layers)
     experts, sparse = qwen_experts(parts, num_experts=512, top_k=10, inner_size=512, renormalize=True)
     shared_size = config.count("shared_expert_intermediate_size", 512)
 
@@ -70,32 +68,3 @@ def tree(config: Config) -> CausalLM:
         return parts.pre_normed(at, mixer(index, at), feed_forward(index, f"{at}.mlp"))
 
     return parts.decoder(layer, ignored=(r"mtp\..*",))
-
-
-def _sizes(config: Config) -> DeltaNetSizes:
-    sizes = DeltaNetSizes(
-        num_heads=config.size("linear_num_value_heads", 32),
-        num_key_heads=config.size("linear_num_key_heads", 16),
-        key_dim=config.size("linear_key_head_dim", 128),
-        value_dim=config.size("linear_value_head_dim", 128),
-        conv_kernel=config.size("linear_conv_kernel_dim", 4),
-    )
-    if sizes.num_heads % sizes.num_key_heads:
-        values, keys = f"linear_num_value_heads = {sizes.num_heads}", f"linear_num_key_heads = {sizes.num_key_heads}"
-        raise config.refuse(f"{values}, which {keys} does not divide", _HINT)
-    return sizes
-
-
-def _attends(config: Config, num_layers: int) -> tuple[bool, ...]:
-    """Which layers have full attention. By default, it is every ``full_attention_interval``-th; ``layer_types``
-    overrides that."""
-    every = config.size("full_attention_interval", 4)
-    default = [_RECURRENT if (layer + 1) % every else _ATTENDING for layer in range(num_layers)]
-    types = config.texts("layer_types") or default
-    if len(types) != num_layers or set(types) - {_ATTENDING, _RECURRENT}:
-        raise config.refuse(
-            f"num_hidden_layers = {num_layers} and layer_types of {len(types)} layers, of kinds "
-            f"{', '.join(sorted(set(types)))}: each of the layers is {_ATTENDING} or {_RECURRENT}",
-            _HINT,
-        )
-    return tuple(kind == _ATTENDING for kind in types)

@@ -8,6 +8,12 @@ from llmk.api import ModelSpec, hookimpl
 
 _DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+_QWEN3_5 = (
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+)
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -44,7 +50,11 @@ def llmk_models() -> list[ModelSpec]:
         _family("bamba", ("BambaForCausalLM",), "Bamba: Mamba-2 in most layers, attention in the others"),
         _family("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
         _family("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
+        _family("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
+        _family("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),
+        _family("mamba", ("MambaForCausalLM", "FalconMambaForCausalLM"), "Mamba and Falcon-Mamba: Mamba-1's scan"),
         _family("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
+        _family("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
         _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",

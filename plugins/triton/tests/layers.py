@@ -29,7 +29,15 @@ class Layer:
     value_dim)``."""
 
     def __init__(
-        self, kind: str, sizes: Sequence[int], dtype: torch.dtype, *, kernel: int = 4, bias: bool = True, gating: str = "", kept: torch.dtype = torch.float32,
+        self,
+        kind: str,
+        sizes: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        kernel: int = 4,
+        bias: bool = True,
+        gating: str = "",
+        kept: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
         self.kind, self.sizes, self.dtype, self.kernel, self.kept = kind, tuple(sizes), dtype, kernel, kept

@@ -24,6 +24,8 @@ from llmk_triton.gemm import small_m
 from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.moe import fused as moe
 from llmk_triton.recurrent import delta_net, state_space
+from llmk_triton.recurrent.selective_scan import selective_scan, selective_scan_by_token
+from llmk_triton.recurrent.short_conv import short_conv
 from llmk_triton.sampling.logprobs import logprobs
 from llmk_triton.sampling.mask import apply_mask
 from llmk_triton.sampling.penalties import apply_penalties
@@ -45,6 +47,8 @@ MODELS: dict[str, dict[str, Any]] = {
 
 RECURRENT: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "mamba2-2.7b": ("state_space_mixer", (80, 64, 1, 128)),
+    "granite-4.0-h-tiny": ("state_space_mixer", (48, 64, 1, 128)),
+    "falcon-h1-7b": ("state_space_mixer", (24, 128, 1, 256)),
     "mamba-codestral-7b": ("state_space_mixer", (128, 64, 8, 128)),
     "qwen3-next": ("gated_delta_net", (32, 16, 128, 128)),
 }
@@ -210,6 +214,19 @@ def _scanned(sizes: tuple[int, ...], dtype: torch.dtype, step: CacheStep) -> tup
     return projected, *weights, real, real, real, (0.0, None), torch.zeros(inner, dtype=dtype), 1e-5, caches
 
 
+def channels(count: int, size: int, dtype: torch.dtype, requests: int, queries: int) -> None:
+    """Mamba-1's scan of so many channels, and the convolutions of as many, activated and gated."""
+    step = _cache_step(requests, queries, 512)
+    x, real = torch.zeros(step.num_tokens, count, dtype=dtype), torch.zeros(count)
+    wide, weight = torch.zeros(step.num_tokens, 3 * count, dtype=dtype), torch.zeros(count, 4, dtype=dtype)
+    b, rates = torch.zeros(step.num_tokens, size, dtype=dtype), torch.zeros(count, size)
+    scan = selective_scan if dtype != torch.float32 and not has_wave32(current_target()) else selective_scan_by_token
+    scan(x, x, rates, b, b, real, real, x, torch.zeros(2, count, size), step)
+    caches = (torch.zeros(2, 3, count, dtype=dtype),)
+    short_conv(x, weight, x[0], caches, step, activation="silu")
+    short_conv(wide, weight, None, caches, step, gated=True)
+
+
 def _delta(sizes: tuple[int, ...], dtype: torch.dtype, step: CacheStep) -> tuple[Any, ...]:
     heads, key_heads, key_dim, value_dim = sizes
     shared_by, channels = heads // key_heads, 2 * key_heads * key_dim + heads * value_dim
@@ -364,6 +381,9 @@ def _recurrent_cases() -> dict[str, Callable[[], None]]:
     for (name, dtype), (model, (layer, sizes)) in itertools.product(DTYPES.items(), RECURRENT.items()):
         for kind, step in (("decode", (1, 1)), ("many decode", (256, 1)), ("mixed", (2, 256))):
             cases[f"recurrent {kind} {model} {name}"] = partial(recurrent, layer, sizes, dtype, *step)
+    for name, dtype in DTYPES.items():
+        for kind, step in (("decode", (1, 1)), ("many decode", (256, 1)), ("mixed", (2, 256))):
+            cases[f"channels {kind} {name}"] = partial(channels, 8192, 16, dtype, *step)
     return cases
 
 

@@ -34,6 +34,7 @@ class Attention(Layer):
             arXiv:2501.00656). They are then ops of their own, at ``norm_sites``.
         value_dim: elements of a head's value; ``None``: ``head_dim``.
         sinks: whether each head has a sink, a learned logit in the softmax's denominator (GPT-OSS, arXiv:2508.10925).
+        norm_names: the checkpoint's names of the Q and K norms.
         axes: int64 ``[rotary_dim / 2]``, the axis of positions by which each pair is rotated
             (:func:`llmk.reference.rope.rotation.axes_of_pairs`; the op's facts have ``rotary_sections``). ``None``:
             positions have one axis.
@@ -54,6 +55,7 @@ class Attention(Layer):
         whole_qk_norm: bool = False,
         value_dim: int | None = None,
         sinks: bool = False,
+        norm_names: tuple[str, str] = ("q_norm", "k_norm"),
         axes: Tensor | None = None,
         site: str = "attention",
         op_site: str = "attention.whole",
@@ -79,7 +81,7 @@ class Attention(Layer):
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes
         self._scales: dict[int, Parameter] = {}
         self._whole_norms: list[Callable[[Tensor], Tensor]] = []
-        names = ("q_norm", "k_norm") if qk_norm_eps is not None else ()
+        names = norm_names if qk_norm_eps is not None else ()
         if whole_qk_norm and qk_norm_eps is not None:
             self._whole_norms = [
                 HeadsNorm(build, f"{prefix}.{name}", heads, head_dim, qk_norm_eps, site=norm_site, offset=norm_offset)

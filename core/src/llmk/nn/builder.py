@@ -17,6 +17,7 @@ from llmk.nn.attention import Attention, cache_spec
 from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
 from llmk.nn.blocks.scan_mixer import ScanMixer
+from llmk.nn.blocks.selective_mixer import ConvMixer, SelectiveMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
 from llmk.nn.latent import LatentAttention as LatentLayer
@@ -24,6 +25,7 @@ from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import RMSNorm
 from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
+from llmk.nn.selective_scan import SelectiveScan, ShortConv
 from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
     tree.MLP: MLP,
     tree.MoE: MoE,
     tree.ScanMixer: ScanMixer,
+    tree.ConvMixer: ConvMixer,
+    tree.SelectiveMixer: SelectiveMixer,
 }
 """What builds the blocks of :mod:`llmk.tree`. Other specs name theirs (:attr:`llmk.tree.Spec.implementation`)."""
 
@@ -134,6 +138,7 @@ class Builder:
             qk_norm_eps=spec.qk_norm,
             whole_qk_norm=spec.whole_qk_norm,
             norm_offset=spec.norm_offset,
+            norm_names=spec.norm_names,
             value_dim=spec.value_dim,
             sinks=spec.sinks,
             site=self.site(spec),
@@ -149,7 +154,8 @@ class Builder:
 
     def norm(self, spec: tree.Norm) -> RMSNorm:
         """A norm that is not part of a residual stream."""
-        return RMSNorm(self.build, spec.at, spec.size, spec.eps, site=self.op(spec), offset=spec.offset)
+        own: dict[str, Any] = {"site": self.op(spec), "offset": spec.offset, "weighted": spec.weighted}
+        return RMSNorm(self.build, spec.at, spec.size, spec.eps, **own)
 
     def attention_cache(self, spec: tree.Attend | tree.LatentAttend) -> int:
         """The position of an attention layer's cache in ``StepContext.caches``."""
@@ -170,6 +176,23 @@ class Builder:
         """The gated delta rule."""
         assert isinstance(spec.sizes, tree.DeltaNetSizes)
         return self._recurrent(GatedDeltaNet, spec, spec.sizes)
+
+    def short_conv(self, spec: tree.Recurrent) -> ShortConv:
+        """A short convolution of gated channels."""
+        assert isinstance(spec.sizes, tree.ShortConvSizes)
+        own = {"index": len(self.caches), "op_site": self.op(spec)}
+        layer = ShortConv(self.build, spec.at, spec.sizes, **own)
+        self.keep(self.site(spec), layer.cache_spec)
+        return layer
+
+    def selective_scan(self, spec: tree.Recurrent) -> SelectiveScan:
+        """Mamba-1's convolution and scan."""
+        assert isinstance(spec.sizes, tree.SelectiveScanSizes)
+        op_site, conv_site = self.ops(spec)
+        own = {"index": len(self.caches), "op_site": op_site, "conv_site": conv_site}
+        layer = SelectiveScan(self.build, spec.at, spec.sizes, **own)
+        self.keep(self.site(spec), layer.cache_spec)
+        return layer
 
     def _recurrent(self, kind: Callable[..., R], spec: tree.Recurrent, sizes: tree.RecurrentSizes) -> R:
         own = {"index": len(self.caches), "eps": spec.eps, "op_site": self.op(spec)}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from llmk.nn.layer import Layer, Parameter
@@ -26,20 +27,31 @@ def with_options(kernel: Callable[..., Any], **options: float) -> Callable[..., 
 
 class RMSNorm(Layer):
     """``x / rms(x) * (offset + weight)`` over the last dimension, by the op at ``site``. If ``offset`` is not 0, the
-    op's facts have it as ``norm_offset``."""
+    op's facts have it as ``norm_offset``. Unless ``weighted``, the weight is 1, and not in the checkpoint."""
 
     weight: Tensor
 
     def __init__(
-        self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm", offset: float = 0.0
+        self,
+        build: Build,
+        prefix: str,
+        size: int,
+        eps: float,
+        *,
+        site: str = "rms_norm",
+        offset: float = 0.0,
+        weighted: bool = True,
     ) -> None:
         self._norm: Callable[..., Tensor] = with_options(build.kernel("op", site), norm_offset=offset)
         self._eps = eps
-        self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
-        super().__init__(build, [self._weight])
+        self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None) if weighted else None
+        if self._weight is None:
+            self.weight = torch.ones(size, dtype=build.dtype, device=build.device)
+        super().__init__(build, [self._weight] if self._weight else [])
 
     def finish(self) -> None:
-        self.weight = self._weight.take()
+        if self._weight is not None:
+            self.weight = self._weight.take()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Maps ``[..., size]`` to ``[..., size]``."""

@@ -39,18 +39,20 @@ class StateSpaceMixer(Layer):
     def __init__(
         self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float, op_site: str = ""
     ) -> None:
-        self.cache_spec = _cache_spec(build, sizes, op_site)
+        self.cache_spec = state_cache(build, sizes, op_site)
         self._op = partial(build.kernel("op", op_site or sizes.site), **sizes.options)
         self._index = index
         self._eps = eps
         self._limits = sizes.dt_limits
         self._conv_weight = _conv_weight(build, prefix, sizes)
-        self._conv_bias = _sharded(build, f"{prefix}.conv1d.bias", sizes.conv_parts, sizes) if sizes.conv_bias else None
+        self._conv_bias = (
+            state_parameter(build, f"{prefix}.conv1d.bias", sizes.conv_parts, sizes) if sizes.conv_bias else None
+        )
         self._a_log, self._d, self._dt_bias = (
             _per_head(build, f"{prefix}.{name}", sizes) for name in ("A_log", "D", "dt_bias")
         )
         has_norm = sizes.gating != "gate_only"
-        norm = partial(_sharded, build, f"{prefix}.norm.weight", [sizes.inner_size], sizes, dummy_std=None)
+        norm = partial(state_parameter, build, f"{prefix}.norm.weight", [sizes.inner_size], sizes, dummy_std=None)
         self._norm = norm() if has_norm else None
         parameters = (self._conv_weight, self._conv_bias, self._a_log, self._d, self._dt_bias, self._norm)
         super().__init__(build, [parameter for parameter in parameters if parameter])
@@ -82,7 +84,7 @@ class GatedDeltaNet(Layer):
     def __init__(
         self, build: Build, prefix: str, sizes: DeltaNetSizes, *, index: int, eps: float, op_site: str = ""
     ) -> None:
-        self.cache_spec = _cache_spec(build, sizes, op_site)
+        self.cache_spec = state_cache(build, sizes, op_site)
         self._op = build.kernel("op", op_site or sizes.site)
         self._index = index
         self._eps = eps
@@ -110,7 +112,8 @@ class GatedDeltaNet(Layer):
         return out
 
 
-def _cache_spec(build: Build, sizes: RecurrentSizes, op_site: str) -> RecurrentCache:
+def state_cache(build: Build, sizes: RecurrentSizes, op_site: str) -> RecurrentCache:
+    """The cache spec of this rank's share of a recurrent layer, whose op is at ``op_site``."""
     query = build.plan.choice("op", op_site or sizes.site).query
     kept = query.facts.get("state_dtype", "float32") if isinstance(query, OpQuery) else "float32"
     state = in_state_dtype(Recurrent(sizes=sizes, eps=0.0).site(build.plan.dtype), kept)
@@ -118,8 +121,8 @@ def _cache_spec(build: Build, sizes: RecurrentSizes, op_site: str) -> RecurrentC
     return RecurrentCache.of(share.tensors, share.inputs)
 
 
-def _sharded(
-    build: Build, name: str, parts: Sequence[int], sizes: RecurrentSizes, *columns: int, **options: Any
+def state_parameter(
+    build: Build, name: str, parts: Sequence[int], sizes: RecurrentSizes, columns: Sequence[int] = (), **options: Any
 ) -> Parameter:
     """The parameter for a tensor of consecutive ``parts``; this rank keeps a share of each."""
     kept = build.parallel.shares([(size, sizes.units) for size in parts])
@@ -127,10 +130,10 @@ def _sharded(
 
 
 def _conv_weight(build: Build, prefix: str, sizes: RecurrentSizes) -> Parameter:
-    return _sharded(build, f"{prefix}.conv1d.weight", sizes.conv_parts, sizes, 1, sizes.conv_kernel)
+    return state_parameter(build, f"{prefix}.conv1d.weight", sizes.conv_parts, sizes, (1, sizes.conv_kernel))
 
 
 def _per_head(build: Build, name: str, sizes: RecurrentSizes) -> Parameter:
     """A parameter that controls a head's decay: float32 in an engine of any dtype, because small changes accumulate
     over many tokens."""
-    return _sharded(build, name, [sizes.num_heads], sizes, dtype=torch.float32, dummy_std=None)
+    return state_parameter(build, name, [sizes.num_heads], sizes, dtype=torch.float32, dummy_std=None)

@@ -271,6 +271,24 @@ _RECURRENT = (
         summary="Root-mean-square norm with a SiLU gate.",
     ),
     contract(
+        op="short_conv",
+        signature="(x, weight, bias, caches, step) -> out",
+        facts=("channels", "conv_kernel", "gated", "activation"),
+        examples="recurrent:SHORT_CONV",
+        measured=False,
+        mutates_args=("caches",),
+        summary="Causal convolution per channel, gated before and after or activated.",
+    ),
+    contract(
+        op="selective_scan",
+        signature="(x, dt, a, b, c, d, dt_bias, gate, cache, step) -> out",
+        facts=("channels", "state_size"),
+        examples="recurrent:SELECTIVE_SCAN",
+        measured=False,
+        mutates_args=("cache",),
+        summary="Selective scan of each channel by itself, and its gate.",
+    ),
+    contract(
         op="state_space_mixer",
         signature=(
             "(projected, conv_weight, conv_bias, a, d, dt_bias, dt_limits, norm_weight, eps, caches, step) -> out"

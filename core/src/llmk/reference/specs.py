@@ -40,6 +40,8 @@ _OPS = {
     "sigmoid_gate": "activations:sigmoid_gate",
     "embedding": "embedding:embedding",
     "causal_conv": "recurrent.causal_conv:causal_conv",
+    "short_conv": "recurrent.short_conv:short_conv",
+    "selective_scan": "recurrent.selective_scan:selective_scan",
     "gated_rms_norm": "recurrent.gated_norm:gated_rms_norm",
     "apply_penalties": "sampling.sample:apply_penalties",
     "apply_bias": "sampling.sample:apply_bias",
@@ -91,6 +93,8 @@ _LATER_FACTS = {
     **dict.fromkeys(("causal_conv", "state_space_scan", "gated_delta_rule"), _STATE_FACTS),
     "state_space_mixer": _STATE_FACTS | {"gating"},
     "gated_delta_net": _STATE_FACTS,
+    "short_conv": frozenset({"max_drafts"}),
+    "selective_scan": frozenset({"state_dtype"}),
 }
 """By op, the facts that were added after the first release: kernels that don't know them are refused where a site has
 one."""

@@ -19,6 +19,8 @@ from llmk.tree.moe import Experts, MoE
 from llmk.tree.norm import Norm
 from llmk.tree.recurrent import DeltaNetSizes, Recurrent, RecurrentSizes, ScanMixer, StateSpaceSizes
 from llmk.tree.rope import Rope, default_length
+from llmk.tree.selective_scan import SelectiveMixer, SelectiveScanSizes
+from llmk.tree.short_conv import ConvMixer, ShortConvSizes
 from llmk.tree.spec import Leaf, Spec, Tensor, nameless
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Carried",
     "CausalLM",
     "Config",
+    "ConvMixer",
     "DeltaNetSizes",
     "Embedding",
     "Entry",
@@ -53,7 +56,10 @@ __all__ = [
     "Residual",
     "Rope",
     "ScanMixer",
+    "SelectiveMixer",
+    "SelectiveScanSizes",
     "SelfAttention",
+    "ShortConvSizes",
     "Sites",
     "Spec",
     "StateSpaceSizes",

@@ -63,6 +63,8 @@ class Attend(Leaf):
     whole_qk_norm: bool = False
     """Whether the norms are over all heads together, not over each by itself (OLMo 2); they are then ops of their
     own."""
+    norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    """The checkpoint's names of the norms."""
     norm_offset: float = 0.0
     """As :attr:`~llmk.tree.Norm.offset`."""
     window: int | None = None
@@ -77,7 +79,7 @@ class Attend(Leaf):
     """Whether each query head has a learned logit that takes part in the softmax (``{at}.sinks``)."""
 
     def tensors(self) -> tuple[Tensor, ...]:
-        names = () if self.qk_norm is None else ("q_norm", "k_norm")
+        names = () if self.qk_norm is None else self.norm_names
         sizes = zip(names, self._norm_sizes, strict=False)
         norms = tuple(Tensor(f"{self.at}.{name}.weight", (size,)) for name, size in sizes)
         return (*norms, Tensor(f"{self.at}.sinks", (self.heads,))) if self.sinks else norms

@@ -17,11 +17,13 @@ class Norm(Leaf):
     eps: float
     offset: float = 0.0
     """Added to the stored weight; other than 0, the multiplication is in float32 (Gemma)."""
+    weighted: bool = True
+    """Whether it has a weight; a norm without one has a role."""
     role: str = ""
     """The name of its own site. Empty: its place is in a :class:`~llmk.tree.Residual`, whose ops span more."""
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return (Tensor(f"{self.at}.weight", (self.size,)),)
+        return (Tensor(f"{self.at}.weight", (self.size,)),) if self.weighted else ()
 
     @property
     def facts(self) -> dict[str, float]:

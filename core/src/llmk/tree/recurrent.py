@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from llmk.api import OpFacts, RecurrentFacts, StateTensor
 from llmk.tree.block import Block
@@ -15,10 +15,12 @@ from llmk.tree.spec import Leaf, Spec, Tensor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpaceSizes:
     """Sizes and options of a selective scan (Mamba-2, arXiv:2405.21060). ``site`` is the site of its state and of its
-    op; ``divided`` names the sizes that tensor-parallel ranks shard."""
+    op; ``divided`` names the sizes that tensor-parallel ranks shard, ``state_divided`` the dimension
+    of each state tensor."""
 
     site: ClassVar[str] = "state_space_mixer"
     divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_groups")
+    state_divided: ClassVar[tuple[int, ...]] = (1, 0)
 
     num_heads: int
     head_dim: int
@@ -94,6 +96,7 @@ class DeltaNetSizes:
 
     site: ClassVar[str] = "gated_delta_net"
     divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads")
+    state_divided: ClassVar[tuple[int, ...]] = (1, 0)
 
     num_heads: int
     num_key_heads: int
@@ -140,8 +143,25 @@ class DeltaNetSizes:
         )
 
 
-RecurrentSizes = StateSpaceSizes | DeltaNetSizes
-"""Sizes of a recurrent layer."""
+class RecurrentSizes(Protocol):
+    """Sizes of a recurrent layer, as :class:`StateSpaceSizes` has them. Where its convolution is an op by itself, they
+    have the facts of that op too."""
+
+    site: ClassVar[str]
+    divided: ClassVar[tuple[str, ...]]
+    state_divided: ClassVar[tuple[int, ...]]
+
+    @property
+    def units(self) -> int: ...
+    @property
+    def conv_kernel(self) -> int: ...
+    @property
+    def conv_parts(self) -> tuple[int, ...]: ...
+    @property
+    def facts(self) -> dict[str, Any]: ...
+    def state(self, dtype: str) -> tuple[StateTensor, ...]: ...
+    def inputs(self, dtype: str) -> tuple[StateTensor, ...]: ...
+    def tensors(self, at: str) -> tuple[Tensor, ...]: ...
 
 
 def _without(facts: dict[str, Any], **neutral: Any) -> dict[str, Any]:
@@ -156,8 +176,8 @@ def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrent(Leaf):
-    """The convolution and the recurrence between a layer's projections, in one op: the selective scan or the gated
-    delta rule, depending on ``sizes``. ``at`` is the mixer's name in the checkpoint."""
+    """The convolution and the recurrence between a layer's projections, in one op or two, depending on ``sizes``.
+    ``at`` is the mixer's name in the checkpoint."""
 
     sizes: RecurrentSizes
     eps: float
@@ -167,19 +187,21 @@ class Recurrent(Leaf):
         return self.sizes.tensors(self.at)
 
     def site(self, dtype: str) -> RecurrentFacts:
-        sizes, channels_and_heads = self.sizes, (1, 0)
+        sizes = self.sizes
         return RecurrentFacts(
             site=sizes.site,
             num_layers=1,
             tensors=sizes.state(dtype),
             units=sizes.units,
-            divided=channels_and_heads,
+            divided=sizes.state_divided,
             inputs=sizes.inputs(dtype),
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
         sizes = self.sizes
-        return (OpFacts(site=sizes.site, op=sizes.site, facts=sizes.facts, divided=sizes.divided),)
+        own = OpFacts(site=sizes.site, op=sizes.site, facts=sizes.facts, divided=sizes.divided)
+        conv: OpFacts | None = getattr(sizes, "conv_op", None)
+        return (own,) if conv is None else (own, conv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

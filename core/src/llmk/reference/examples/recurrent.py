@@ -126,6 +126,31 @@ def _gating(draw: Draw, facts: Facts) -> Facts:
     return {"gating": facts["gating"]} if "gating" in facts else {}
 
 
+def _short(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    """Of ``short_conv``."""
+    step, before, blocks = _step(draw, rows, facts, late=True)
+    channels, kernel = facts["channels"], facts["conv_kernel"]
+    cache = _cache(draw, before, blocks, draw.dtype, kernel - 1, channels)
+    x = draw.floats(step.num_tokens, channels * (3 if facts["gated"] else 1))
+    caches = cache, *_tails(draw, step, channels)
+    return x, draw.floats(channels, kernel), draw.floats(channels), caches, step
+
+
+def _short_options(draw: Draw, facts: Facts) -> Facts:
+    return {"gated": True} if facts["gated"] else {"activation": facts["activation"]}
+
+
+def _selective(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    """Of ``selective_scan``."""
+    step, before, blocks = _step(draw, rows, facts)
+    tokens, channels, size = step.num_tokens, facts["channels"], facts["state_size"]
+    x, dt = draw.floats(tokens, channels), draw.floats(tokens, channels)
+    gate, (_, b, c) = draw.floats(tokens, 2 * channels)[:, channels:], draw.floats(tokens, 3 * size).chunk(3, 1)
+    a = -0.1 - torch.rand(channels, size, generator=draw.random, device=draw.random.device)
+    cache = _cache(draw, before, blocks, _kept(facts), channels, size)
+    return x, dt, a, b, c, draw.reals(channels), draw.reals(channels), gate, cache, step
+
+
 def _delta(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``gated_delta_rule``."""
     step, before, blocks = _step(draw, rows, facts)
@@ -176,6 +201,27 @@ _LARGE_DELTA = {**_DELTA, "num_heads": 2, "num_key_heads": 1, "key_dim": 128, "v
 _SPACES = (_SPACE, {**_SPACE, "max_drafts": 3}, {**_SPACE, "state_dtype": "bfloat16"}, _LARGE_SPACE)
 _DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3}, {**_DELTA, "state_dtype": "bfloat16"}, _LARGE_DELTA)
 
+_PLAIN_CONV: Facts = {"channels": 40, "conv_kernel": 4, "gated": False, "activation": "silu"}
+_GATED_CONV: Facts = {"channels": 40, "conv_kernel": 3, "gated": True, "activation": ""}
+_CHANNELS: Facts = {"channels": 40, "state_size": 10}
+
+SHORT_CONV = OpExamples(
+    (
+        _PLAIN_CONV,
+        {**_PLAIN_CONV, "activation": "", "conv_kernel": 1},
+        _GATED_CONV,
+        {**_GATED_CONV, "max_drafts": 3},
+        {**_GATED_CONV, "block_size": 100},
+    ),
+    _short,
+    keywords=_short_options,
+    optional=("bias",),
+    chained=True,
+)
+SELECTIVE_SCAN = OpExamples(
+    (_CHANNELS, {**_CHANNELS, "state_dtype": "bfloat16"}, {**_CHANNELS, "state_size": 16, "block_size": 100}),
+    _selective,
+)
 CAUSAL_CONV = OpExamples(_SPACES, _conv)
 STATE_SPACE_SCAN = OpExamples(_SPACES, _scan)
 GATED_DELTA_RULE = OpExamples(_DELTAS, _delta)

@@ -62,7 +62,15 @@ def _run(
     heads_per_key = v.shape[1] // k.shape[1]
     q, k = (_unit(x.float()).repeat_interleave(heads_per_key, 1) for x in (q, k))
     out = torch.zeros_like(v)
-    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=CHUNK, wide=torch.float32)
+    walk(
+        rule,
+        (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()),
+        out,
+        cache,
+        step,
+        longest=CHUNK,
+        wide=torch.float32,
+    )
     return out
 
 

@@ -135,9 +135,9 @@ def finish(
     rows = max(1, _TILE // block)
     norm_programs, parts = triton.cdiv(num_rows, rows), triton.cdiv(channels.count, _COLUMNS)
     finish_kernel[(norm_programs + step.num_requests * parts,)](
-        y, gate, y if weight is None else weight, out, num_rows, row_start, step.num_requests, gate.stride(0), gate.stride(1), norm_programs,
-        parts, *channels.arguments(), cache, step.query_start, step.seq_lens, step.block_table,
-        step.query_start if step.tails is None else step.tails.num_drafts, cache.stride(0),
+        y, gate, y if weight is None else weight, out, num_rows, row_start, step.num_requests, gate.stride(0),
+        gate.stride(1), norm_programs, parts, *channels.arguments(), cache, step.query_start, step.seq_lens,
+        step.block_table, step.query_start if step.tails is None else step.tails.num_drafts, cache.stride(0),
         step.block_table.stride(0), step.block_size, EPS=eps, SIZE=size, NORMS=norms, GATE_GROUP=gate.shape[-1],
         SHARED_WEIGHT=weight is not None and weight.numel() == size, HAS_NORM=weight is not None,
         NORM_FIRST=norm_first, ROWS=rows, BLOCK=block, CHANNELS=channels.count,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from llmk.api import CacheStep
 
 _FEW, _MANY = 32, 1024
 
@@ -25,6 +29,24 @@ def run_of(query_start, seq_lens, num_drafts, request, HAS_DRAFTS: tl.constexpr)
     if HAS_DRAFTS:
         known = count - tl.load(num_drafts + request).to(tl.int32)
     return first.to(tl.int64), count, before, known
+
+
+def with_padding(step: CacheStep, columns: int, like: Tensor) -> Tensor:
+    """``[tokens, columns]`` for the results of a step, of which those of padding are zeros, if kernels call
+    :func:`clear_padding` for each request."""
+    alike = step.num_tokens == step.num_requests
+    make = torch.empty if alike else torch.zeros
+    return make(step.num_tokens, columns, dtype=like.dtype, device=like.device)
+
+
+@triton.jit
+def clear_padding(out, query_start, column, inside, COLUMNS: tl.constexpr):
+    """Clears some columns of the row that has the number of the program's request (axis 1 of the grid), if it is one of
+    padding."""
+    request = tl.program_id(1)
+    if request >= tl.load(query_start + tl.num_programs(1)):
+        place = out + request.to(tl.int64) * COLUMNS + column
+        tl.store(place, tl.zeros(column.shape, out.dtype.element_ty), inside)
 
 
 @triton.jit

@@ -9,6 +9,8 @@ from llmk.api import FIRST_FIELDS, OK, KernelSpec, OpQuery, Verdict, no
 from llmk_triton.kernel_spec import HALVES, WIDEST_ROW, has_large_tiles, kernel_spec
 
 _LATER_FACTS = frozenset({"max_drafts", "state_dtype", "gating"})
+_WIDEST_CHANNEL = 128
+"""Most elements of the state of one channel that has decays of its own."""
 _WIDEST_STATE = 512
 """Most elements of a row of a recurrent layer's state."""
 
@@ -17,6 +19,16 @@ def recurrent_specs() -> Iterator[KernelSpec]:
     """All of them."""
     for layer in _LAYERS:
         yield from _of_layer(*layer)
+    yield kernel_spec(
+        "short_conv",
+        "op",
+        "recurrent.short_conv:short_conv",
+        op="short_conv",
+        knows=FIRST_FIELDS | {"max_drafts"},
+        supports=supports_conv,
+        deterministic=True,
+        summary="Convolution and states in one launch, two for prompts.",
+    )
 
 
 def supports_scan(query: OpQuery) -> Verdict:
@@ -38,6 +50,18 @@ def supports_delta(query: OpQuery) -> Verdict:
     return OK if size <= _WIDEST_STATE else no("key_dim", wanted=size, found=f"up to {_WIDEST_STATE}")
 
 
+def supports_channels(query: OpQuery) -> Verdict:
+    """States of which a program holds those of a few channels."""
+    size = query.facts.get("state_size", 0)
+    return OK if size <= _WIDEST_CHANNEL else no("state_size", wanted=size, found=f"up to {_WIDEST_CHANNEL}")
+
+
+def supports_conv(query: OpQuery) -> Verdict:
+    """Convolutions that are activated by SiLU, or not at all."""
+    activation = query.facts.get("activation", "")
+    return OK if activation in ("", "silu") else no("activation", wanted=activation, found="silu")
+
+
 def supports_chunks(query: OpQuery) -> Verdict:
     """GPUs whose programs have enough registers for a chunk."""
     platform = query.platform
@@ -47,8 +71,11 @@ def supports_chunks(query: OpQuery) -> Verdict:
 _LAYERS = (
     ("state_space_mixer", "recurrent.state_space", supports_scan),
     ("gated_delta_net", "recurrent.delta_net", supports_delta),
+    ("selective_scan", "recurrent.selective_scan", supports_channels),
 )
 """Recurrent layers: op, module, and what is supported."""
+_SUMMARIES = {"selective_scan": "Scan and gate in one launch, token by token."}
+"""Of ops that are not a whole layer."""
 
 
 def _of_layer(op: str, module: str, supports: Callable[[OpQuery], Verdict]) -> tuple[KernelSpec, KernelSpec]:
@@ -61,7 +88,9 @@ def _of_layer(op: str, module: str, supports: Callable[[OpQuery], Verdict]) -> t
         supports=supports,
         knows=FIRST_FIELDS | _LATER_FACTS,
         deterministic=True,
-        summary="Convolution and recurrence in one launch, norm and gate in another; token by token.",
+        summary=_SUMMARIES.get(
+            op, "Convolution and recurrence in one launch, norm and gate in another; token by token."
+        ),
     )
     chunked = replace(
         by_token,
