@@ -45,8 +45,34 @@ GROUPED = LATENT | {
     "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8,
     "topk_group": 4, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
 }  # fmt: skip
+NEMOTRON = COMMON | {
+    "architectures": ["NemotronHForCausalLM"], "hidden_size": 4096, "intermediate_size": 21504, "num_hidden_layers": 52,
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", "num_attention_heads": 32,
+    "num_key_value_heads": 8, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128,
+}  # fmt: skip
+GRANITE = COMMON | {
+    "architectures": ["GraniteMoeHybridForCausalLM"], "hidden_size": 1536, "intermediate_size": 512, "head_dim": 128,
+    "num_hidden_layers": 40, "num_attention_heads": 12, "num_key_value_heads": 4, "mamba_n_heads": 48,
+    "mamba_d_head": 64, "mamba_d_state": 128, "num_local_experts": 64, "num_experts_per_tok": 6,
+    "shared_intermediate_size": 1024, "residual_multiplier": 0.22, "embedding_multiplier": 12, "logits_scaling": 6,
+    "layer_types": ["attention" if layer % 10 == 5 else "mamba" for layer in range(40)],
+}  # fmt: skip
+FALCON = COMMON | {
+    "architectures": ["FalconH1ForCausalLM"], "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 44,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "mamba_d_ssm": 3072, "mamba_n_heads": 24, "mamba_d_head": 128,
+    "mamba_d_state": 256, "mlp_multipliers": [0.88, 0.08], "ssm_multipliers": [0.35, 0.25, 0.18, 0.5, 0.35],
+    "embedding_multiplier": 5.65, "ssm_in_multiplier": 0.5,
+}  # fmt: skip
+LFM2 = COMMON | {
+    "architectures": ["Lfm2ForCausalLM"], "hidden_size": 2048, "intermediate_size": 12288, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "layer_types": ["conv", "conv", "full_attention", "conv"] * 4,
+}  # fmt: skip
+FALCON_MAMBA = COMMON | {
+    "architectures": ["FalconMambaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 64, "time_step_rank": 256,
+}  # fmt: skip
+HYBRIDS = {"nemotron": NEMOTRON, "granite": GRANITE, "falcon": FALCON, "lfm2": LFM2, "falcon-mamba": FALCON_MAMBA}
 MODELS = {"dense": DENSE, "sparse": SPARSE}
-CONFIGS = MODELS | {"recurrent": RECURRENT, "latent": LATENT, "grouped": GROUPED}
+CONFIGS = MODELS | HYBRIDS | {"recurrent": RECURRENT, "latent": LATENT, "grouped": GROUPED}
 COMPOSED = {"reference.add_rms_norm_gate_up_silu", "reference.gate_up_silu", "reference.add_rms_norm_router"}
 """References that only call their parts, each a kernel."""
 ON_REQUEST = {"reference.apply_bias", "reference.match_suffixes", "reference.allow_tokens"}
@@ -115,6 +141,16 @@ def test_steps_of_recurrent_models_are_recorded(tmp_path: Path, on: str) -> None
     plan = start(tmp_path, "recurrent", on).plan
     assert plan.choice("op", "state_space_mixer").id == "triton.state_space_mixer"
     assert plan.choice("op", "add_rms_norm_fp32_residual").id == "triton.add_rms_norm_fp32_residual"
+    assert not why_not_recorded(plan, [StepShape(64, 64), StepShape(512, 32)])
+
+
+@pytest.mark.parametrize("on", ["cuda/h100", "cuda/sm_80"])
+@pytest.mark.parametrize("model", HYBRIDS)
+def test_nothing_of_hybrids_is_left_to_references(tmp_path: Path, model: str, on: str) -> None:
+    plan = start(tmp_path, model, on).plan
+    pieces = {piece.id for choice in plan.choices for each in choice.with_parts() for piece in each.pieces}
+    composed = COMPOSED | {"reference.add_rms_norm_linear", "reference.scaled_embedding"}
+    assert {id for id in pieces if id.startswith("reference.")} <= composed | ON_REQUEST
     assert not why_not_recorded(plan, [StepShape(64, 64), StepShape(512, 32)])
 
 

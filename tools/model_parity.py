@@ -54,12 +54,37 @@ LATENT: Mapping[str, Any] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 12,
 }
+DELTA: Mapping[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "head_dim": 32,
+}
+SCAN: Mapping[str, Any] = {
+    "num_hidden_layers": 4,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 24,
+}
+PERIODS = {
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+}
+LINEAR, FULL = "linear_attention", "full_attention"
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "bamba": {**SCAN, "attn_layer_indices": [1, 3]},
     "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
     "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2},
     "dots1": {**ROUTED, "head_dim": 16, "n_shared_experts": 1},
     "ernie4_5_moe": {**ROUTED, "moe_num_experts": 8, "moe_k": 3},
     "exaone4": {"sliding_window": 24, "sliding_window_pattern": 2},
+    "falcon_h1": {**SCAN, "mamba_d_ssm": 128, "key_multiplier": 0.7, "ssm_multipliers": [0.35, 0.25, 1.4, 0.5, 0.7]},
     "gemma": {"head_dim": 16},
     "gemma2": {"head_dim": 16, "sliding_window": 24},
     "gemma3_text": {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2},
@@ -72,20 +97,27 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "attention_multiplier": 0.2,
         "residual_multiplier": 0.5,
     },
+    "granitemoehybrid": {**SCAN, "layer_types": [LINEAR, FULL, LINEAR, FULL], "shared_intermediate_size": 48},
+    "jamba": {**PERIODS, "num_experts": 6},
+    "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", "conv"]},
+    "lfm2_moe": {**EXPERTS, "num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", "conv"]},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 24},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "nemotron_h": {
+        "head_dim": 16,
+        "layers_block_type": [LINEAR, "mlp", FULL, LINEAR],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 12,
+        "n_groups": 2,
+        "ssm_state_size": 24,
+        # transformers limits the step sizes of prompts by it, but not those of single tokens.
+        "time_step_min": 1e-9,
+    },
     "olmo3": {"sliding_window": 24, "num_hidden_layers": 4},
     "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 40},
-    "qwen3_next": {
-        **EXPERTS,
-        "num_hidden_layers": 4,
-        "linear_num_value_heads": 4,
-        "linear_num_key_heads": 2,
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 24,
-        "shared_expert_intermediate_size": 40,
-        "head_dim": 32,
-    },
+    "qwen3_5_moe_text": {**EXPERTS, **DELTA, "shared_expert_intermediate_size": 40},
+    "qwen3_5_text": DELTA,
+    "qwen3_next": {**EXPERTS, **DELTA, "shared_expert_intermediate_size": 40},
 }
 """Values of configs, on top of tiny sizes, for kinds whose defaults are large or hide a mechanism. Others get
 :data:`DEFAULTS`."""

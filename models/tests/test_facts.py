@@ -336,6 +336,16 @@ def test_registers_all_families() -> None:
     architectures = {spec.id: set(spec.architectures) for spec in specs.llmk_models()}
     assert architectures == {
         "models.dense": {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+        "models.bamba": {"BambaForCausalLM"},
+        "models.falcon_h1": {"FalconH1ForCausalLM"},
+        "models.granitemoehybrid": {"GraniteMoeHybridForCausalLM"},
+        "models.jamba": {"JambaForCausalLM"},
+        "models.lfm2": {"Lfm2ForCausalLM", "Lfm2MoeForCausalLM"},
+        "models.mamba": {"MambaForCausalLM", "FalconMambaForCausalLM"},
+        "models.nemotron_h": {"NemotronHForCausalLM"},
+        "models.qwen3_5": {
+            f"Qwen3_5{kind}For{task}" for kind in ("", "Moe") for task in ("CausalLM", "ConditionalGeneration")
+        },
         "models.deepseek_v2": {"DeepseekV2ForCausalLM"},
         "models.deepseek_v3": {"DeepseekV3ForCausalLM"},
         "models.dots1": {"Dots1ForCausalLM"},

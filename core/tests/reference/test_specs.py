@@ -82,6 +82,8 @@ def test_ops_are_all_there() -> None:
         "softcap",
         "sigmoid_gate",
         "causal_conv",
+        "short_conv",
+        "selective_scan",
         "gated_rms_norm",
         "state_space_scan",
         "gated_delta_rule",

@@ -16,6 +16,8 @@ from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
 from llmk.reference.recurrent.mixers import make_state_space_mixer
+from llmk.reference.recurrent.selective_scan import selective_scan
+from llmk.reference.recurrent.short_conv import short_conv
 from llmk.reference.rope import rotation as rope
 from llmk.reference.sampling import sample as sampling
 
@@ -195,13 +197,40 @@ def make_forgotten_drafts(parts: Mapping[str, Callable[..., Any]]) -> Callable[.
     """Leaves accepted drafts out of the state."""
     good = make_state_space_mixer(parts)
 
-    def mixer(*arguments: Any) -> Tensor:
+    def mixer(*arguments: Any, **options: Any) -> Tensor:
         *rest, step = arguments
         if step.tails is not None:
             step = replace(step, tails=replace(step.tails, accepted=torch.zeros_like(step.tails.accepted)))
-        return good(*rest, step)
+        return good(*rest, step, **options)
 
     return mixer
+
+
+def make_gated_first(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Gates before the norm, whatever the site's facts say."""
+    good = make_state_space_mixer(parts)
+    return lambda *arguments, **options: good(*arguments)
+
+
+def conv_gated_once(x: Tensor, *arguments: Any, gated: bool = False, **options: Any) -> Tensor:
+    """Forgets the gate after the convolution."""
+    if gated:
+        before, _, x = x.chunk(3, dim=1)
+        x = before * x
+    return short_conv(x, *arguments, **options)
+
+
+def scan_of_one_decay(x: Tensor, dt: Tensor, a: Tensor, *arguments: Any) -> Tensor:
+    """Has one decay for each channel, as Mamba-2 has one for each head."""
+    return selective_scan(x, dt, a[:, :1].expand_as(a), *arguments)
+
+
+def scan_in_one_dtype(*arguments: Any) -> Tensor:
+    """Computes in the dtype in which states are kept."""
+    *inputs, cache, step = arguments
+    if cache.dtype == torch.float32:
+        return selective_scan(*inputs, cache, step)
+    return selective_scan(*(values.to(cache.dtype) for values in inputs), cache, step).to(inputs[0].dtype)
 
 
 def make_unnormed_queries(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
@@ -287,6 +316,10 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("causal_conv", Defect("snapshots", "full blocks are not kept", no_snapshots, _AGREES)),
     ("causal_conv", Defect("drafts", "states take in drafts", drafts_in_the_state, _AGREES)),
     ("state_space_mixer", Defect("accepted", "accepted drafts are forgotten", make_forgotten_drafts, _AGREES)),
+    ("state_space_mixer", Defect("gating", "gates before the norm in any model", make_gated_first, _AGREES)),
+    ("short_conv", Defect("gate", "the second gate is forgotten", conv_gated_once, _AGREES)),
+    ("selective_scan", Defect("decays", "a channel has one decay", scan_of_one_decay, _AGREES)),
+    ("selective_scan", Defect("narrow", "computes as states are kept", scan_in_one_dtype, _AGREES)),
     ("qk_norm_rope_write_kv", Defect("norms", "one weight norms queries and keys", make_unnormed_queries, _AGREES)),
     ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
     ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),
