@@ -100,7 +100,7 @@ def scan_chunks(
     _, heads, head_dim, size = cache.shape
     groups = (mixed.shape[1] - heads * head_dim) // (2 * size)
     target = current_target()
-    tile = chunk_tile(target, head_dim, heads * step.num_requests, out.device)
+    tile = chunk_tile(target, head_dim, heads * step.num_requests, out.device, size)
     least, most = dt_limits
     scan_chunks_kernel[(heads * triton.cdiv(head_dim, tile.rows), step.num_requests)](
         mixed, dt, a, d, dt_bias, cache, step.query_start, step.seq_lens, step.block_table,

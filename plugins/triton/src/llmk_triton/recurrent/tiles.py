@@ -14,6 +14,8 @@ _PROGRAMS = 4
 """Programs per multiprocessor up to which states are spread further."""
 _MOST_ELEMENTS = 4096
 """Of a state in one program's registers."""
+_NARROW = 128
+"""Columns of a state up to which four warps have enough registers for a chunk."""
 _PER_WARP = 512
 """16 elements per thread."""
 
@@ -41,10 +43,12 @@ class ChunkTile:
     warps: int
 
 
-def chunk_tile(target: GPUTarget, size: int, states: int, device: torch.device) -> ChunkTile:
-    """The tile for ``states`` states of ``size`` rows: few of these where otherwise multiprocessors would be idle. More
-    tokens at a time fit in registers only where matrix units read shared memory."""
+def chunk_tile(target: GPUTarget, size: int, states: int, device: torch.device, columns: int = _NARROW) -> ChunkTile:
+    """The tile for ``states`` states of ``size`` rows of ``columns``: few rows where otherwise multiprocessors would be
+    idle. More tokens at a time fit in registers only where matrix units read shared memory, and wide states only in
+    those of twice as many warps."""
     rows = max(16, min(32, triton.next_power_of_2(size)))
     while rows > 16 and states * triton.cdiv(size, rows) < num_multiprocessors(device):
         rows //= 2
-    return ChunkTile(64 if target.backend == "cuda" and target.arch >= 90 else 32, rows, 4)
+    tokens = 64 if target.backend == "cuda" and target.arch >= 90 else 32
+    return ChunkTile(tokens, rows, 8 if columns > _NARROW else 4)
