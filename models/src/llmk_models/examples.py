@@ -13,36 +13,28 @@ import torch
 from torch import Tensor
 
 from llmk_models.example_settings import (
-    CONV,
     DELTA,
-    DELTA_LAYERS,
     EXPERTS,
     FACTORS,
-    FALCON_FACTORS,
     GEMMA,
     GROUPS,
-    HYBRID_SCAN,
     LATENT,
     LINEAR,
     LLAMA3,
     LONGROPE,
-    MIXED,
-    NEMOTRON,
     NO_AUXILIARY_LOSS,
-    PERIODIC,
     ROUTED,
     SCAN,
     SHARP,
     SIGMOID,
     SINKS,
-    SOME_EXPERTS,
     YARN,
 )
 from llmk_testing.case import Skip
 from llmk_testing.model_example import ModelExample, transformers_logits
 
 
-def _examples(**variants: tuple[str, dict[str, Any]]) -> tuple[ModelExample, ...]:
+def examples(**variants: tuple[str, dict[str, Any]]) -> tuple[ModelExample, ...]:
     """By name, the transformers model type and its config overrides on top of tiny sizes."""
     return tuple(
         ModelExample.of_transformers(
@@ -56,7 +48,7 @@ BFLOAT16_MARGIN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text
 """Allowed ratio of our error to transformers', if it is not 1.25. The states of the delta rule propagate errors, so the
 ratio varies with the weights: from 0.7 to 2.8 over 14 draws, half of them below 0.92."""
 
-DENSE = _examples(
+DENSE = examples(
     llama=("llama", {}),
     llama_tied_biases=("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     llama_llama3_rope=("llama", {"rope_parameters": LLAMA3, "num_key_value_heads": 4}),
@@ -77,14 +69,14 @@ DENSE = _examples(
     qwen3_bias=("qwen3", {"head_dim": 32, "attention_bias": True}),
     qwen3_yarn_one_kv_head=("qwen3", {"head_dim": 16, "num_key_value_heads": 1, "rope_parameters": YARN}),
 )
-MIXTRAL = _examples(
+MIXTRAL = examples(
     mixtral=("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     mixtral_window_tied=(
         "mixtral",
         {"num_local_experts": 5, "num_experts_per_tok": 1, "sliding_window": 24, "tie_word_embeddings": True},
     ),
 )
-QWEN3_MOE = _examples(
+QWEN3_MOE = examples(
     qwen3_moe=("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}),
     qwen3_moe_one_dense_layer=("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "attention_bias": True}),
     qwen3_moe_every_other=(
@@ -92,7 +84,7 @@ QWEN3_MOE = _examples(
         {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
     ),
 )
-QWEN2_MOE = _examples(
+QWEN2_MOE = examples(
     qwen2_moe=("qwen2_moe", {**ROUTED, "norm_topk_prob": True}),
     qwen2_moe_one_dense_layer=(
         "qwen2_moe",
@@ -103,7 +95,7 @@ QWEN2_MOE = _examples(
         {**ROUTED, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2},
     ),
 )
-GPT_OSS = _examples(
+GPT_OSS = examples(
     gpt_oss=("gpt_oss", {**SINKS, "rope_parameters": YARN | {"truncate": False}}),
     gpt_oss_no_biases_tied=(
         "gpt_oss",
@@ -119,7 +111,7 @@ GPT_OSS = _examples(
         },
     ),
 )
-GEMMA2 = _examples(
+GEMMA2 = examples(
     gemma2=("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
     gemma2_low_caps=(
         "gemma2",
@@ -136,7 +128,7 @@ GEMMA2 = _examples(
         },
     ),
 )
-GEMMA3 = _examples(
+GEMMA3 = examples(
     gemma3=(
         "gemma3_text",
         {
@@ -158,7 +150,7 @@ GEMMA3 = _examples(
         },
     ),
 )
-GRANITE = _examples(
+GRANITE = examples(
     granite=("granite", FACTORS),
     granite_tied_biases=(
         "granite",
@@ -166,7 +158,7 @@ GRANITE = _examples(
     ),
     granite_without_factors=("granite", {"num_key_value_heads": 1}),
 )
-OLMO2 = _examples(
+OLMO2 = examples(
     olmo2=("olmo2", {}),
     olmo2_tied_biases=(
         "olmo2",
@@ -185,7 +177,7 @@ OLMO2 = _examples(
         {"sliding_window": 20, "tie_word_embeddings": True, "attention_bias": True, "num_hidden_layers": 4},
     ),
 )
-PHI3 = _examples(
+PHI3 = examples(
     phi3=("phi3", {"sliding_window": 24, "num_key_value_heads": 4}),
     phi3_longrope=("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
     phi3_tied_partly_rotated=(
@@ -197,7 +189,7 @@ PHI3 = _examples(
         },
     ),
 )
-DEEPSEEK_V2 = _examples(
+DEEPSEEK_V2 = examples(
     deepseek_v2=("deepseek_v2", {**LATENT, **GROUPS, "first_k_dense_replace": 1}),
     deepseek_v2_lite=("deepseek_v2", {**LATENT, "q_lora_rank": None, "n_shared_experts": 1, "v_head_dim": 32}),
     deepseek_v2_yarn=("deepseek_v2", {**LATENT, **GROUPS, "topk_group": 3, "rope_parameters": YARN | SHARP}),
@@ -210,7 +202,7 @@ DEEPSEEK_V2 = _examples(
         {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 3, "attention_bias": True, "rope_parameters": YARN},
     ),
 )
-DEEPSEEK_V3 = _examples(
+DEEPSEEK_V3 = examples(
     deepseek_v3=("deepseek_v3", {**NO_AUXILIARY_LOSS, "rope_parameters": YARN | SHARP}),
     deepseek_v3_one_group=(
         "deepseek_v3",
@@ -239,12 +231,12 @@ def _grouped_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) 
 MAMBA2 = (
     *(
         replace(example, logits=_grouped_logits)
-        for example in _examples(
+        for example in examples(
             mamba2=("mamba2", SCAN),
             mamba2_limits=("mamba2", {**SCAN, "n_groups": 8, "conv_kernel": 2, "time_step_limit": (0.02, 0.5)}),
         )
     ),
-    *_examples(
+    *examples(
         mamba2_tied_biases_one_group=(
             "mamba2",
             {
@@ -258,7 +250,7 @@ MAMBA2 = (
         ),
     ),
 )
-QWEN3_NEXT = _examples(
+QWEN3_NEXT = examples(
     qwen3_next=("qwen3_next", DELTA),
     qwen3_next_one_dense_layer=(
         "qwen3_next",
@@ -273,7 +265,7 @@ QWEN3_NEXT = _examples(
         },
     ),
 )
-DOTS1 = _examples(
+DOTS1 = examples(
     dots1=("dots1", {**SIGMOID, "n_shared_experts": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True}),
     dots1_groups_biases_tied=(
         "dots1",
@@ -289,7 +281,7 @@ DOTS1 = _examples(
         },
     ),
 )
-EXAONE4 = _examples(
+EXAONE4 = examples(
     exaone4=("exaone4", {"sliding_window": 24, "sliding_window_pattern": 2}),
     exaone4_no_windows_tied=(
         "exaone4",
@@ -297,7 +289,7 @@ EXAONE4 = _examples(
         {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
     ),
 )
-GLM4_MOE = _examples(
+GLM4_MOE = examples(
     glm4_moe=("glm4_moe", {**SIGMOID, "attention_bias": True, "routed_scaling_factor": 2.5}),
     glm4_moe_normed_tied=(
         "glm4_moe",
@@ -312,14 +304,14 @@ GLM4_MOE = _examples(
         },
     ),
 )
-GRANITEMOE = _examples(
+GRANITEMOE = examples(
     granitemoe=("granitemoe", {**FACTORS, "num_local_experts": 6}),
     granitemoe_tied_biases=(
         "granitemoe",
         {"num_local_experts": 5, "num_experts_per_tok": 1, "tie_word_embeddings": True, "attention_bias": True},
     ),
 )
-MINIMAX_M2 = _examples(
+MINIMAX_M2 = examples(
     minimax_m2=(
         "minimax_m2",
         {
@@ -334,14 +326,14 @@ MINIMAX_M2 = _examples(
         {"head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2, "tie_word_embeddings": True},
     ),
 )
-OLMOE = _examples(
+OLMOE = examples(
     olmoe=("olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}),
     olmoe_tied_biases=(
         "olmoe",
         {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "tie_word_embeddings": True},
     ),
 )
-SMOLLM3 = _examples(
+SMOLLM3 = examples(
     smollm3=("smollm3", {"no_rope_layer_interval": 2}),
     smollm3_windows_biases_untied=(
         "smollm3",
@@ -355,166 +347,7 @@ SMOLLM3 = _examples(
         },
     ),
 )
-BAMBA = _examples(
-    bamba=("bamba", {**HYBRID_SCAN, "attn_layer_indices": [1, 3]}),
-    bamba_tied_biases=(
-        "bamba",
-        {
-            **HYBRID_SCAN,
-            "attn_layer_indices": [2],
-            "mamba_n_groups": 1,
-            "mamba_d_head": "auto",
-            "mamba_conv_bias": False,
-            "mamba_proj_bias": True,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "tie_word_embeddings": True,
-        },
-    ),
-)
-GRANITEMOEHYBRID = _examples(
-    granitemoehybrid=(
-        "granitemoehybrid",
-        {
-            **HYBRID_SCAN,
-            **FACTORS,
-            "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
-            "num_local_experts": 6,
-            "shared_intermediate_size": 48,
-        },
-    ),
-    granitemoehybrid_rotated_dense_tied_biases=(
-        "granitemoehybrid",
-        {
-            **HYBRID_SCAN,
-            "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
-            "num_local_experts": 0,
-            "position_embedding_type": "rope",
-            "shared_intermediate_size": 80,
-            "mamba_n_groups": 1,
-            "mamba_conv_bias": False,
-            "mamba_proj_bias": True,
-            "attention_bias": True,
-            "tie_word_embeddings": True,
-        },
-    ),
-)
-NEMOTRON_H = _examples(
-    nemotron_h=("nemotron_h", {**NEMOTRON, "layers_block_type": [*MIXED, "linear_attention"]}),
-    nemotron_h_biases=(
-        "nemotron_h",
-        {
-            **NEMOTRON,
-            "layers_block_type": ["mlp", *MIXED],
-            "use_bias": True,
-            "use_conv_bias": False,
-            "mlp_bias": True,
-            "n_groups": 1,
-        },
-    ),
-)
-FALCON_H1 = _examples(
-    falcon_h1=("falcon_h1", {**HYBRID_SCAN, **FALCON_FACTORS, "mamba_d_ssm": 128}),
-    falcon_h1_normed_tied=(
-        "falcon_h1",
-        {
-            **HYBRID_SCAN,
-            **FALCON_FACTORS,
-            "mamba_d_ssm": 128,
-            "mamba_rms_norm": True,
-            "mamba_norm_before_gate": False,
-            "mamba_conv_bias": False,
-            "tie_word_embeddings": True,
-        },
-    ),
-    falcon_h1_norm_first_biases=(
-        "falcon_h1",
-        {
-            **HYBRID_SCAN,
-            "mamba_d_ssm": None,
-            "mamba_rms_norm": True,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "mamba_proj_bias": True,
-            "projectors_bias": True,
-        },
-    ),
-)
-QWEN3_5 = _examples(
-    qwen3_5=("qwen3_5_text", DELTA_LAYERS),
-    qwen3_5_tied_biases=(
-        "qwen3_5_text",
-        {
-            **DELTA_LAYERS,
-            "linear_num_key_heads": 4,
-            "attention_bias": True,
-            "tie_word_embeddings": True,
-            "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
-        },
-    ),
-    qwen3_5_moe=("qwen3_5_moe_text", DELTA),
-)
-JAMBA = _examples(
-    jamba=("jamba", {**PERIODIC, "num_experts": 6}),
-    jamba_dense_tied_biases=(
-        "jamba",
-        {
-            **PERIODIC,
-            "num_experts": 1,
-            "mamba_conv_bias": False,
-            "mamba_proj_bias": True,
-            "mamba_dt_rank": 5,
-            "mamba_d_conv": 3,
-            "tie_word_embeddings": True,
-            "num_key_value_heads": 4,
-        },
-    ),
-)
-LFM2 = _examples(
-    lfm2=("lfm2", CONV),
-    lfm2_untied_biases=(
-        "lfm2",
-        {
-            "num_hidden_layers": 3,
-            "full_attn_idxs": [1],
-            "conv_L_cache": 4,
-            "conv_bias": True,
-            "block_auto_adjust_ff_dim": False,
-            "tie_word_embeddings": False,
-        },
-    ),
-    lfm2_moe=("lfm2_moe", {**CONV, **SOME_EXPERTS, "num_dense_layers": 2, "routed_scaling_factor": 1.5}),
-    lfm2_moe_untied_without_biases=(
-        "lfm2_moe",
-        {
-            **CONV,
-            **SOME_EXPERTS,
-            "num_dense_layers": 1,
-            "use_expert_bias": False,
-            "norm_topk_prob": False,
-            "conv_bias": True,
-            "tie_word_embeddings": False,
-        },
-    ),
-)
-MAMBA = _examples(
-    mamba=("mamba", {"state_size": 12}),
-    mamba_untied_biases=(
-        "mamba",
-        {
-            "tie_word_embeddings": False,
-            "use_bias": True,
-            "use_conv_bias": False,
-            "residual_in_fp32": False,
-            "expand": 1,
-            "time_step_rank": 5,
-            "conv_kernel": 2,
-        },
-    ),
-    falcon_mamba=("falcon_mamba", {"mixer_rms_eps": 1e-3, "tie_word_embeddings": False}),
-    falcon_mamba_biases=("falcon_mamba", {"use_bias": True, "use_conv_bias": False, "residual_in_fp32": False}),
-)
-TRANSFORMERS = _examples(
+TRANSFORMERS = examples(
     phi3=("phi3", {"sliding_window": 24}),
     granite=("granite", {"logits_scaling": 2.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5}),
     olmo2=("olmo2", {}),

@@ -47,14 +47,14 @@ def llmk_models() -> list[ModelSpec]:
         _family("minimax_m2", ("MiniMaxM2ForCausalLM",), "MiniMax-M2: sigmoid-scored experts in every layer"),
         _family("olmoe", ("OlmoeForCausalLM",), "OLMoE: norms over all heads together, experts in every layer"),
         _family("smollm3", ("SmolLM3ForCausalLM",), "SmolLM3: layers without rotation"),
-        _family("bamba", ("BambaForCausalLM",), "Bamba: Mamba-2 in most layers, attention in the others"),
-        _family("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
-        _family("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
-        _family("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
-        _family("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),
-        _family("mamba", ("MambaForCausalLM", "FalconMambaForCausalLM"), "Mamba and Falcon-Mamba: Mamba-1's scan"),
-        _family("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
-        _family("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
+        _hybrid("bamba", ("BambaForCausalLM",), "Bamba: Mamba-2 in most layers, attention in the others"),
+        _hybrid("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
+        _hybrid("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
+        _hybrid("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
+        _hybrid("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),
+        _hybrid("mamba", ("MambaForCausalLM", "FalconMambaForCausalLM"), "Mamba and Falcon-Mamba: Mamba-1's scan"),
+        _hybrid("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
+        _hybrid("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
         _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",
@@ -67,12 +67,16 @@ def llmk_models() -> list[ModelSpec]:
     ]
 
 
-def _family(module: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
+def _hybrid(module: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
+    return _family(module, architectures, summary, of="hybrid_examples")
+
+
+def _family(module: str, architectures: tuple[str, ...], summary: str, *, of: str = "examples") -> ModelSpec:
     return ModelSpec(
         id=f"models.{module}",
         architectures=architectures,
         tree=f"llmk_models.{module}:tree",
         deterministic=True,
-        examples=f"llmk_models.examples:{module.upper()}",
+        examples=f"llmk_models.{of}:{module.upper()}",
         summary=summary,
     )
