@@ -90,10 +90,10 @@ Grouped = NibbleWeight | CompactWeight
 
 def prepare_int4(parameters: Mapping[str, Tensor]) -> NibbleWeight | PackedWeight:
     """The weight for :func:`linear_groups` from the parameters of the format ``int4_group``; the reference's where
-    groups have no multiple of 32 inputs."""
+    groups have no multiple of 32 inputs, or inputs are not in order."""
     whole = prepare_int4_group(parameters)
     outputs, bytes_of_row = whole.packed.shape
-    if bytes_of_row * 2 % (whole.scale.shape[1] * _BLOCK):
+    if whole.order is not None or bytes_of_row * 2 % (whole.scale.shape[1] * _BLOCK):
         return whole
     tiles = -(-outputs // TOGETHER)
     numbers = torch.empty((tiles, TOGETHER * bytes_of_row), dtype=torch.uint8)
@@ -106,7 +106,7 @@ def prepare_int8(parameters: Mapping[str, Tensor]) -> CompactWeight | GroupedWei
     """The same from the parameters of the format ``int8_group``; groups may have 16 inputs."""
     whole = prepare_int8_group(parameters)
     size, group = whole.values.shape[1], whole.values.shape[1] // whole.scale.shape[1]
-    if size % _BLOCK or (group % _BLOCK and group != _HALF):
+    if whole.order is not None or size % _BLOCK or (group % _BLOCK and group != _HALF):
         return whole
     zero = None if whole.zero is None else _narrowest(whole.zero)
     return CompactWeight(whole.values.contiguous(), _narrowest(whole.scale), zero)

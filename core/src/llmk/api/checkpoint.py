@@ -246,12 +246,14 @@ class DecodeRows(Protocol):
 
     @property
     def multiple(self) -> int:
-        """Rows are decoded in whole multiples of this many, counted from the tensor's first row."""
+        """Rows are decoded in whole multiples of this many, counted from the tensor's first row; 0: all at once, from
+        bytes that don't lie row by row."""
         ...
 
     def __call__(self, stored: Tensor) -> Tensor:
         """The values of some rows, ``[rows, *columns]`` in the dtype of the :class:`StoredTensor`, of their bytes,
-        uint8 ``[rows, bytes per row]``. Called by several threads at once."""
+        uint8 ``[rows, bytes per row]``, or, where :attr:`multiple` is 0, ``[1, all bytes]``. Called by several threads
+        at once."""
         ...
 
 
@@ -259,7 +261,8 @@ class DecodeRows(Protocol):
 class StoredTensor:
     """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); its data is bytes ``start`` to ``stop - 1``.
 
-    With ``decode``, ``dtype`` and ``shape`` are those of the decoded values; the bytes are as many for every row.
+    With ``decode``, ``dtype`` and ``shape`` are those of the decoded values; the bytes are as many for every row,
+    unless all rows are decoded at once.
     """
 
     name: str

@@ -32,6 +32,20 @@ class Quantization:
         stores."""
         return []
 
+    def present(self, module: str, stored: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
+        """The tensors that the files store for a module, as layers share, pack and load them: each row of a weight, its
+        scales and zero points belongs to output features. What is stored otherwise is decoded
+        (:class:`~llmk.api.DecodeRows`), or left out. Called for every module, before :meth:`check`.
+
+        Raises:
+            CheckpointError: the method reads the module, and the tensors are not in its format.
+        """
+        return stored
+
+    def is_empty(self, tensor: StoredTensor) -> bool:
+        """Whether a tensor that the model has no place for means nothing, such as a bias of zeros."""
+        return False
+
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
         """Checks which tensors the files store for the projection ``module``, before any is read. ``stored`` is keyed
         by the last part of the tensors' names.

@@ -43,22 +43,25 @@ class PackedWeight:
 
     ``packed`` is uint8 ``[out, in / 2]``, the even input in the low nibble; ``scale`` float32 ``[out, groups]``;
     ``zero`` float32 ``[out, groups]``, the value that represents zero, which need not be whole (8 if the format is
-    symmetric).
+    symmetric). With ``order``, int64 ``[in]``, the numbers of a row belong to these inputs, so that the inputs of a
+    group need not be neighbours; ``None``: they are in order.
     """
 
     packed: Tensor
     scale: Tensor
     zero: Tensor
+    order: Tensor | None = None
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """``[out, in]`` in ``dtype``, rounded once."""
         nibbles = torch.stack((self.packed & 15, self.packed >> 4), dim=-1)
         groups = nibbles.view(*self.scale.shape, -1).float()
-        return ((groups - self.zero[..., None]) * self.scale[..., None]).view(nibbles.shape[0], -1).to(dtype)
+        weight = ((groups - self.zero[..., None]) * self.scale[..., None]).view(nibbles.shape[0], -1).to(dtype)
+        return in_order(weight, self.order)
 
     def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """As :meth:`llmk.api.LooksUp.rows`."""
-        return PackedWeight(self.packed[index], self.scale[index], self.zero[index]).dequantize(dtype)
+        return PackedWeight(self.packed[index], self.scale[index], self.zero[index], self.order).dequantize(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +69,33 @@ class GroupedWeight:
     """8-bit numbers with a scale and a zero point per group of consecutive inputs, groups of any equal size.
 
     ``values`` is int8 ``[out, in]``; ``scale`` float32 ``[out, groups]``; ``zero`` float32 ``[out, groups]``, the value
-    that represents zero, which need not be whole, or ``None``: 0.
+    that represents zero, which need not be whole, or ``None``: 0. ``order`` is as in :class:`PackedWeight`.
     """
 
     values: Tensor
     scale: Tensor
     zero: Tensor | None
+    order: Tensor | None = None
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """``[out, in]`` in ``dtype``, rounded once."""
         groups = self.values.view(*self.scale.shape, -1).float()
         if self.zero is not None:
             groups = groups - self.zero[..., None]
-        return (groups * self.scale[..., None]).view(self.values.shape).to(dtype)
+        return in_order((groups * self.scale[..., None]).view(self.values.shape).to(dtype), self.order)
 
     def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """As :meth:`llmk.api.LooksUp.rows`."""
         zero = None if self.zero is None else self.zero[index]
-        return GroupedWeight(self.values[index], self.scale[index], zero).dequantize(dtype)
+        return GroupedWeight(self.values[index], self.scale[index], zero, self.order).dequantize(dtype)
+
+
+def in_order(weight: Tensor, order: Tensor | None) -> Tensor:
+    """``weight`` (``[out, in]``), whose columns belong to the inputs ``order``, with its columns in the order of
+    inputs."""
+    if order is None:
+        return weight
+    return torch.empty_like(weight).index_copy_(1, order, weight)
 
 
 def prepare_int8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
@@ -92,21 +104,26 @@ def prepare_int8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
 
 
 def prepare_int4_group(parameters: Mapping[str, Tensor]) -> PackedWeight:
-    """``weight_packed`` uint8 ``[out, in / 2]``, ``weight_scale`` ``[out, groups]``, optionally
-    ``weight_zero_point`` ``[out, groups]``."""
+    """``weight_packed`` uint8 ``[out, in / 2]``, ``weight_scale`` ``[out, groups]``, optionally ``weight_zero_point``
+    ``[out, groups]``, and optionally ``weight_order`` ``[in]``, the input of each column."""
     scale = parameters["weight_scale"].float()
     zero = parameters.get("weight_zero_point")
     return PackedWeight(
-        parameters["weight_packed"], scale, torch.full_like(scale, 8.0) if zero is None else zero.float()
+        parameters["weight_packed"],
+        scale,
+        torch.full_like(scale, 8.0) if zero is None else zero.float(),
+        parameters.get("weight_order"),
     )
 
 
 def prepare_int8_group(parameters: Mapping[str, Tensor]) -> GroupedWeight:
     """``weight`` int8 ``[out, in]``, ``weight_scale`` ``[out, groups]``, optionally ``weight_zero_point``
-    ``[out, groups]``."""
+    ``[out, groups]``, and optionally ``weight_order`` ``[in]``, the input of each column."""
     zero = parameters.get("weight_zero_point")
     scale = parameters["weight_scale"].float()
-    return GroupedWeight(parameters["weight"], scale, None if zero is None else zero.float())
+    return GroupedWeight(
+        parameters["weight"], scale, None if zero is None else zero.float(), parameters.get("weight_order")
+    )
 
 
 def prepare_fp8_tensor(parameters: Mapping[str, Tensor]) -> ScaledWeight:

@@ -23,7 +23,7 @@ def unconverted(entry: str) -> Matches:
     """An entry of ``modules_to_not_convert``, which is a part of a name, in whole components, or its end, or a regular
     expression for its start (``should_convert_module`` of ``transformers.quantizers.quantizers_utils``; AutoAWQ's
     ``exclude_layers_to_not_quantize``)."""
-    start = _compiled(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))", entry)
+    start = compiled(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))", entry)
     inner = f".{entry.strip('.')}."
     return lambda module: bool(start.match(module)) or module.endswith(entry) or inner in f".{module}."
 
@@ -35,11 +35,12 @@ def named(entry: str) -> Matches:
         return lambda module: True
     if not entry.startswith("re:"):
         return partial(str.__eq__, entry)
-    start = _compiled(entry.removeprefix("re:"), entry)
+    start = compiled(entry.removeprefix("re:"), entry)
     return lambda module: bool(start.match(module))
 
 
-def _compiled(pattern: str, entry: str) -> re.Pattern[str]:
+def compiled(pattern: str, entry: str) -> re.Pattern[str]:
+    """A regular expression that an entry of a list is, or has. Raises CheckpointError if it isn't one."""
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -9,6 +9,7 @@ from typing import Any
 from llmk.api import OK, Checkpoint, QuantizationSpec, Verdict, hookimpl, no
 from llmk.api.specs import ReadsModule
 from llmk_quantization.modules import Group, group_finder, groups_of, texts, unconverted
+from llmk_quantization.schemes import NARROW, WIDE, Finder, awq_schemes, claims_awq, claims_gptq, gptq_schemes
 
 _BLOCK = [128, 128]
 Claims = Callable[[Checkpoint], Verdict]
@@ -41,7 +42,8 @@ def claims_groups(reads: Reads) -> Claims:
 
     def claims(checkpoint: Checkpoint) -> Verdict:
         config = checkpoint.quantization
-        if not (verdict := _equal(config, "quant_method", "compressed-tensors")):
+        verdict = _equal(config, "quant_method", "compressed-tensors")
+        if not verdict or not (verdict := honoured(config)):
             return verdict
         verdicts = [reads(group) for group in groups_of(config)]
         if not verdicts:
@@ -49,6 +51,22 @@ def claims_groups(reads: Reads) -> Claims:
         return next((verdict for verdict in verdicts if verdict), verdicts[0])
 
     return claims
+
+
+def honoured(config: Mapping[str, Any]) -> Verdict:
+    """Refuses what changes the meaning of weights or of keys and values, and is not followed."""
+    verdict = OK
+    sparsity, cache = config.get("sparsity_config"), config.get("kv_cache_scheme")
+    if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
+        verdict &= no("sparsity_config", wanted="dense", found=sparsity.get("format"))
+    transforms = config.get("transform_config")
+    if isinstance(transforms, Mapping) and transforms.get("config_groups"):
+        verdict &= no("transform_config", wanted="no transforms", found=", ".join(transforms["config_groups"]))
+    if isinstance(cache, Mapping) and (cache.get("type"), cache.get("num_bits")) != ("float", 8):
+        verdict &= no("kv_cache_scheme", wanted="float of 8 bits", found=f"{cache.get('type')} {cache.get('num_bits')}")
+    if isinstance(cache, Mapping) and cache.get("strategy", "tensor") != "tensor":
+        verdict &= no("kv_cache_scheme.strategy", wanted="tensor", found=cache.get("strategy"))
+    return verdict
 
 
 def in_groups(reads: Reads) -> Callable[[Checkpoint], ReadsModule]:
@@ -92,15 +110,38 @@ def reads_int8(group: Group) -> Verdict:
     )
 
 
-def reads_int4(group: Group) -> Verdict:
-    """4-bit integers, packed, scaled by groups of consecutive inputs or by output channel."""
-    weights = group.weights
-    return (
-        _equal(weights, "type", "int", default="int")
-        & _equal(weights, "num_bits", 4)
-        & _strategy(weights, ("group", "channel"))
-        & _format(group, ("pack-quantized",))
-    )
+def reads_packed(bits: int) -> Reads:
+    """Integers of ``bits``, packed, scaled by groups of inputs or by output channel."""
+
+    def reads(group: Group) -> Verdict:
+        weights = group.weights
+        return (
+            _equal(weights, "type", "int", default="int")
+            & _equal(weights, "num_bits", bits)
+            & _strategy(weights, ("group", "channel"))
+            & _format(group, ("pack-quantized",))
+        )
+
+    return reads
+
+
+def by_scheme(
+    schemes: Callable[[Mapping[str, Any]], Finder], bits: tuple[int, ...]
+) -> Callable[[Checkpoint], ReadsModule]:
+    """The modules of so many ``bits``."""
+
+    def modules(checkpoint: Checkpoint) -> ReadsModule:
+        scheme_of = schemes(checkpoint.quantization)
+
+        def verdict(module: str) -> Verdict | None:
+            scheme = scheme_of(module)
+            if scheme is None:
+                return None
+            return OK if scheme.bits in bits else no("bits", wanted=" or ".join(map(str, bits)), found=scheme.bits)
+
+        return verdict
+
+    return modules
 
 
 def claims_plain(checkpoint: Checkpoint) -> Verdict:
@@ -165,9 +206,29 @@ _METHODS = (
         "int8 with a scale per matrix or output",
     ),
     _of_groups(
-        *("compressed_tensors_int4", "ints:PackedInt4", "int4_group", reads_int4),
+        *("compressed_tensors_int4", "ints:PackedInt4", "int4_group", reads_packed(4)),
         "packed int4 with scales per group of inputs",
         weight_bits=4.5,
+    ),
+    _of_groups(
+        *("compressed_tensors_int8_packed", "ints:PackedInt8", "int8_group", reads_packed(8)),
+        "packed int8 with scales per group of inputs",
+        weight_bits=8.5,
+    ),
+    _Method(
+        *("gptq", "gptq:Gptq", "int4_group", lambda checkpoint: claims_gptq(checkpoint.quantization, NARROW)),
+        "GPTQ of 2, 3 or 4 bits",
+        {"modules": by_scheme(gptq_schemes, NARROW), "weight_bits": 4.5, "heads": True},
+    ),
+    _Method(
+        *("gptq_int8", "gptq:Gptq8", "int8_group", lambda checkpoint: claims_gptq(checkpoint.quantization, WIDE)),
+        "GPTQ of 8 bits",
+        {"modules": by_scheme(gptq_schemes, WIDE), "weight_bits": 8.5, "heads": True},
+    ),
+    _Method(
+        *("awq", "gptq:Awq", "int4_group", lambda checkpoint: claims_awq(checkpoint.quantization)),
+        "AWQ of 4 bits",
+        {"modules": by_scheme(awq_schemes, NARROW), "weight_bits": 4.5},
     ),
     _Method(
         *("fp8", "fp8:OnlineChannels", "fp8_channel", claims_plain),

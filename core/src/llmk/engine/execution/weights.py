@@ -94,10 +94,13 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
 
 
 def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> Loaded:
-    stored = _rooted(stored_tensors(checkpoint), model)
     by_prefix: dict[str, list[StoredTensor]] = {}
-    for tensor in stored:
+    for tensor in _rooted(stored_tensors(checkpoint), model):
         by_prefix.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+    for module, tensors in by_prefix.items():
+        for method in methods:
+            tensors[:] = method.present(module, tensors)
+    stored = [tensor for tensors in by_prefix.values() for tensor in tensors]
     for entry in dict.fromkeys(entry for method in methods for entry in method.unmatched(by_prefix)):
         logger.warning("quantization_config in %s names %r, which matches no module", checkpoint.path, entry)
     for layer in model.weights:
@@ -107,7 +110,7 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collect
         for parameter in layer.parameters:
             for name, shards in parameter.targets.items():
                 targets.setdefault(name, []).append(_Target(layer, parameter, shards))
-    _check(checkpoint, stored, targets, model.ignored_weights)
+    _check(checkpoint, stored, targets, model.ignored_weights, methods)
     wanted = list(_wanted(stored, targets))
     total = sum(tensor.num_bytes for tensor, _ in wanted)
     bar = tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress))
@@ -186,6 +189,11 @@ def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
 def _decoded(tensor: StoredTensor, decode: DecodeRows, place: Place, stride: int) -> Iterator[Chunk]:
     """The same for a place in a tensor that is decoded: whole multiples of rows are read, and the wanted ones kept."""
     multiple = decode.multiple
+    if not multiple:
+        kept = (slice(place.start, place.stop), *place.columns)
+        whole = (tensor.file, tensor.start, tensor.num_bytes, STORED_DTYPES[tensor.dtype], place.into)
+        yield Chunk(*whole, decode, 1, kept)
+        return
     step = max(1, CHUNK_BYTES // max(1, stride * multiple)) * multiple
     dtype = STORED_DTYPES[tensor.dtype]
     for first in range(place.start // multiple * multiple, place.stop, step):
@@ -201,6 +209,7 @@ def _check(
     stored: Sequence[StoredTensor],
     targets: Mapping[str, Sequence[_Target]],
     ignored: Sequence[str],
+    methods: Collection[Quantization],
 ) -> None:
     """Compares what the files hold with what the model wants, by their headers alone."""
     files = sorted({tensor.file.name for tensor in stored})
@@ -211,7 +220,8 @@ def _check(
         for target in targets.get(tensor.name, ()):
             _check_one(tensor, target)
             present[target.parameter].update(target.shards)
-        if tensor.name not in targets and not any(re.fullmatch(pattern, tensor.name) for pattern in ignored):
+        known = tensor.name in targets or any(re.fullmatch(pattern, tensor.name) for pattern in ignored)
+        if not known and not any(method.is_empty(tensor) for method in methods):
             unexpected.append(tensor.name)
     missing = list(
         dict.fromkeys(name for p, shards in present.items() for i, name in enumerate(p.names) if i not in shards)
