@@ -7,6 +7,7 @@
     python benchmarks/kernels.py --sweep moe --save DIR    # mixtures of experts over tile sizes, saves the best
     python benchmarks/kernels.py --sweep gemm --save DIR        # GEMMs over configurations, saves the best
     python benchmarks/kernels.py --sweep fp8 --save DIR         # those with fp8 weights
+    python benchmarks/kernels.py --sweep int4 --save DIR        # those with 4-bit weights
     python benchmarks/kernels.py --sweep sampling   # sampling over rounds and sizes of parts
     TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu --tiny    # tries the cases out, measures nothing
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, chains, elementwise, fp8, gemm, latent, moe, recurrent, sampling
+from kernel_cases import attention, chains, elementwise, fp8, gemm, int4, latent, moe, recurrent, sampling
 from kernel_cases.harness import SHAPES, Bench
 
 
@@ -57,11 +58,12 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, gemm, chains, fp8, moe, recurrent, sampling, attention, latent)
+_KINDS = (elementwise, gemm, chains, fp8, int4, moe, recurrent, sampling, attention, latent)
 _SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
     "attention": lambda bench, only, _: attention.sweep(bench, only),
     "latent": lambda bench, only, _: latent.sweep(bench, only),
     "fp8": lambda bench, only, folder: gemm.sweep(bench, only, folder, fp8.sites(SHAPES, fp8.ROWS)),
+    "int4": int4.sweep,
     "moe": moe.sweep,
     "gemm": gemm.sweep,
     "sampling": lambda bench, only, _: bench.run(sampling.sweep(bench.device), only=only),

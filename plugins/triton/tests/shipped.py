@@ -20,7 +20,7 @@ from llmk_triton.batch import embedding
 from llmk_triton.common import activations, norms
 from llmk_triton.common.targets import SPECIALIZED_TILES, current_target, has_wave32
 from llmk_triton.common.tuned import architecture, table
-from llmk_triton.gemm import small_m
+from llmk_triton.gemm import int4, small_m
 from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.moe import fused as moe
 from llmk_triton.recurrent import delta_net, state_space
@@ -283,6 +283,29 @@ def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled
     small_m.launch(what, small_m.choose(what, current_target(), num_sms=132), small_m.Operands(x, weight, None, *norm))
 
 
+def int4_gemm(dtype: torch.dtype, rows: int, size: int, out: int, group: int, *, zero: bool) -> None:
+    """A product with a 4-bit weight, and the weight widened."""
+    width = 32 if group % 128 == 0 else 16
+    blocks, tiles = -(-size // (4 * width)), 2 * -(-out // 128)
+    words = torch.empty(1, dtype=torch.int16).expand(tiles, blocks, 64, width)
+    scale = torch.empty(1, dtype=torch.float16).expand(size // group, 64 * tiles)
+    points = torch.empty(1, dtype=torch.uint8).expand(size // group, 64 * tiles) if zero else None
+    weight = int4.TiledInt4(words, scale, points, out, size, group, None)
+    config = int4.choose(current_target(), dtype, rows, out, size, 132)
+    int4.launch(torch.empty(rows, size, dtype=dtype), weight, None, config)
+    if rows > 64:
+        int4.widened(weight, dtype)
+
+
+def _int4_cases() -> dict[str, Callable[[], None]]:
+    cases: dict[str, Callable[[], None]] = {}
+    for name, (group, zero) in itertools.product(("bf16", "fp16"), ((128, False), (128, True), (64, True), (32, True))):
+        for rows, (out, size) in itertools.product((1, 32, 256), ((4096, 4096), (24576, 4096), (4096, 12288))):
+            label = f"int4 {out}x{size} by {group}{' with zero points' if zero else ''} x{rows} {name}"
+            cases[label] = partial(int4_gemm, DTYPES[name], rows, size, out, group, zero=zero)
+    return cases
+
+
 def _tuned() -> dict[str, Callable[[], None]]:
     """Everything that has a tuned configuration, each for what it was tuned for."""
     cases: dict[str, Callable[[], None]] = {}
@@ -387,4 +410,4 @@ def _recurrent_cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
-CASES = _cases() | _latent_cases() | _recurrent_cases() | _tuned()
+CASES = _cases() | _int4_cases() | _latent_cases() | _recurrent_cases() | _tuned()

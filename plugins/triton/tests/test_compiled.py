@@ -92,6 +92,16 @@ def test_gemms(target: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", LATENT)
+def test_int4_gemms(target: str) -> None:
+    """Words reach the matrix instructions' operands through registers alone: on NVIDIA's GPUs two numbers at a time."""
+    found = of(target, LATENT, "^int4 4096x4096 by (128|32 with zero points) x(1|256) bf16$")
+    assert Counter(kernel["kernel"] for kernel in found) == {"int4_kernel": 4, "widen_kernel": 2}
+    assert all(kernel["matrix"] > 0 for kernel in found if kernel["kernel"] == "int4_kernel")
+    assert not any(kernel["stack"] for kernel in found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", AMD)
 def test_what_a_plan_takes_on_amds_chips(target: str) -> None:
     """A target at a time, since few are drawn."""

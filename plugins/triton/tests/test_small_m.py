@@ -15,7 +15,7 @@ from llmk.reference import activations, norm_linear, norms, quantize, quantized_
 from llmk.reference.linear import linear
 from llmk_triton.common import tuned
 from llmk_triton.common.targets import current_target
-from llmk_triton.gemm import small_m
+from llmk_triton.gemm import small_m, split_k
 from llmk_triton.gemm.small_m import GemmProblem, Gemv, Operands, Skinny
 
 PARTS: dict[str, Any] = {"rms_norm": norms.rms_norm, "linear": linear, "silu_and_mul": activations.silu_and_mul}
@@ -80,7 +80,7 @@ def test_every_op_with_every_configuration(kernel: str, config: str) -> None:
     found = small_m.launch(GemmProblem(kernel, torch.bfloat16, rows, size, out), how, given)
     close(found, expected(kernel, given))
     assert torch.equal(given.x, before)
-    assert not small_m._counters(given.x.device).any(), "counters are left as they were found"
+    assert not split_k.counters(given.x.device).any(), "counters are left as they were found"
 
 
 @pytest.mark.parametrize("config", ["split", next(iter(CONFIGS))])

@@ -112,6 +112,11 @@ _FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "r
 _LAYOUTS = ("plain", *filter(None, _FORMATS.values()))
 """Weight layouts of the small-M GEMMs."""
 
+_INT4 = "int4_group"
+_INT4_ROWS = 256
+"""Most rows (M) for which 4-bit weights are multiplied packed. For more, widening them first costs less than reading
+and unpacking them once for every 64 rows."""
+
 _SMALL_M = 16
 """Most rows (M) of the small-M GEMMs, which are bound by reading the weight; for more rows, libraries are as fast
 (measured on an H200)."""
@@ -150,7 +155,7 @@ def supports_gemm(query: LinearQuery | OpQuery, *layouts: str) -> Verdict:
     wanted = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
     if wanted not in layouts:
         return no("weight", wanted=wanted, found=" or ".join(layouts))
-    return OK if wanted == "plain" or "fp8" in query.platform.features else NO_FP8
+    return OK if wanted in ("plain", _INT4) or "fp8" in query.platform.features else NO_FP8
 
 
 def supports_tma(query: LinearQuery | OpQuery) -> Verdict:
@@ -263,7 +268,29 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         bands=(TokenBand(_SMALL_M + 1, _SMALL_N_ROWS + 1),),
         summary=f"GEMM with up to {SMALL_N} outputs, such as a router's: bound by latency.",
     )
-    return [*small_m, narrow, _tma_kernel("linear", "linear")]
+    packed = [
+        kernel_spec(
+            f"linear_int4{suffix}",
+            "linear",
+            f"gemm.int4:linear{suffix}",
+            prepare="llmk_triton.gemm.int4:prepare",
+            layout="triton_int4_group",
+            needs=HALVES,
+            supports=_with_layouts(_INT4),
+            **fields,
+        )
+        for suffix, fields in (
+            (
+                "",
+                {"bands": (TokenBand(1, _INT4_ROWS + 1),), "summary": "4-bit weights, unpacked in registers; split-K."},
+            ),
+            (
+                "_many",
+                {"score": -1, "summary": "The library's GEMM of 4-bit weights, first widened in one launch."},
+            ),
+        )
+    ]
+    return [*small_m, narrow, *packed, _tma_kernel("linear", "linear")]
 
 
 def _tma_kernel(kind: str, name: str) -> KernelSpec:

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from llmk_triton.common import pdl
 from llmk_triton.common.activations import activate
+from llmk_triton.gemm.split_k import is_last, store_part, sum_of_splits
 
 
 @triton.jit
@@ -101,33 +102,6 @@ def _add_scaled(
 
 
 @triton.jit
-def _leave(acc, acc_up, partial, arrived, split, SPLITS: tl.constexpr, GATED: tl.constexpr):
-    """Stores a split's partial sums; returns whether this split is the last to finish, which also resets the
-    counter."""
-    place = tl.arange(0, acc.shape[0])[:, None] * acc.shape[1] + tl.arange(0, acc.shape[1])[None, :]
-    tl.store(partial + split * acc.numel + place, acc)
-    if GATED:
-        tl.store(partial + (SPLITS + split) * acc.numel + place, acc_up)
-    # All of the program's stores must be visible before its counter increment.
-    tl.debug_barrier()
-    last = tl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1
-    tl.store(arrived, 0, last)
-    return last
-
-
-@triton.jit
-def _sum_of_splits(like, partial, SPLITS: tl.constexpr):
-    """The sum of the partial sums of all splits at ``partial``, in the order of the splits; a tile of ``like``'s
-    shape."""
-    place = tl.arange(0, like.shape[0])[:, None] * like.shape[1] + tl.arange(0, like.shape[1])[None, :]
-    acc = tl.zeros_like(like)
-    for split in tl.static_range(SPLITS):
-        # Other programs wrote these, so they must be loaded from L2, not from this multiprocessor's L1.
-        acc += tl.load(partial + split * like.numel + place, cache_modifier=".cg")
-    return acc
-
-
-@triton.jit
 def _finish(acc, scale, bias, column, like, SCALED: tl.constexpr, HAS_BIAS: tl.constexpr):
     """``acc`` times the scale of its ``column``, plus the bias, rounded to ``like``'s dtype, as float32."""
     if SCALED == 1:
@@ -212,9 +186,12 @@ def skinny_kernel(
     if SPLITS > 1:
         owner = tl.program_id(2) * tl.num_programs(0) + block
         partial += owner.to(tl.int64) * (SPLITS * BLOCK_M * BLOCK_N * (2 if GATED else 1))
-        if not _leave(acc, acc_up, partial, arrived + owner, split, SPLITS, GATED):
-            return
-        acc = _sum_of_splits(acc, partial, SPLITS)
+        store_part(acc, partial + split * acc.numel)
         if GATED:
-            acc_up = _sum_of_splits(acc_up, partial + SPLITS * BLOCK_M * BLOCK_N, SPLITS)
+            store_part(acc_up, partial + (SPLITS + split) * acc.numel)
+        if not is_last(arrived + owner, SPLITS):
+            return
+        acc = sum_of_splits(acc, partial, SPLITS)
+        if GATED:
+            acc_up = sum_of_splits(acc_up, partial + SPLITS * BLOCK_M * BLOCK_N, SPLITS)
     _store(acc, acc_up, scale, bias, out, m, n, num_rows, OUT, SWAP, SCALED, HAS_BIAS, GATED)

@@ -26,6 +26,7 @@ from llmk_triton.common.targets import (
 from llmk_triton.common.tuned import tuned
 from llmk_triton.gemm.gemv import gemv_kernel
 from llmk_triton.gemm.skinny import skinny_kernel
+from llmk_triton.gemm.split_k import COUNTERS, counters
 from llmk_triton.specs import SMALL_N
 
 MOST_ROWS = 128
@@ -52,8 +53,6 @@ _L2_KEPT_BYTES = 32 << 20
 the next kernel prefetched would be evicted before it uses them."""
 _TMA_BLOCK_N = 128
 """Weight rows (N) of a tile that is loaded by TMA."""
-_COUNTERS = 1 << 16
-"""Most output tiles with split-K."""
 
 
 Weight = Tensor | ScaledWeight
@@ -295,13 +294,6 @@ def _chosen(problem: GemmProblem, target: GPUTarget, device: torch.device) -> Ge
     return choose(replace(problem, rows=rows), target, num_multiprocessors(device))
 
 
-@cache
-def _counters(device: torch.device) -> Tensor:
-    """Counters of finished splits, one per tile; zero while no kernel runs. All launches on a device share them, so
-    they must be on one stream."""
-    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
-
-
 def run(kernel: str, operands: Operands) -> tuple[Tensor, Tensor]:
     """:func:`launch` with the best configuration for the device."""
     x, gated = operands.x, kernel.endswith("gate_up_silu")
@@ -372,8 +364,8 @@ def _launch_skinny(problem: GemmProblem, config: Skinny, tensors: list[Tensor], 
     grid = (triton.cdiv(problem.out, config.block_n), splits, triton.cdiv(problem.rows, block_m))
     partial = arrived = tensors[0]
     if splits > 1:
-        assert grid[0] * grid[2] <= _COUNTERS, f"{grid[0] * grid[2]} tiles, {_COUNTERS} counters"
-        arrived = _counters(tensors[0].device)
+        assert grid[0] * grid[2] <= COUNTERS, f"{grid[0] * grid[2]} tiles, {COUNTERS} counters"
+        arrived = counters(tensors[0].device)
         shape = (grid[0] * grid[2], splits, block_m * config.block_n * (1 + problem.gated))
         partial = torch.empty(shape, dtype=torch.float32, device=arrived.device)
     x_tiles = weight_tiles = None
