@@ -23,6 +23,7 @@ from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import int4, small_m
 from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.moe import fused as moe
+from llmk_triton.moe import int4 as moe_int4
 from llmk_triton.recurrent import delta_net, state_space
 from llmk_triton.recurrent.selective_scan import selective_scan, selective_scan_by_token
 from llmk_triton.recurrent.short_conv import short_conv
@@ -252,6 +253,31 @@ def experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, arch: str =
     moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
 
 
+def quantized_experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, stored: str) -> None:
+    """The same with weights of another format."""
+    count, top_k, hidden, inner = shape
+    x, logits = torch.zeros(tokens, hidden, dtype=dtype), torch.zeros(tokens, count, dtype=dtype)
+    sizes = {"gate_up": (2 * inner, hidden), "down": (hidden, inner)}
+    options: dict[str, Any] = {"top_k": top_k, "renormalize": True}
+    if stored == "int4":
+        weights = {}
+        for name, (out, size) in sizes.items():
+            tiles = 2 * -(-out // 128)
+            words = torch.empty(1, dtype=torch.int16).expand(count * tiles, size // 128, 64, 32)
+            scale = torch.empty(1, dtype=torch.bfloat16).expand(size // 128, count * tiles * 64)
+            weight = int4.TiledInt4(words, scale, None, count * tiles * 64, size, 128, None)
+            weights[name] = moe_int4.Int4Experts(weight, tiles, out)
+        moe_int4.fused_moe(x, logits, weights, **options)
+    elif current_target().arch not in NO_FP8:
+        one, block = torch.zeros(1, dtype=torch.float8_e4m3fn), 128 if stored == "fp8_block" else 1
+        plain = {name: one.expand(count, *size) for name, size in sizes.items()}
+        scales = {
+            f"{name}_scale": torch.empty(1).expand(count, -(-out // block), -(-size // block) if block > 1 else 1)
+            for name, (out, size) in sizes.items()
+        }
+        moe.fused_moe(x, logits, plain | scales, **options)
+
+
 def grouped_experts(dtype: torch.dtype, tokens: int) -> None:
     """DeepSeek-V3's choice of experts, of a rank of 16."""
     x, logits, one = torch.zeros(tokens, 7168, dtype=dtype), torch.zeros(tokens, 256), torch.zeros(1, dtype=dtype)
@@ -297,12 +323,16 @@ def int4_gemm(dtype: torch.dtype, rows: int, size: int, out: int, group: int, *,
         int4.widened(weight, dtype)
 
 
-def _int4_cases() -> dict[str, Callable[[], None]]:
+def _quantized_cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for name, (group, zero) in itertools.product(("bf16", "fp16"), ((128, False), (128, True), (64, True), (32, True))):
         for rows, (out, size) in itertools.product((1, 32, 256), ((4096, 4096), (24576, 4096), (4096, 12288))):
             label = f"int4 {out}x{size} by {group}{' with zero points' if zero else ''} x{rows} {name}"
             cases[label] = partial(int4_gemm, DTYPES[name], rows, size, out, group, zero=zero)
+    formats = ("int4", "fp8_channel", "fp8_block")
+    for name, stored, tokens in itertools.product(("bf16", "fp16"), formats, (1, 64, 1024)):
+        run = partial(quantized_experts, EXPERTS["qwen3-30b-a3b"], DTYPES[name], tokens, stored)
+        cases[f"{stored} experts qwen3-30b-a3b x{tokens} {name}"] = run
     return cases
 
 
@@ -410,4 +440,4 @@ def _recurrent_cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
-CASES = _cases() | _int4_cases() | _latent_cases() | _recurrent_cases() | _tuned()
+CASES = _cases() | _quantized_cases() | _latent_cases() | _recurrent_cases() | _tuned()

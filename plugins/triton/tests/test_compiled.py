@@ -149,6 +149,15 @@ def test_experts(target: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", HOPPER_CDNA)
+def test_quantized_experts(target: str) -> None:
+    found = of(target, HOPPER_CDNA, "^(int4|fp8_block) experts qwen3-30b-a3b x(1|64) bf16$")
+    grouped = {kernel["kernel"] for kernel in found if kernel["matrix"]}
+    assert {"experts_int4_kernel", *(("gate_up_kernel", "down_kernel") if target == "cuda:90" else ())} <= grouped
+    assert not any(kernel["stack"] for kernel in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", HOPPER_CDNA)
 def test_sampling(target: str) -> None:
     found = {kernel["kernel"] for kernel in of(target, HOPPER_CDNA, "^(sampling fp32|batch state)$")}
     choosing = {"peak_kernel", "top_token_kernel", "narrow_kernel", "collect_kernel", "choose_kernel"}

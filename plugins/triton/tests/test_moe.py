@@ -9,8 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from llmk.api import CheckpointError
+from llmk.reference import moe as reference_moe
+from llmk.reference import quantize
 from llmk.reference.moe import fused_moe as reference
+from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group
+from llmk.reference.quantize import quantize_int4_group
 from llmk_triton.moe import fused as moe
+from llmk_triton.moe import int4
 from llmk_triton.moe.fused import FusedMoE, fused_moe
 from llmk_triton.moe.tiles import Tile, Tiles
 
@@ -62,6 +68,46 @@ def test_as_the_reference(tokens: int, count: int, top_k: int, dtype: torch.dtyp
     logits[:, 1] = 9.0
     actual = fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
     same(actual, reference(x, logits, weights, top_k=top_k, renormalize=True))
+
+
+@pytest.mark.parametrize(("tokens", "group", "zero"), [(1, 32, True), (9, 64, False), (70, 128, True)])
+def test_4_bit_weights(tokens: int, group: int, zero: bool) -> None:
+    """By the dequantized weights, which are rounded to the dtype there, and not here."""
+    hidden, inner, dtype = 256, 128, torch.bfloat16
+    x, logits, parts = random(0, dtype, tokens, hidden), distinct(tokens, 5, dtype), dict[str, Tensor]()
+    logits[:, 1] = 9.0
+    for name, weight in experts(5, hidden, inner, torch.float32).items():
+        each = [quantize_int4_group(expert, group, symmetric=not zero) for expert in weight]
+        parts |= {name + key.removeprefix("weight"): torch.stack([one[key] for one in each]) for key in each[0]}
+    options: dict[str, Any] = {"top_k": 2, "renormalize": True}
+    found = int4.fused_moe(x, logits, int4.prepare(parts), **options)
+    exact = fused_moe_dequantized(x.float(), logits.float(), prepare_moe_int4_group(parts), **options)
+    assert found.dtype == dtype
+    assert (found.float() - exact).norm() < 8e-3 * exact.norm()
+    assert int4.fused_moe(x[:0], logits[:0], int4.prepare(parts), **options).shape == (0, hidden)
+
+
+@pytest.mark.parametrize("scales", ["channel", "block"])
+@pytest.mark.parametrize("tokens", [1, 9, 70])
+def test_fp8_weights(tokens: int, scales: str) -> None:
+    """By float32, in which the reference's dequantized weight is not rounded; sizes are no whole blocks."""
+    hidden, inner = 200, 136
+    x, logits, parts = random(0, torch.float32, tokens, hidden), distinct(tokens, 5, torch.float32), dict[str, Tensor]()
+    logits[:, 1] = 9.0
+    for name, weight in experts(5, hidden, inner, torch.float32).items():
+        spread = torch.linspace(0.2, 5, weight.shape[1])[:, None] * torch.linspace(3, 0.3, weight.shape[2])
+        each = [getattr(quantize, f"quantize_fp8_{scales}")(expert * spread) for expert in weight]
+        parts |= {name + key.removeprefix("weight"): torch.stack([one[key] for one in each]) for key in each[0]}
+    options: dict[str, Any] = {"top_k": 2, "renormalize": True}
+    found = fused_moe(x, logits, moe.prepare_fp8(parts), **options)
+    exact = fused_moe_dequantized(x, logits, getattr(reference_moe, f"prepare_moe_fp8_{scales}")(parts), **options)
+    assert (found - exact).norm() < 1e-5 * exact.norm()
+
+
+def test_4_bit_weights_that_do_not_fit_are_refused() -> None:
+    parts = {"gate_up_packed": torch.zeros(2, 64, 8, dtype=torch.uint8), "gate_up_scale": torch.ones(2, 64, 2)}
+    with pytest.raises(CheckpointError, match="2 groups whose inputs are ordered or no multiple of 32"):
+        int4.prepare(parts)
 
 
 @pytest.mark.parametrize(("tokens", "tiles"), [(1, FEW), (3, FEW), (1, GROUPED), (19, GROUPED)])

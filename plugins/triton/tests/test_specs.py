@@ -191,20 +191,21 @@ def test_fused_norms_of_queries_and_keys_do_too(op: str) -> None:
     assert (reason.code, reason.wanted) == ("not_understood", "value_dim = 32")
 
 
-def test_gemms_take_plain_and_fp8_weights() -> None:
+def test_gemms_take_plain_and_quantized_weights() -> None:
     kernels = {spec.id: spec for spec in llmk_linear_kernels() if not spec.id.endswith("_tma")}
     sizes: dict[str, Any] = {"site": "o", "dtype": "bfloat16"}
     for weight_format, platform, able in (
-        ("plain", GPU, "triton.linear_small_m"),
-        ("fp8_channel", WITH_FP8, "triton.linear_small_m_fp8_channel"),
-        ("fp8_block", WITH_FP8, "triton.linear_small_m_fp8_block"),
-        ("fp8_block", GPU, ""),
-        ("int8_channel", WITH_FP8, ""),
+        ("plain", GPU, ["triton.linear_small_m"]),
+        ("fp8_channel", WITH_FP8, ["triton.linear_small_m_fp8_channel"]),
+        ("fp8_block", WITH_FP8, ["triton.linear_small_m_fp8_block"]),
+        ("fp8_block", GPU, []),
+        ("int4_group", GPU, ["triton.linear_int4", "triton.linear_int4_many"]),
+        ("int8_channel", WITH_FP8, []),
     ):
         query = LinearQuery(in_features=8, out_features=8, weight_format=weight_format, platform=platform, **sizes)
-        assert [id for id, spec in kernels.items() if match(spec, query)] == ([able] if able else [])
+        assert [id for id, spec in kernels.items() if match(spec, query)] == able
     for spec in (spec for spec in llmk_ops() if "small_m" in spec.implementation and not spec.id.endswith("_tma")):
-        layouts = {kernel.layout for kernel in kernels.values()}
+        layouts = {kernel.layout for kernel in kernels.values() if "int4" not in kernel.id}
         assert all(match(spec, OpQuery(op=spec.op, weight_layout=kept, platform=WITH_FP8, **sizes)) for kept in layouts)
         query = OpQuery(op=spec.op, weight_layout="reference_fp8_block", platform=GPU, **sizes)
         assert reasons(spec, query) == ["missing_feature"]

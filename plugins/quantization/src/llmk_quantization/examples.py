@@ -283,6 +283,49 @@ AWQ = tuple(
 )
 
 
+def packed_in_order(weight: Tensor, group_size: int = 64) -> dict[str, Tensor]:
+    """A weight ``[out, in]`` as compressed-tensors packed it with ``actorder`` ``group``."""
+    index = ordered_index(weight.shape[1], group_size)
+    order = index.argsort(stable=True)
+    parts = packed_int4(weight[:, order], group_size, symmetric=False)
+    numbers = torch.stack([parts["weight_packed"] >> 4 * i & 15 for i in range(8)], dim=-1).flatten(1)
+    given = torch.empty_like(numbers).index_copy_(1, order, numbers).to(torch.uint8)
+    words = (given[:, 0::2] | given[:, 1::2] << 4).view(torch.int32)
+    return {**parts, "weight_packed": words, "weight_g_idx": index}
+
+
+def unpacked_in_order(parts: Mapping[str, Tensor]) -> Tensor:
+    """Dequantizes the numbers of :func:`packed_in_order`, input by input."""
+    numbers = torch.stack([parts["weight_packed"] >> 4 * i & 15 for i in range(8)], dim=-1).flatten(1)
+    zero = torch.stack([parts["weight_zero_point"] >> 4 * i & 15 for i in range(8)], dim=1).flatten(0, 1)
+    index = parts["weight_g_idx"].long()
+    return (numbers - zero[:, index]) * parts["weight_scale"].float()[:, index]
+
+
+ORDERED_INT4 = tuple(
+    QuantizationExample(
+        name=f"{name}, ordered",
+        model_type=model_type,
+        model_config={**SIZES, **sizes},
+        stored=packed_in_order,
+        restored=unpacked_in_order,
+        quantization_config=compressed(
+            "pack-quantized",
+            type="int",
+            num_bits=4,
+            strategy="group",
+            group_size=64,
+            symmetric=False,
+            actorder="group",
+        ),
+        error=0.3,
+        logits_error=0.6,
+    )
+    for name, (model_type, sizes) in MODELS.items()
+)
+COMPRESSED_TENSORS_INT4 += ORDERED_INT4
+
+
 def packed_int8(weight: Tensor, group_size: int = 128) -> dict[str, Tensor]:
     """A weight ``[out, in]`` as compressed-tensors packs 8-bit numbers."""
     groups = weight.float().unflatten(1, (-1, group_size))

@@ -200,7 +200,7 @@ def launch(x: Tensor, weight: TiledInt4, bias: Tensor | None, config: Int4Config
         LINES=min(triton.next_power_of_2(triton.cdiv(blocks, config.splits) * width), _PREFETCH_LINES),
         HAS_ZERO=weight.zero is not None,
         HAS_BIAS=bias is not None,
-        **{f"PTX_{slot}": _code(x.dtype, slot, current_target()) for slot in range(_SLOTS)},
+        **code(x.dtype, current_target()),
         num_warps=config.warps,
         num_stages=config.stages,
         **pdl.options(),
@@ -213,15 +213,19 @@ def _ordered(x: Tensor, weight: TiledInt4) -> Tensor:
 
 
 @cache
-def _code(dtype: torch.dtype, slot: int, target: GPUTarget) -> str:
-    """PTX that makes two numbers of a slot of two words, and adds a number to each; empty where there is no PTX."""
+def code(dtype: torch.dtype, target: GPUTarget) -> Mapping[str, str]:
+    """The kernels' arguments ``PTX_0`` to ``PTX_3``: for each slot, what makes two numbers of two words, and adds a
+    number to each; empty where there is no PTX."""
     if triton.knobs.runtime.interpret or target.backend != "cuda":
-        return ""
+        return {f"PTX_{slot}": "" for slot in range(_SLOTS)}
     offset, one, kind = _PTX[dtype]
-    return (
-        "{ .reg .b32 two, one;"
-        f" shr.b32 two, $1, {4 * slot};"
-        f" lop3.b32 two, two, 0x000f000f, {offset}, 0xea;"
-        f" mov.b32 one, {one};"
-        f" fma.rn.{kind} $0, two, one, $2; }}"
-    )
+    return {
+        f"PTX_{slot}": (
+            "{ .reg .b32 two, one;"
+            f" shr.b32 two, $1, {4 * slot};"
+            f" lop3.b32 two, two, 0x000f000f, {offset}, 0xea;"
+            f" mov.b32 one, {one};"
+            f" fma.rn.{kind} $0, two, one, $2; }}"
+        )
+        for slot in range(_SLOTS)
+    }

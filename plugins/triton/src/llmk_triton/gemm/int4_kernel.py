@@ -47,9 +47,10 @@ def _add_slot(sums, words, zero, rows, first, here, SIZE: tl.constexpr, WIDTH: t
 
 
 @triton.jit
-def _of_group(values, group, n, STRIDE: tl.constexpr):
-    """The scales, or zero points, of a group: float32 ``[rows, 1]``."""
-    return tl.load(values + group * STRIDE + n).to(tl.float32)[:, None]
+def _of_group(values, group, STRIDE: tl.constexpr):
+    """The scales, or zero points, of a group, of which ``values`` are the places of the first: float32
+    ``[rows, 1]``."""
+    return tl.load(values + group * STRIDE).to(tl.float32)[:, None]
 
 
 @triton.jit
@@ -63,12 +64,60 @@ def _prefetch(first, SIZE: tl.constexpr, LINES: tl.constexpr):
 
 
 @triton.jit
-def _place(n, FIRST: tl.constexpr, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the words of the outputs ``n`` of some tiles start."""
-    if FIRST:
-        return n * WIDTH
-    else:
-        return n // 64 * (BLOCKS * 64 * WIDTH) + n % 64 * WIDTH
+def places(BLOCK_N: tl.constexpr, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):
+    """Where the words of ``BLOCK_N`` outputs of whole tiles are, from the first of them on: ``[BLOCK_N, WIDTH]``."""
+    n = tl.arange(0, BLOCK_N)
+    if BLOCK_N > 64:
+        n = n // 64 * (BLOCKS * 64) + n % 64
+    return (n * WIDTH)[:, None] + tl.arange(0, WIDTH)[None, :]
+
+
+@triton.jit
+def multiplied(
+    rows, here, words, scale, zero, start, stop,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_ZERO: tl.constexpr, PTX_0: tl.constexpr, PTX_1: tl.constexpr,
+    PTX_2: tl.constexpr, PTX_3: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """``weight @ x.T`` over tiles ``start`` to ``stop - 1`` of words: float32 ``[BLOCK_N, BLOCK_M]``.
+
+    ``rows`` ``[BLOCK_M, WIDTH]`` point at the first activations of each row, of which those that are ``here`` exist;
+    ``words`` ``[BLOCK_N, WIDTH]`` at the first tile of all; ``scale`` and ``zero`` ``[BLOCK_N]`` at the first group's.
+    Waits before it reads activations.
+    """
+    INPUTS: tl.constexpr = 4 * WIDTH
+    LAST: tl.constexpr = (SIZE - 1) // GROUP
+    HALF: tl.constexpr = INPUTS // 2
+    group = tl.minimum(start * INPUTS // GROUP, LAST)
+    other = tl.minimum((start * INPUTS + HALF) // GROUP, LAST)
+    low = _of_group(scale, group, STRIDE)
+    high = _of_group(scale, other, STRIDE) if PARTS > 1 else low
+    less = _of_group(zero, group, STRIDE) if HAS_ZERO else low
+    less_high = _of_group(zero, other, STRIDE) if HAS_ZERO and PARTS > 1 else less
+    pdl.wait(PDL)
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for block in tl.range(start, stop):
+        # Those of the next tile are on their way meanwhile: they don't pass through the pipeline of the operands.
+        group = tl.minimum((block + 1) * INPUTS // GROUP, LAST)
+        next_low = _of_group(scale, group, STRIDE)
+        next_less = _of_group(zero, group, STRIDE) if HAS_ZERO else next_low
+        next_high, next_less_high = next_low, next_less
+        if PARTS > 1:
+            other = tl.minimum(((block + 1) * INPUTS + HALF) // GROUP, LAST)
+            next_high = _of_group(scale, other, STRIDE)
+            next_less_high = _of_group(zero, other, STRIDE) if HAS_ZERO else next_high
+        held = tl.load(words + block * (64 * WIDTH))
+        sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        sums = _add_slot(sums, held, less, rows, block * INPUTS, here, SIZE, WIDTH, 0, HAS_ZERO, PTX_0)
+        sums = _add_slot(sums, held, less, rows, block * INPUTS, here, SIZE, WIDTH, 1, HAS_ZERO, PTX_1)
+        if PARTS > 1:
+            acc += sums * low
+            sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        sums = _add_slot(sums, held, less_high, rows, block * INPUTS, here, SIZE, WIDTH, 2, HAS_ZERO, PTX_2)
+        sums = _add_slot(sums, held, less_high, rows, block * INPUTS, here, SIZE, WIDTH, 3, HAS_ZERO, PTX_3)
+        acc += sums * (high if PARTS > 1 else low)
+        low, high, less, less_high = next_low, next_high, next_less, next_less_high
+    return acc
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -87,52 +136,21 @@ def int4_kernel(
     are as in :func:`llmk_triton.gemm.skinny.skinny_kernel`.
     """
     pdl.release(PDL)
-    INPUTS: tl.constexpr = 4 * WIDTH
     EACH: tl.constexpr = (BLOCKS + SPLITS - 1) // SPLITS
     tile, split = tl.program_id(0), tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    column = tl.arange(0, WIDTH)
-    at = words + tile.to(tl.int64) * (BLOCK_N * BLOCKS * WIDTH) + column[None, :]
-    at += _place(tl.arange(0, BLOCK_N), BLOCK_N == 64, BLOCKS, WIDTH)[:, None]
+    at = words + tile.to(tl.int64) * (BLOCK_N * BLOCKS * WIDTH) + places(BLOCK_N, BLOCKS, WIDTH)
     start, stop = split * EACH, tl.minimum(split * EACH + EACH, BLOCKS)
     if PDL:
         # Within what was allocated, although the last split may have fewer tiles.
         ahead = words + tile.to(tl.int64) * (BLOCK_N * BLOCKS * WIDTH)
         _prefetch(ahead + tl.minimum(start, BLOCKS - EACH) * (64 * WIDTH), EACH * 64 * WIDTH, LINES)
-    LAST: tl.constexpr = (SIZE - 1) // GROUP
-    HALF: tl.constexpr = INPUTS // 2
-    group = tl.minimum(start * INPUTS // GROUP, LAST)
-    other = tl.minimum((start * INPUTS + HALF) // GROUP, LAST)
-    low = _of_group(scale, group, n, STRIDE)
-    high = _of_group(scale, other, n, STRIDE) if PARTS > 1 else low
-    less = _of_group(zero, group, n, STRIDE) if HAS_ZERO else low
-    less_high = _of_group(zero, other, n, STRIDE) if HAS_ZERO and PARTS > 1 else less
-    pdl.wait(PDL)
-    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    rows = x + m.to(tl.int64)[:, None] * SIZE + column[None, :]
-    here = m < num_rows
-    for block in tl.range(start, stop):
-        # Those of the next tile are on their way meanwhile: they don't pass through the pipeline of the operands.
-        group = tl.minimum((block + 1) * INPUTS // GROUP, LAST)
-        next_low = _of_group(scale, group, n, STRIDE)
-        next_less = _of_group(zero, group, n, STRIDE) if HAS_ZERO else next_low
-        next_high, next_less_high = next_low, next_less
-        if PARTS > 1:
-            other = tl.minimum(((block + 1) * INPUTS + HALF) // GROUP, LAST)
-            next_high = _of_group(scale, other, n, STRIDE)
-            next_less_high = _of_group(zero, other, n, STRIDE) if HAS_ZERO else next_high
-        held = tl.load(at + block * (64 * WIDTH))
-        sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        sums = _add_slot(sums, held, less, rows, block * INPUTS, here, SIZE, WIDTH, 0, HAS_ZERO, PTX_0)
-        sums = _add_slot(sums, held, less, rows, block * INPUTS, here, SIZE, WIDTH, 1, HAS_ZERO, PTX_1)
-        if PARTS > 1:
-            acc += sums * low
-            sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        sums = _add_slot(sums, held, less_high, rows, block * INPUTS, here, SIZE, WIDTH, 2, HAS_ZERO, PTX_2)
-        sums = _add_slot(sums, held, less_high, rows, block * INPUTS, here, SIZE, WIDTH, 3, HAS_ZERO, PTX_3)
-        acc += sums * (high if PARTS > 1 else low)
-        low, high, less, less_high = next_low, next_high, next_less, next_less_high
+    n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows = x + m.to(tl.int64)[:, None] * SIZE + tl.arange(0, WIDTH)[None, :]
+    acc = multiplied(
+        rows, m < num_rows, at, scale + n, zero + n, start, stop, SIZE, STRIDE, GROUP, WIDTH, PARTS, BLOCK_M, BLOCK_N,
+        HAS_ZERO, PTX_0, PTX_1, PTX_2, PTX_3, PDL,
+    )  # fmt: skip
     if SPLITS > 1:
         owner = tl.program_id(2) * tl.num_programs(0) + tile
         partial += owner.to(tl.int64) * (SPLITS * BLOCK_M * BLOCK_N)
@@ -165,8 +183,8 @@ def widen_kernel(
         first = block * (4 * WIDTH) + slot * WIDTH
         group = tl.minimum(first // GROUP, LAST)
         number = ((held >> (4 * slot)) & 15).to(tl.float32)
-        number -= _of_group(zero, group, n, STRIDE) if HAS_ZERO else 8.0
-        number *= _of_group(scale, group, n, STRIDE)
+        number -= _of_group(zero + n, group, STRIDE) if HAS_ZERO else 8.0
+        number *= _of_group(scale + n, group, STRIDE)
         inside = (n < OUT)[:, None] & (first + column < SIZE)[None, :]
         place = n.to(tl.int64)[:, None] * SIZE + (first + column)[None, :]
         tl.store(out + place, number.to(out.dtype.element_ty), inside)

@@ -17,6 +17,7 @@ import triton
 from torch import Tensor
 
 from llmk.reference.activations import GatedOptions
+from llmk.reference.quantized_weight import FP8_BLOCK
 from llmk_triton.common import pdl
 from llmk_triton.common.activations import gating
 from llmk_triton.common.targets import current_target, dot_precision
@@ -36,6 +37,11 @@ _PAIRS = 4096
 
 _SUMMED = 1024
 """Features of a token that a program of the sum computes."""
+
+
+def prepare_fp8(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights for :func:`fused_moe` of parameters of the formats ``fp8_channel`` and ``fp8_block``."""
+    return {name: each.float().contiguous() if "scale" in name else each for name, each in parameters.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,8 @@ def fused_moe(
     **gated_options: Unpack[GatedOptions],
 ) -> Tensor:
     """As :func:`llmk.reference.moe.fused_moe`. Among equal scores, the expert with the lowest index is chosen, and so
-    is the group."""
+    is the group. Weights may be fp8, with ``gate_up_scale`` and ``down_scale`` as in
+    :func:`llmk.reference.moe.prepare_moe_fp8_channel` or ``prepare_moe_fp8_block``, float32."""
     if not x.shape[0]:
         return torch.empty_like(x)
     moe = FusedMoE(
@@ -95,7 +102,12 @@ def fused_moe(
 
 
 class FusedMoE:
-    """One call of :func:`fused_moe`, launch by launch."""
+    """One call of :func:`fused_moe`, launch by launch.
+
+    Attributes:
+        num_tokens: those of the call.
+        grouping, launch: arguments of kernels that find the rows of each expert, and launch options of all.
+    """
 
     def __init__(
         self,
@@ -117,13 +129,16 @@ class FusedMoE:
         self._x, self._logits = x.contiguous(), logits.contiguous()
         self._gate_up, self._down = weights["gate_up"], weights["down"]
         self._gate_up_bias, self._down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
+        scales = weights.get("gate_up_scale"), weights.get("down_scale")
+        self._scales = tuple(logits if scale is None else scale for scale in scales)
+        self._scaled = 0 if scales[1] is None else 1 if scales[1].shape[1] == self._down.shape[1] else FP8_BLOCK
         self._bias = logits if selection_bias is None else selection_bias
         self._experts, self._hidden, self._inner = self._down.shape
-        self._tokens, self._top_k = x.shape[0], top_k
-        self._pairs = self._tokens * top_k
+        self.num_tokens, self._top_k = x.shape[0], top_k
+        self._pairs = self.num_tokens * top_k
         block = max(16, triton.next_power_of_2(self._experts))
         self._shape = {"HIDDEN": self._hidden, "INNER": self._inner}
-        self._grouping = {"EXPERTS": self._experts, "EXPERT_BLOCK": block}
+        self.grouping = {"EXPERTS": self._experts, "EXPERT_BLOCK": block}
         self._ranking = {
             "EXPERTS": self._experts,
             "BLOCK": block,
@@ -136,13 +151,13 @@ class FusedMoE:
         self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
         self._gating = {"ACTIVATION": activation, **gating(gated_options or {})}
         on = pdl.on()
-        self._launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
+        self.launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
 
     def tiles(self) -> Tiles:
         """The tile sizes that are launched by default."""
         dtype = str(self._x.dtype).removeprefix("torch.")
-        shape = (self._tokens, self._experts, self._top_k, self._hidden, self._inner)
-        return choose_tiles(current_target(), dtype, *shape)
+        shape = (self.num_tokens, self._experts, self._top_k, self._hidden, self._inner)
+        return choose_tiles(current_target(), dtype, *shape, scaled=bool(self._scaled))
 
     def run(self, tiles: Tiles) -> Tensor:
         """Computes the result: ``[tokens, hidden]``."""
@@ -155,15 +170,15 @@ class FusedMoE:
 
     def select(self, size: int) -> ChosenExperts:
         """Chooses the experts of each token; ``size`` tokens per program."""
-        experts = self._x.new_empty(self._tokens, self._top_k, dtype=torch.int16)
-        scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
-        select_kernel[(triton.cdiv(self._tokens, size),)](
-            *(experts, scores, self._logits, self._bias, self._tokens),
+        experts = self._x.new_empty(self.num_tokens, self._top_k, dtype=torch.int16)
+        scores = self._x.new_empty(self.num_tokens, self._top_k, dtype=torch.float32)
+        select_kernel[(triton.cdiv(self.num_tokens, size),)](
+            *(experts, scores, self._logits, self._bias, self.num_tokens),
             **self._ranking,
             **self._groups,
             ROWS=size,
             num_warps=min(4, size),
-            **self._launch,
+            **self.launch,
         )
         return ChosenExperts(experts, scores)
 
@@ -184,7 +199,7 @@ class FusedMoE:
     def down_few(self, chosen: ChosenExperts, h: Tensor, tile: Tile) -> Tensor:
         """The result, from the activations."""
         out = torch.empty_like(self._x)
-        down_few_kernel[(triton.cdiv(self._hidden, tile.features), self._tokens)](
+        down_few_kernel[(triton.cdiv(self._hidden, tile.features), self.num_tokens)](
             *(out, h, chosen.experts, chosen.scores, self._down, _or(self._down_bias, h)),
             HAS_BIAS=self._down_bias is not None,
             **self._shape,
@@ -198,20 +213,20 @@ class FusedMoE:
     def route(self) -> ExpertRows:
         """Chooses experts and finds each expert's rows. Two launches for many tokens, and for experts in groups."""
         counts = self._x.new_empty(self._experts, dtype=torch.int32)
-        order = self._x.new_empty(self._experts, self._tokens, dtype=torch.int32)
+        order = self._x.new_empty(self._experts, self.num_tokens, dtype=torch.int32)
         block = self._ranking["BLOCK"]
-        if self._tokens > _ROUTED_AT_ONCE or self._groups["TOP_GROUPS"] < self._groups["GROUPS"]:
+        if self.num_tokens > _ROUTED_AT_ONCE or self._groups["TOP_GROUPS"] < self._groups["GROUPS"]:
             chosen = self.select(max(1, _ROUTING_LOGITS // 4 // block))
-            place = {"TOP_K": self._top_k, "PAIRS": _PAIRS, "num_warps": 16, **self._launch}
-            place_kernel[(self._experts,)](counts, order, chosen.experts, self._tokens, **place)
+            place = {"TOP_K": self._top_k, "PAIRS": _PAIRS, "num_warps": 16, **self.launch}
+            place_kernel[(self._experts,)](counts, order, chosen.experts, self.num_tokens, **place)
             return ExpertRows(counts, order, chosen.scores)
-        scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
+        scores = self._x.new_empty(self.num_tokens, self._top_k, dtype=torch.float32)
         route_kernel[(self._experts,)](
-            *(counts, order, scores, self._logits, self._bias, self._tokens),
+            *(counts, order, scores, self._logits, self._bias, self.num_tokens),
             **self._ranking,
-            ROWS=min(max(16, _ROUTING_LOGITS // block), 64, max(16, triton.next_power_of_2(self._tokens))),
+            ROWS=min(max(16, _ROUTING_LOGITS // block), 64, max(16, triton.next_power_of_2(self.num_tokens))),
             num_warps=8,
-            **self._launch,
+            **self.launch,
         )
         return ExpertRows(counts, order, scores)
 
@@ -219,14 +234,16 @@ class FusedMoE:
         """The activations of every pair of a token and an expert, in blocks of ``size`` rows: ``[tokens * top_k,
         inner]``."""
         h = self._x.new_empty(self._pairs, self._inner)
-        gate_up_kernel[(self._max_blocks(size) * triton.cdiv(self._inner, tile.features),)](
-            *(h, self._x, self._gate_up, _or(self._gate_up_bias, h), rows.counts, rows.order, self._tokens),
+        gate_up_kernel[(self.max_blocks(size) * triton.cdiv(self._inner, tile.features),)](
+            *(h, self._x, self._gate_up, self._scales[0], _or(self._gate_up_bias, h)),
+            *(rows.counts, rows.order, self.num_tokens),
             **self._shape,
-            **self._grouping,
+            **self.grouping,
             HAS_BIAS=self._gate_up_bias is not None,
             TOP_K=self._top_k,
             **self._gating,
             ROWS=size,
+            SCALED=self._scaled,
             PRECISION=dot_precision(current_target()),
             **self._options(tile),
         )
@@ -235,12 +252,14 @@ class FusedMoE:
     def down(self, rows: ExpertRows, h: Tensor, size: int, tile: Tile) -> Tensor:
         """The output of every pair, not yet weighted, in blocks of ``size`` rows: ``[tokens * top_k, hidden]``."""
         each = self._x.new_empty(self._pairs, self._hidden)
-        down_kernel[(self._max_blocks(size) * triton.cdiv(self._hidden, tile.features),)](
-            *(each, h, self._down, _or(self._down_bias, h), rows.counts, rows.order, self._tokens),
+        down_kernel[(self.max_blocks(size) * triton.cdiv(self._hidden, tile.features),)](
+            *(each, h, self._down, self._scales[1], _or(self._down_bias, h)),
+            *(rows.counts, rows.order, self.num_tokens),
             **self._shape,
-            **self._grouping,
+            **self.grouping,
             HAS_BIAS=self._down_bias is not None,
             ROWS=size,
+            SCALED=self._scaled,
             PRECISION=dot_precision(current_target()),
             **self._options(tile),
         )
@@ -250,24 +269,24 @@ class FusedMoE:
         """The result: the weighted sum of the pairs' outputs."""
         out = torch.empty_like(self._x)
         columns = min(_SUMMED, triton.next_power_of_2(self._hidden))
-        sum_kernel[(self._tokens, triton.cdiv(self._hidden, columns))](
+        sum_kernel[(self.num_tokens, triton.cdiv(self._hidden, columns))](
             *(out, each, rows.scores),
             HIDDEN=self._hidden,
             TOP_K=self._top_k,
             **self._weighting,
             COLUMNS=columns,
             num_warps=4,
-            **self._launch,
+            **self.launch,
         )
         return out
 
-    def _max_blocks(self, size: int) -> int:
+    def max_blocks(self, size: int) -> int:
         """The largest possible number of blocks: every expert that can have rows has one row in its last block."""
         return (self._pairs + min(self._experts, self._pairs) * (size - 1)) // size
 
     def _options(self, tile: Tile) -> dict[str, Any]:
         sizes = {"FEATURES": tile.features, "COLUMNS": tile.columns}
-        return sizes | {"num_warps": tile.warps, "num_stages": tile.stages} | self._launch
+        return sizes | {"num_warps": tile.warps, "num_stages": tile.stages} | self.launch
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

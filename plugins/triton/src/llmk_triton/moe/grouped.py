@@ -16,7 +16,7 @@ from llmk_triton.moe.routing import share_of
 
 
 @triton.jit
-def _find_rows(counts, order, num_tokens, block, EXPERTS: tl.constexpr, EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def find_rows(counts, order, num_tokens, block, EXPERTS: tl.constexpr, EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """A block's expert, its remaining number of rows (not positive if the block is beyond the last), and ``ROWS``
     pairs, of which that many are valid.
 
@@ -38,23 +38,47 @@ def _find_rows(counts, order, num_tokens, block, EXPERTS: tl.constexpr, EXPERT_B
     return own, length, pair
 
 
+@triton.jit
+def _add(acc, rows, value, scale, first, SCALED: tl.constexpr, PRECISION: tl.constexpr):
+    """``acc + rows @ value``; with ``SCALED > 1``, times the scales of the block of as many columns that has ``first``,
+    of which ``scale`` are the places of the first block's, one per row."""
+    if SCALED <= 1:
+        return tl.dot(rows.to(value.dtype), value, acc, input_precision=PRECISION)
+    else:
+        plain = tl.dot(rows.to(value.dtype), value, tl.zeros_like(acc), input_precision=PRECISION)
+        return acc + plain * tl.load(scale + first // SCALED)[:, None]
+
+
+@triton.jit
+def _scales(scale, expert, row, OUT: tl.constexpr, SIZE: tl.constexpr, SCALED: tl.constexpr):
+    """Where the first scale of each ``row`` of an expert's weight ``[OUT, SIZE]`` is."""
+    if SCALED <= 1:
+        return scale + expert.to(tl.int64) * OUT + row
+    else:
+        each: tl.constexpr = (SIZE + SCALED - 1) // SCALED
+        return scale + (expert.to(tl.int64) * ((OUT + SCALED - 1) // SCALED) + row // SCALED) * each
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def gate_up_kernel(
-    out, x, weight, bias, counts, order, num_tokens,
+    out, x, weight, scale, bias, counts, order, num_tokens,
     HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr,
     ALPHA: tl.constexpr, LIMIT: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr, EXPERT_BLOCK: tl.constexpr,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair] = activate(gate) * up``, ``[num_tokens * TOP_K, INNER]``, of ``x`` ``[num_tokens, HIDDEN]``.
 
     A program computes ``FEATURES`` features of ``ROWS`` rows of one expert; programs of the same rows are consecutive.
-    ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[EXPERTS, 2 * INNER]``.
+    ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[EXPERTS, 2 * INNER]``. ``SCALED``
+    is 0 for a plain weight; 1 for fp8 with a ``scale`` per output; else the rows and columns that share one, of which
+    ``COLUMNS`` is a divisor.
     """
     parts: tl.constexpr = (INNER + FEATURES - 1) // FEATURES
     pdl.wait(PDL)
     pdl.release(PDL)
     block = tl.program_id(0) // parts
-    expert, length, pair = _find_rows(counts, order, num_tokens, block, EXPERTS, EXPERT_BLOCK, ROWS)
+    expert, length, pair = find_rows(counts, order, num_tokens, block, EXPERTS, EXPERT_BLOCK, ROWS)
     if length <= 0:
         return
     feature = tl.program_id(0) % parts * FEATURES + tl.arange(0, FEATURES)
@@ -63,21 +87,27 @@ def gate_up_kernel(
     gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN)
     gates += tl.minimum(feature, INNER - 1)[:, None] * HIDDEN + column[None, :]
     ups = gates + INNER * HIDDEN
+    row = tl.minimum(feature, INNER - 1)
+    gate_scale = _scales(scale, expert, row, 2 * INNER, HIDDEN, SCALED)
+    up_scale = _scales(scale, expert, row + INNER, 2 * INNER, HIDDEN, SCALED)
     values = x + (pair // TOP_K).to(tl.int64)[None, :] * HIDDEN + column[:, None]
     gate = tl.zeros([FEATURES, ROWS], tl.float32)
     up = tl.zeros([FEATURES, ROWS], tl.float32)
     for first in tl.range(0, HIDDEN, COLUMNS):
         if HIDDEN % COLUMNS == 0:
             value = tl.load(values + first)
-            gate = tl.dot(tl.load(gates + first), value, gate, input_precision=PRECISION)
-            up = tl.dot(tl.load(ups + first), value, up, input_precision=PRECISION)
+            gate = _add(gate, tl.load(gates + first), value, gate_scale, first, SCALED, PRECISION)
+            up = _add(up, tl.load(ups + first), value, up_scale, first, SCALED, PRECISION)
         else:
             inside = first + column < HIDDEN
             value = tl.load(values + first, inside[:, None], other=0.0)
             gate_rows = tl.load(gates + first, inside[None, :], other=0.0)
-            gate = tl.dot(gate_rows, value, gate, input_precision=PRECISION)
+            gate = _add(gate, gate_rows, value, gate_scale, first, SCALED, PRECISION)
             up_rows = tl.load(ups + first, inside[None, :], other=0.0)
-            up = tl.dot(up_rows, value, up, input_precision=PRECISION)
+            up = _add(up, up_rows, value, up_scale, first, SCALED, PRECISION)
+    if SCALED == 1:
+        gate *= tl.load(gate_scale)[:, None]
+        up *= tl.load(up_scale)[:, None]
     if HAS_BIAS:
         biases = bias + expert.to(tl.int64) * (2 * INNER) + tl.minimum(feature, INNER - 1)
         gate += tl.load(biases).to(tl.float32)[:, None]
@@ -91,10 +121,10 @@ def gate_up_kernel(
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def down_kernel(
-    out, h, weight, bias, counts, order, num_tokens,
+    out, h, weight, scale, bias, counts, order, num_tokens,
     HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, HAS_BIAS: tl.constexpr,
     EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
-    PRECISION: tl.constexpr, PDL: tl.constexpr,
+    SCALED: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair]``, ``[num_tokens * TOP_K, HIDDEN]``, of ``h`` ``[num_tokens * TOP_K, INNER]``, with the programs of
     :func:`gate_up_kernel`; ``weight`` is ``[EXPERTS, HIDDEN, INNER]`` and ``bias``, if ``HAS_BIAS``, ``[EXPERTS,
@@ -104,7 +134,7 @@ def down_kernel(
     """
     parts: tl.constexpr = (HIDDEN + FEATURES - 1) // FEATURES
     block = tl.program_id(0) // parts
-    expert, length, pair = _find_rows(counts, order, num_tokens, block, EXPERTS, EXPERT_BLOCK, ROWS)
+    expert, length, pair = find_rows(counts, order, num_tokens, block, EXPERTS, EXPERT_BLOCK, ROWS)
     pdl.wait(PDL)
     pdl.release(PDL)
     if length <= 0:
@@ -114,15 +144,19 @@ def down_kernel(
     weights = weight + expert.to(tl.int64) * (HIDDEN * INNER)
     weights += tl.minimum(feature, HIDDEN - 1)[:, None] * INNER + column[None, :]
     values = h + pair.to(tl.int64)[None, :] * INNER + column[:, None]
+    scales = _scales(scale, expert, tl.minimum(feature, HIDDEN - 1), HIDDEN, INNER, SCALED)
     acc = tl.zeros([FEATURES, ROWS], tl.float32)
     for first in tl.range(0, INNER, COLUMNS):
         if INNER % COLUMNS == 0:
-            acc = tl.dot(tl.load(weights + first), tl.load(values + first), acc, input_precision=PRECISION)
+            rows, value = tl.load(weights + first), tl.load(values + first)
+            acc = _add(acc, rows, value, scales, first, SCALED, PRECISION)
         else:
             inside = first + column < INNER
             rows = tl.load(weights + first, inside[None, :], other=0.0)
             value = tl.load(values + first, inside[:, None], other=0.0)
-            acc = tl.dot(rows, value, acc, input_precision=PRECISION)
+            acc = _add(acc, rows, value, scales, first, SCALED, PRECISION)
+    if SCALED == 1:
+        acc *= tl.load(scales)[:, None]
     if HAS_BIAS:
         biases = bias + expert.to(tl.int64) * HIDDEN + tl.minimum(feature, HIDDEN - 1)
         acc += tl.load(biases).to(tl.float32)[:, None]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from llmk.api import FIRST_FIELDS, OK, KernelSpec, MoEQuery, Verdict, no
-from llmk_triton.kernel_spec import kernel_spec
+from llmk_triton.attention_support import NO_FP8
+from llmk_triton.kernel_spec import HALVES, kernel_spec
 
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _KNOWN = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"}
@@ -22,15 +25,47 @@ def moe_spec() -> KernelSpec:
     return kernel_spec("fused_moe", "moe", where, supports=supports_moe, knows=_KNOWN, summary=summary)
 
 
-def supports_moe(query: MoEQuery) -> Verdict:
-    """Unquantized experts."""
+def quantized_moe_specs() -> tuple[KernelSpec, ...]:
+    """The same of experts with 4-bit and with fp8 weights."""
+    fp8 = (
+        kernel_spec(
+            f"fused_moe_{weight_format}",
+            "moe",
+            "moe.fused:fused_moe",
+            prepare="llmk_triton.moe.fused:prepare_fp8",
+            layout=f"triton_experts_{weight_format}",
+            supports=partial(supports_moe, weight_format=weight_format),
+            knows=_KNOWN,
+            summary="Routing on the device; grouped GEMM of fp8 weights, widened in registers.",
+        )
+        for weight_format in ("fp8_channel", "fp8_block")
+    )
+    int4 = kernel_spec(
+        "fused_moe_int4",
+        "moe",
+        "moe.int4:fused_moe",
+        prepare="llmk_triton.moe.int4:prepare",
+        layout="triton_experts_int4_group",
+        needs=HALVES,
+        supports=partial(supports_moe, weight_format="int4_group"),
+        summary="Routing on the device; grouped GEMM of 4-bit weights, unpacked in registers.",
+    )
+    return int4, *fp8
+
+
+def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
+    """Experts stored in a format, those in 4 bits without biases."""
     verdict = OK
-    if query.weight_format != "plain":
-        verdict &= no("weight_format", wanted=query.weight_format, found="plain")
+    if query.weight_format != weight_format:
+        verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
+    elif weight_format.startswith("fp8") and "fp8" not in query.platform.features:
+        verdict &= NO_FP8
     if query.activation not in _ACTIVATIONS:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
+    if query.bias and weight_format == "int4_group":
+        verdict &= no("bias", wanted="experts with biases", found="experts without biases")
     if query.group_scoring not in _GROUP_SCORINGS:
         verdict &= no("group_scoring", wanted=query.group_scoring, found=", ".join(_GROUP_SCORINGS))
     if query.num_groups > _MOST_GROUPS:

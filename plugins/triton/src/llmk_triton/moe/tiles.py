@@ -56,15 +56,24 @@ class Tiles:
 
 @cache
 def choose_tiles(
-    target: GPUTarget, dtype: str, num_tokens: int, num_experts: int, top_k: int, hidden: int, inner: int
+    target: GPUTarget,
+    dtype: str,
+    num_tokens: int,
+    num_experts: int,
+    top_k: int,
+    hidden: int,
+    inner: int,
+    *,
+    scaled: bool = False,
 ) -> Tiles:
-    """Tiles for a step of ``num_tokens`` in ``dtype``."""
-    found = tuned("moe", target, dtype, f"{num_experts}x{top_k}x{hidden}x{inner}", num_tokens)
+    """Tiles for a step of ``num_tokens`` in ``dtype``. Weights that are ``scaled`` are multiplied by tensor cores,
+    however few tokens there are."""
+    found = None if scaled else tuned("moe", target, dtype, f"{num_experts}x{top_k}x{hidden}x{inner}", num_tokens)
     if found:
         return Tiles.of(found)
     itemsize = getattr(torch, dtype).itemsize
     pairs = num_tokens * top_k
-    if num_tokens == 1 or 4 * pairs <= num_experts:
+    if not scaled and (num_tokens == 1 or 4 * pairs <= num_experts):
         return _few(target, itemsize, triton.next_power_of_2(top_k), hidden, inner)
     each = pairs / num_experts
     rows = next((rows for most, rows in _ROWS if each <= most), 128)
