@@ -153,6 +153,24 @@ def llmk_linear_kernels() -> list[KernelSpec]:
         _fp8("tensor", "rowwise", supports_rowwise("fp8_tensor"), "llmk_cuda.fp8:prepare_tensor", "channel"),
         _fp8("channel", "rowwise", supports_rowwise("fp8_channel"), f"{_PREPARED}:prepare_fp8_channel", "channel"),
         _fp8("block", "block", supports_block, f"{_PREPARED}:prepare_fp8_block", "block", _FP8_BLOCKS),
+        KernelSpec(
+            id="cuda.linear_int8",
+            kind="linear",
+            implementation="llmk_cuda.int8:linear",
+            prepare=f"{_PREPARED}:prepare_int8_channel",
+            layout="reference_int8_channel",
+            tier=Tier.PORTABLE,
+            needs=Needs(
+                platforms=("cuda",),
+                archs=(ArchRange("cuda", (8, 0)),),
+                dtypes=("bfloat16", "float16"),
+                packages=("triton>=3.6,<3.10",),
+            ),
+            jit=True,
+            supports=supports_rowwise("int8_dynamic"),
+            capture="full",
+            summary="int8 weights with scales by channel, activations quantized to int8",
+        ),
     ]
 
 

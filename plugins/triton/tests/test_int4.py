@@ -45,6 +45,7 @@ def close(found: Tensor, x: Tensor, parts: dict[str, Tensor], bias: Tensor | Non
     assert ((found.float() - exact).abs() <= size * exact.abs() + 1e-4 * exact.abs().max()).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero", [False, True], ids=["symmetric", "zero points"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_size_of_groups(case: str, zero: bool) -> None:
@@ -61,6 +62,7 @@ def test_every_size_of_groups(case: str, zero: bool) -> None:
     torch.testing.assert_close(found, wanted, rtol=1.6e-2, atol=1e-2 * float(wanted.abs().max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("rows", [1, 17, 70])
 def test_every_configuration(config: str, rows: int) -> None:

@@ -18,6 +18,9 @@ _MANY = 96
 _MULTIPLE = 32
 """Inputs of weights in groups, which are whole blocks of the kernel."""
 
+_ALSO = {"int8_channel": ("int8_dynamic",)}
+"""Further formats with the same weights. Activations as 16-bit integers are finer than what they allow."""
+
 
 def linear_kernels() -> list[KernelSpec]:
     """GEMMs with plain weights in the layout of checkpoints, and with integer weights."""
@@ -87,7 +90,7 @@ def moe_kernels() -> list[KernelSpec]:
 def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, ...]) -> KernelSpec:
     def supports(query: MoEQuery) -> Verdict:
         verdict = supports_library(query)
-        if query.weight_format != weight_format:
+        if query.weight_format not in (weight_format, *_ALSO.get(weight_format, ())):
             verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
         elif weight_format.endswith("_group"):
             for name in ("hidden_size", "intermediate_size"):
@@ -138,7 +141,7 @@ def _kernel(
 ) -> KernelSpec:
     def supports(query: LinearQuery) -> Verdict:
         verdict = supports_library(query)
-        if query.weight_format != weight_format:
+        if query.weight_format not in (weight_format, *_ALSO.get(weight_format, ())):
             verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
         elif weight_format.endswith("_group") and query.in_features % _MULTIPLE:
             verdict &= no("in_features", wanted=query.in_features, found=f"multiples of {_MULTIPLE}")

@@ -116,6 +116,7 @@ _TWO_VARIANTS = {
 
 _QUANTIZED = (
     ("int8_channel", "int8 with a scale per output channel."),
+    ("int8_dynamic", "The same, whose activations kernels may round to int8 with a scale per row."),
     ("int8_group", "int8 with a scale, and optionally a zero point, per group of inputs."),
     ("int4_group", "int4 with a scale, and optionally a zero point, per group of inputs."),
     ("fp8_tensor", "fp8 e4m3 with one scale."),
@@ -124,7 +125,10 @@ _QUANTIZED = (
 )
 
 
-_QUANTIZED_EXPERTS = ("int8_channel", "int8_group", "int4_group", "fp8_channel", "fp8_block")
+_QUANTIZED_EXPERTS = ("int8_channel", "int8_dynamic", "int8_group", "int4_group", "fp8_channel", "fp8_block")
+
+_PREPARED_AS = {"int8_dynamic": "int8_channel"}
+"""Formats whose weights are those of another."""
 
 _INVARIANT_SCORE = -1
 """Score of the batch-invariant kernels: they are slower, so they only win if a deterministic kernel is required."""
@@ -248,11 +252,11 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
                 id=f"reference.fused_moe_{weight_format}",
                 kind="moe",
                 implementation=f"{_PACKAGE}.moe:fused_moe_dequantized",
-                prepare=f"{_PACKAGE}.moe:prepare_moe_{weight_format}",
+                prepare=f"{_PACKAGE}.moe:prepare_moe_{_PREPARED_AS.get(weight_format, weight_format)}",
                 tier=Tier.REFERENCE,
                 supports=partial(supports_moe, weight_format=weight_format),
                 knows=_MOE_FIELDS,
-                layout=f"reference_{weight_format}",
+                layout=f"reference_{_PREPARED_AS.get(weight_format, weight_format)}",
                 deterministic=True,
                 summary=summary,
             )
@@ -304,15 +308,16 @@ def _op(name: str, where: str) -> KernelSpec:
 
 
 def _quantized(weight_format: str, summary: str) -> KernelSpec:
+    prepared = _PREPARED_AS.get(weight_format, weight_format)
     return KernelSpec(
         id=f"reference.linear_{weight_format}",
         kind="linear",
         implementation=f"{_PACKAGE}.linear:linear_dequantized",
-        prepare=f"{_PACKAGE}.quantized_weight:prepare_{weight_format}",
+        prepare=f"{_PACKAGE}.quantized_weight:prepare_{prepared}",
         tier=Tier.REFERENCE,
         supports=_stored_as(weight_format),
         knows=FIRST_FIELDS | {"lookup"},
-        layout=f"reference_{weight_format}",
+        layout=f"reference_{prepared}",
         deterministic=True,
         capture="full",
         summary=summary,

@@ -17,7 +17,7 @@ from llmk.api import (
     no,
 )
 
-_FORMAT = "int8_channel"
+_FORMAT, _DYNAMIC = "int8_channel", "int8_dynamic"
 _PREPARE = "llmk.reference.quantized_weight:prepare_int8_channel"
 _LAYOUT = "reference_int8_channel"
 """Weights have the reference's layout, so that all kernels of a site share them."""
@@ -86,7 +86,8 @@ def claims_plain(checkpoint: Checkpoint) -> Verdict:
 
 def supports_format(query: LinearQuery) -> Verdict:
     """int8 weights with a scale per output channel."""
-    return OK if query.weight_format == _FORMAT else no("weight_format", wanted=query.weight_format, found=_FORMAT)
+    able = query.weight_format in (_FORMAT, _DYNAMIC)
+    return OK if able else no("weight_format", wanted=query.weight_format, found=f"{_FORMAT} or {_DYNAMIC}")
 
 
 def supports_packed(query: LinearQuery) -> Verdict:

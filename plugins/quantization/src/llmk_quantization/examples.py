@@ -31,9 +31,13 @@ SIZES = {
 }
 
 
-def compressed(stored: str = "float-quantized", **weights: Any) -> dict[str, Any]:
-    """The config of compressed-tensors with one group of ``weights`` in the format ``stored``."""
+def compressed(
+    stored: str = "float-quantized", inputs: Mapping[str, Any] | None = None, **weights: Any
+) -> dict[str, Any]:
+    """The config of compressed-tensors with one group of ``weights`` in the format ``stored``, and of the activations
+    ``inputs``."""
     group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", **weights}}
+    group |= {"input_activations": dict(inputs)} if inputs else {}
     return {
         "quant_method": "compressed-tensors",
         "format": stored,
@@ -128,6 +132,10 @@ COMPRESSED_TENSORS = (
 )
 COMPRESSED_TENSORS_INT8 = _examples(
     quantize_int8_channel, compressed("int-quantized", type="int", strategy="channel"), shape=Tensor.bfloat16
+)
+_INT8_INPUTS = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
+COMPRESSED_TENSORS_W8A8 = _examples(
+    quantize_int8_channel, compressed("int-quantized", _INT8_INPUTS, type="int", strategy="channel")
 )
 COMPRESSED_TENSORS_INT4 = tuple(
     QuantizationExample(

@@ -98,16 +98,25 @@ def reads_fp8(*strategies: str) -> Reads:
     return reads
 
 
-def reads_int8(group: Group) -> Verdict:
-    """8-bit integers scaled by output channel or matrix, without zero points."""
-    weights = group.weights
-    return (
-        _equal(weights, "type", "int", default="int")
-        & _equal(weights, "num_bits", 8)
-        & _strategy(weights, ("tensor", "channel"))
-        & _equal(weights, "symmetric", True, default=True)
-        & _format(group, ("int-quantized", "naive-quantized"))
-    )
+def reads_int8(rounded: bool) -> Reads:
+    """8-bit integers scaled by output channel or matrix, without zero points; ``rounded``: whether activations are
+    integers of 8 bits, too."""
+
+    def reads(group: Group) -> Verdict:
+        weights, inputs = group.weights, group.config.get("input_activations")
+        inputs = inputs if isinstance(inputs, Mapping) else {}
+        found = inputs.get("type", "int") == "int" and inputs.get("num_bits") == 8
+        kind = "int of 8 bits" if rounded else "other than int of 8 bits"
+        return (
+            _equal(weights, "type", "int", default="int")
+            & _equal(weights, "num_bits", 8)
+            & _strategy(weights, ("tensor", "channel"))
+            & _equal(weights, "symmetric", True, default=True)
+            & _format(group, ("int-quantized", "naive-quantized"))
+            & (OK if found == rounded else no("input_activations", wanted=kind, found=inputs.get("num_bits", "none")))
+        )
+
+    return reads
 
 
 def reads_packed(bits: int) -> Reads:
@@ -202,8 +211,12 @@ _METHODS = (
         "fp8 with scales per 128x128",
     ),
     _of_groups(
-        *("compressed_tensors_int8", "ints:StoredInt8", "int8_channel", reads_int8),
+        *("compressed_tensors_int8", "ints:StoredInt8", "int8_channel", reads_int8(rounded=False)),
         "int8 with a scale per matrix or output",
+    ),
+    _of_groups(
+        *("compressed_tensors_w8a8", "ints:StoredInt8", "int8_dynamic", reads_int8(rounded=True)),
+        "int8 with a scale per matrix or output, activations in int8",
     ),
     _of_groups(
         *("compressed_tensors_int4", "ints:PackedInt4", "int4_group", reads_packed(4)),

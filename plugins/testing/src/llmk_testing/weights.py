@@ -15,7 +15,9 @@ from llmk.reference import quantize, quantized_weight
 from llmk_testing.case import Skip
 from llmk_testing.tolerance import ROUNDED_INPUTS, Bound
 
-_OF_REFERENCE = ("int8_channel", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
+_OF_REFERENCE = ("int8_channel", "int8_dynamic", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
+_MADE_AS = {"int8_dynamic": "int8_channel"}
+"""Formats whose weights are those of another."""
 _LARGEST_GROUP = 128
 """Inputs that share a scale in int4_group, or the largest power of two that divides the inputs."""
 _UNKNOWN = Bound(0.15, 2.0)
@@ -48,7 +50,8 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
         return Stored({"weight": weight}, weight.float())
     if weight_format in _OF_REFERENCE:
         parameters = _quantized(weight_format, weight)
-        prepared: Any = getattr(quantized_weight, f"prepare_{weight_format}")(parameters)
+        same = _MADE_AS.get(weight_format, weight_format)
+        prepared: Any = getattr(quantized_weight, f"prepare_{same}")(parameters)
         return Stored(parameters, prepared.dequantize(torch.float32), _bound(weight_format))
     method = next((m.spec for m in registry.of(QuantizationSpec) if m.spec.weight_format == weight_format), None)
     if method is None:
@@ -74,9 +77,9 @@ def _quantized(weight_format: str, weight: Tensor) -> dict[str, Tensor]:
     if weight_format == "int4_group":
         columns = weight.shape[1]
         return quantize.quantize_int4_group(weight, min(columns & -columns, _LARGEST_GROUP))
-    parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{weight_format}")(weight)
+    parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{_MADE_AS.get(weight_format, weight_format)}")(weight)
     return parameters
 
 
 def _bound(weight_format: str) -> Bound | None:
-    return ROUNDED_INPUTS if weight_format.startswith("fp8") else None
+    return ROUNDED_INPUTS if weight_format.startswith("fp8") or weight_format == "int8_dynamic" else None
