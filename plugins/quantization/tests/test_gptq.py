@@ -98,7 +98,7 @@ def test_numbers_of_any_bits(bits: int) -> None:
 def write(
     folder: Path, config: Mapping[str, Any], change: Callable[[dict[str, Tensor]], object], **options: Any
 ) -> Path:
-    """A quantized checkpoint, changed, beside a plain one of equal numbers."""
+    """A quantized checkpoint, changed, and a plain one of equal numbers."""
     plain = write_checkpoint(folder / "plain", "qwen3", **SIZES)
     tensors, quantized = load_file(plain / "model.safetensors"), {}
     for name, tensor in list(tensors.items()):

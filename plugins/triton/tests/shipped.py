@@ -310,7 +310,7 @@ def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled
 
 
 def int4_gemm(dtype: torch.dtype, rows: int, size: int, out: int, group: int, *, zero: bool) -> None:
-    """A product with a 4-bit weight, and the weight widened."""
+    """A GEMM with a 4-bit weight, and the weight widened."""
     width = 32 if group % 128 == 0 else 16
     blocks, tiles = -(-size // (4 * width)), 2 * -(-out // 128)
     words = torch.empty(1, dtype=torch.int16).expand(tiles, blocks, 64, width)

@@ -38,7 +38,7 @@ def weights(outputs: int, inputs: int, group: int, *, zero: bool = False, ordere
 
 
 def close(found: Tensor, x: Tensor, parts: dict[str, Tensor], bias: Tensor | None) -> None:
-    """To float32 products of the exact weight, within the dtype's rounding of the result."""
+    """To the GEMM of the exact weight in float32, within the dtype's rounding of the result."""
     exact = linear_dequantized(x.float(), prepare_int4_group(parts), None if bias is None else bias.float())
     assert found.dtype == x.dtype
     size = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[x.dtype]

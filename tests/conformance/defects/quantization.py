@@ -13,6 +13,7 @@ from torch import Tensor
 from llmk.api import OK, QuantizationSpec, no
 from llmk.reference.quantize import quantize_fp8_channel
 from llmk_quantization.fp8 import OnlineChannels, Stored, StoredBlocks, StoredChannels
+from llmk_quantization.gptq import Awq, ByInputs, Gptq
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,18 @@ def _first_share(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
     if stored == 1:
         return [slice(0, 1)]
     return [slice(0, (run.stop - run.start) * stored // size) for run in kept]
+
+
+def _zero_points(kind: type[ByInputs], where: str) -> Callable[..., None]:
+    """Zero points of layers whose name ends so are one too large."""
+    good = kind.convert
+
+    def convert(self: ByInputs, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> Any:
+        if layer.endswith(where) and "weight_zero_point" in parameters:
+            parameters["weight_zero_point"] = parameters["weight_zero_point"] + 1
+        return good(self, layer, parameters, rows)
+
+    return lambda patch: patch.setattr(kind, "convert", convert)
 
 
 def _claiming(claims: Callable[[Any], Any]) -> Callable[[QuantizationSpec], QuantizationSpec]:
@@ -143,5 +156,19 @@ DEFECTS = (
         _nothing,
         "dense: some kernel",
         lambda spec: replace(spec, weight_format="fp8_of_its_own"),
+    ),
+    Defect(
+        "zero_points_less_one",
+        "reads zero points that are stored less one as they are",
+        "gptq",
+        _zero_points(Gptq, "_proj"),
+        "dense, 4 bits: weights are those",
+    ),
+    Defect(
+        "one_experts_zero_points",
+        "all experts of a layer but one are right",
+        "awq",
+        _zero_points(Awq, ".experts.3"),
+        "experts: each expert",
     ),
 )

@@ -36,6 +36,7 @@ class Experts(Layer):
 
     Attributes:
         weights: the weights that the kernel's ``prepare`` returned; any type.
+        num_experts, hidden_size: of the block.
     """
 
     weights: Any
@@ -61,7 +62,7 @@ class Experts(Layer):
         self._options = moe_options(facts)
         self._weights: dict[str, dict[str, Parameter]] = {}
         self._biases: dict[str, Parameter] = {}
-        self._num_experts, self._hidden, self._inner = facts.num_experts, facts.hidden_size, facts.intermediate_size
+        self.num_experts, self.hidden_size, self._inner = facts.num_experts, facts.hidden_size, facts.intermediate_size
         self._selection_bias: list[Parameter] = []
         if facts.selection_bias:
             name, *others = selection_bias
@@ -73,9 +74,9 @@ class Experts(Layer):
     def _declare(self, prefixes: tuple[str, ...], names: tuple[str, str, str], *, bias: bool) -> None:
         """Creates the parameters for the experts' weights and biases, ``prefixes`` being the checkpoint's names of the
         experts, of which the first is theirs one by one."""
-        hidden, inner = self._hidden, self._inner
+        hidden, inner = self.hidden_size, self._inner
         for key, parts, rows, columns in (("gate_up", names[:2], inner, hidden), ("down", names[2:], hidden, inner)):
-            stems = [f"{prefixes[0]}.{expert}.{part}" for expert in range(self._num_experts) for part in parts]
+            stems = [f"{prefixes[0]}.{expert}.{part}" for expert in range(self.num_experts) for part in parts]
             for name, kind in (("weight", ""), ("bias", "_bias")):
                 others = {f"{p}.{key}_proj{kind}": tuple(range(len(stems))) for p in prefixes}
                 if name == "weight":
@@ -117,7 +118,7 @@ class Experts(Layer):
         parallel = self._build.parallel
         kept = [parallel.share(self._inner)]
         if self._quantization is not None and name in self._quantization.unsharded:
-            return Parameter(self._build, names, [rows] * len(stems), columns, stacks=self._num_experts, **options)
+            return Parameter(self._build, names, [rows] * len(stems), columns, stacks=self.num_experts, **options)
         try:
             if parallel.tensor_size > 1 and key == "gate_up":
                 options["kept_rows"] = [stored_share(kept, self._inner, rows)] * len(stems)
@@ -125,7 +126,7 @@ class Experts(Layer):
                 options["kept_columns"] = stored_share(kept, self._inner, columns[0])[0]
         except ValueError:
             raise sharding_error(names[0], parallel.tensor_size) from None
-        return Parameter(self._build, names, [rows] * len(stems), columns, stacks=self._num_experts, **options)
+        return Parameter(self._build, names, [rows] * len(stems), columns, stacks=self.num_experts, **options)
 
     def _all(self) -> list[Parameter]:
         weights = [parameter for parameters in self._weights.values() for parameter in parameters.values()]
@@ -145,7 +146,7 @@ class Experts(Layer):
             rows = parameters[main_tensor(parameters)].rows
             tensors = {name: self._arrange(key, parameter.take()) for name, parameter in parameters.items()}
             if self._quantization is not None:
-                tensors = self._converted(tensors, rows[: len(rows) // self._num_experts])
+                tensors = self._converted(tensors, rows[: len(rows) // self.num_experts])
             weights |= {key + name.removeprefix("weight"): tensor for name, tensor in tensors.items()}
         self.weights = self._prepare(weights)
 
@@ -174,7 +175,7 @@ class InterleavedExperts(Experts):
                 f"{prefixes[0]} can't be quantized, because gate and up features alternate in the checkpoint",
                 hint="serve an unquantized checkpoint of the model, without model.quantization",
             )
-        experts, hidden, inner = self._num_experts, self._hidden, self._inner
+        experts, hidden, inner = self.num_experts, self.hidden_size, self._inner
         kept = self._build.parallel.share(inner)
         pairs = {"kept_columns": slice(2 * kept.start, 2 * kept.stop)}
         runs = [slice(expert * inner + kept.start, expert * inner + kept.stop) for expert in range(experts)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from llmk.api import OK, CheckpointError, Verdict, no
 from llmk.api.errors import shown
@@ -168,7 +168,7 @@ def _flag(config: Mapping[str, Any], key: str) -> bool:
     return bool(found)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from llmk.api import Checkpoint, CheckpointError, LinearQuery, QuantizationSpec, Verdict
 from llmk.api.matching import match
 from llmk.kernel.loader import load_object
-from llmk.nn import Linear
+from llmk.nn import Experts, Linear
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import Boot
 from llmk.planning.checkpoint import read_checkpoint
@@ -65,6 +65,7 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
             "some kernel multiplies the format": trial.has_kernel,
             "weights are those that the stored tensors represent": trial.weights,
             "numbers are near the weights": trial.near,
+            "each expert is the one that the stored tensors represent": trial.experts,
             "logits are those of the stored weights": trial.logits,
             "logits are near the unquantized": trial.logits_near,
             "two tensor parallel ranks are one": trial.ranks,
@@ -191,6 +192,20 @@ class Trial:
     def near(self) -> str:
         return self._compare("original", self._example.error)
 
+    @torch.inference_mode()
+    def experts(self) -> str:
+        """Every expert by itself: a router that has no doubt gives each token to one."""
+        found, expected = (_experts(model) for model in (self.model, self.plain["restored"]))
+        assert len(found) == len(expected), f"{len(found)} blocks of experts, expected {len(expected)}"
+        for block, (one, other) in enumerate(zip(found, expected, strict=True)):
+            for expert, (actual, wanted) in enumerate(zip(one, other, strict=True)):
+                error = float((actual - wanted).norm() / wanted.norm())
+                assert error <= self._tolerance, (
+                    f"expert {expert} of block {block} differs from the restored weights by {error:.1e}, at most"
+                    f" {self._tolerance:.0e} is allowed ({self._seed})"
+                )
+        return f"{len(found)} blocks of experts"
+
     def logits(self) -> str:
         return self._logits(self.model, "restored", self._tolerance)
 
@@ -293,6 +308,17 @@ def _without(tensors: dict[str, Tensor], name: str) -> None:
 
 def _longer(tensors: dict[str, Tensor], name: str) -> None:
     tensors[name] = torch.ones(*(size + 1 for size in tensors[name].shape or (2,))).to(tensors[name].dtype)
+
+
+def _experts(model: ModelHarness) -> list[list[Tensor]]:
+    """What each expert of each block makes of the same inputs, with nearly all of the weight."""
+    found = []
+    for layer in model.model.weights:
+        if isinstance(layer, Experts):
+            inputs = torch.eye(layer.hidden_size, device=model.device)[:: max(1, layer.hidden_size // 32)]
+            sure = 80 * torch.eye(layer.num_experts, device=model.device)
+            found.append([layer(inputs, row.expand(len(inputs), -1)).float().cpu() for row in sure])
+    return found
 
 
 @torch.inference_mode()

@@ -1,9 +1,9 @@
-"""GEMMs with 4-bit weights on tensor cores. Words hold four numbers of 16 bits: those of a slot are a tile of the
+"""GEMMs with 4-bit weights on tensor cores. Words of 16 bits hold four numbers: those of a slot are a tile of the
 operand as they lie in registers, so that nothing moves between threads while numbers are widened.
 
 A tile of words, ``[ROWS, WIDTH]``, has ``4 * WIDTH`` inputs of ``ROWS`` outputs; in slot ``s`` of word ``j`` is input
 ``WIDTH * s + j``. Tiles of the same outputs follow each other, so that a program reads one run of memory. Sums of a
-group of inputs are exact products of whole numbers, and are scaled in float32.
+group of inputs are sums of exact terms, and are scaled in float32.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _numbers(words, zero, like, SLOT: tl.constexpr, HAS_ZERO: tl.constexpr, PTX:
 @triton.jit
 def _add_slot(sums, words, zero, rows, first, here, SIZE: tl.constexpr, WIDTH: tl.constexpr, SLOT: tl.constexpr,
               HAS_ZERO: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
-    """``sums`` plus the products of a slot of ``words`` with the activations at ``rows`` (``[rows, WIDTH]``) from
+    """``sums`` plus a slot of ``words`` times the activations at ``rows`` (``[rows, WIDTH]``) from
     column ``first`` on; ``here`` are the rows that exist."""
     first += SLOT * WIDTH
     inside = here[:, None]

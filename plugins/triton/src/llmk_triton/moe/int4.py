@@ -81,7 +81,7 @@ def fused_moe(
 
 
 def _multiply(moe: FusedMoE, rows: ExpertRows, x: Tensor, experts: Int4Experts, shared: int, size: int) -> Tensor:
-    """The products of every pair with its expert's weight, ``[pairs, out]``; ``shared`` pairs have the same row."""
+    """Every pair times its expert's weight, ``[pairs, out]``; ``shared`` pairs have the same row."""
     weight, out = experts.weight, x.new_empty(x.shape[0] * shared, experts.outputs)
     tiles, blocks, _, width = weight.words.shape
     target = current_target()
