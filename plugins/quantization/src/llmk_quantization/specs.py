@@ -65,7 +65,7 @@ def honoured(config: Mapping[str, Any]) -> Verdict:
     if isinstance(cache, Mapping) and (cache.get("type"), cache.get("num_bits")) != ("float", 8):
         verdict &= no("kv_cache_scheme", wanted="float of 8 bits", found=f"{cache.get('type')} {cache.get('num_bits')}")
     if isinstance(cache, Mapping) and cache.get("strategy", "tensor") != "tensor":
-        verdict &= no("kv_cache_scheme.strategy", wanted="tensor", found=cache.get("strategy"))
+        verdict &= no("kv_cache_scheme", wanted="strategy tensor", found=cache.get("strategy"))
     return verdict
 
 
