@@ -3,13 +3,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PACKAGES := core models backends-cpu backends-cuda backends-rocm backends-tpu backends-xpu plugins/anthropic plugins/embeddings plugins/gguf plugins/grammar plugins/int8 plugins/ollama plugins/parsers plugins/policies plugins/quantization plugins/speculators plugins/statsd plugins/testing plugins/triton plugins/web
+PACKAGES := core models backends-cpu backends-cuda backends-rocm backends-tpu backends-xpu plugins/anthropic plugins/embeddings plugins/gguf plugins/grammar plugins/hub plugins/int8 plugins/ollama plugins/parsers plugins/policies plugins/quantization plugins/speculators plugins/statsd plugins/testing plugins/triton plugins/web
 SOURCES := $(PACKAGES:%=%/src)
 METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(wildcard backends-cpu/native/*)
 EDITABLE := $(PACKAGES:%=-e ./%)
 # What the demo needs: the wheels of llmk[cpu], or of llmk[all] on a machine with an NVIDIA GPU.
 NVIDIA := $(shell command -v nvidia-smi)
-DEMO := core[chat,storage] models backends-cpu plugins/gguf plugins/parsers plugins/policies plugins/quantization plugins/web $(if $(NVIDIA),backends-cuda plugins/triton)
+DEMO := core[chat,storage] models backends-cpu plugins/gguf plugins/hub plugins/parsers plugins/policies plugins/quantization plugins/web $(if $(NVIDIA),backends-cuda plugins/triton)
 # Modules are compiled where they are first imported, or all of them at once by several processes, rather than by pip.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt
 # What builds the wheels: of packages in Python, and of backends-cpu's library in C++.

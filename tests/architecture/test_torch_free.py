@@ -31,6 +31,7 @@ STATEMENTS = [
     "import llmk_ollama.specs",
     "import llmk_gguf.specs, llmk_gguf.reader",
     "import llmk_grammar.specs",
+    "import llmk_hub.specs, llmk_hub.hub",
     "import llmk_policies.specs",
     "import llmk_quantization.specs",
     "import llmk_speculators.specs",

@@ -68,6 +68,14 @@ from llmk.api.http.page import PageSpec
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.kernels import CompositeOp, LinearKernel, LooksUp, MoEKernel, Op, Prepare
 from llmk.api.matching import match
+from llmk.api.model_source import (
+    FetchedModel,
+    FetchProgress,
+    ModelSource,
+    ModelSourceContext,
+    ModelSourceSpec,
+    StoredModel,
+)
 from llmk.api.op_contract import OpContract
 from llmk.api.parsers import (
     CallWriter,
@@ -188,6 +196,8 @@ __all__ = [
     "ExecutorContext",
     "ExecutorQuery",
     "ExecutorSpec",
+    "FetchProgress",
+    "FetchedModel",
     "Frame",
     "FullAttentionCache",
     "Grammar",
@@ -225,6 +235,9 @@ __all__ = [
     "ModelExecutor",
     "ModelFacts",
     "ModelNotFound",
+    "ModelSource",
+    "ModelSourceContext",
+    "ModelSourceSpec",
     "ModelSpec",
     "Needs",
     "NotEnoughMemory",
@@ -285,6 +298,7 @@ __all__ = [
     "StepSampling",
     "StepTokens",
     "StepWork",
+    "StoredModel",
     "StoredTensor",
     "TextDelta",
     "Ticket",

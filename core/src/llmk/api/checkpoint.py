@@ -309,7 +309,8 @@ class Checkpoint:
     Other files are opened with :meth:`file`.
 
     A checkpoint of another format has a ``reader`` for its tensors and tokenizer, and no ``weight_files``; its ``path``
-    may be a file.
+    may be a file. ``name`` is what it is served as, unless the configuration says otherwise; by default, the name of
+    ``path``.
     """
 
     path: Path
@@ -320,6 +321,11 @@ class Checkpoint:
     weight_files: tuple[CheckpointFile, ...] = ()
     weight_bytes: int = 0
     reader: CheckpointReader | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.path.name)
 
     @property
     def architecture(self) -> str:

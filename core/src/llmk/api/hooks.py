@@ -18,6 +18,7 @@ from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, Speculator
 from llmk.api.engine.executors import ExecutorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.http.page import PageSpec
+from llmk.api.model_source import ModelSourceSpec
 from llmk.api.op_contract import OpContract
 from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
@@ -108,6 +109,12 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
 @hookspec
 def llmk_ops() -> Iterable[KernelSpec | OpContract]:
     """Kernels of ops, plain and composite (``kind="op"``), and the contracts of ops that the wheel defines."""
+    return ()
+
+
+@hookspec
+def llmk_model_sources() -> Iterable[ModelSourceSpec]:
+    """Sources of models that are named, rather than given as a folder."""
     return ()
 
 
@@ -238,6 +245,7 @@ Spec = (
     KernelSpec
     | PlatformSpec
     | CheckpointFormatSpec
+    | ModelSourceSpec
     | ExecutorSpec
     | QuantizationSpec
     | ModelSpec

@@ -54,10 +54,12 @@ class LocalChatClient:
     def __init__(self, settings: Settings) -> None:
         from llmk.engine.async_llm import AsyncLLM
         from llmk.engine.text.grammars import GrammarChecker
+        from llmk.planning.choices.sources import fetch_ahead
         from llmk.serve.generation.jobs import Jobs
         from llmk.serve.generation.parsing import Dialect
         from llmk.serve.generation.reading import LocalReaders
 
+        fetch_ahead(settings)
         self._background = Background()
         try:
             self._engine = self._background.start(AsyncLLM.start(settings, in_process=True)).result()

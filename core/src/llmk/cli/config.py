@@ -60,7 +60,7 @@ def _with_plugins(settings: Settings) -> Settings:
 def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
     """The facts of the configured model, on which plugins' defaults depend; ``None`` if it can't be served."""
     try:
-        checkpoint = choose_checkpoint(registry, settings.config)
+        checkpoint = choose_checkpoint(registry, settings.config, outline=True)
         pooling = read_pooling(checkpoint, settings.config.model.pooling)
         checkpoint, pools_only = decoder_of(checkpoint), pooling is not None and not pooling.generates
         model = choose_model(registry, settings.config, checkpoint, with_tree=pools_only)

@@ -134,7 +134,7 @@ def _plan(settings: Settings, registry: Registry) -> Iterator[Finding]:
         return
     name = settings.config.model.path or "the demo model"
     try:
-        plan = boot(settings, verify=False).plan
+        plan = boot(settings, verify=False, outline=True).plan
     except LlmkError as error:
         fix = error.hint if not error.reasons else f"llmk explain shows every reason; {error.hint}"
         yield Finding(BAD, f"{name} can't be planned: {error.message}", fix.rstrip("; "))

@@ -33,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan. Imports no implementation, so that neither torch nor the device is needed."""
-    booted = shadowed(boot(flags.load_settings(args), on=args.on, verify=False))
+    booted = shadowed(boot(flags.load_settings(args), on=args.on, verify=False, outline=True))
     if args.json or args.verbose:
         booted = advised(booted)
     memory, parsers = forecast(booted), _parsers(booted)

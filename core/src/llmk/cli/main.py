@@ -23,6 +23,8 @@ COMMANDS = {
     "serve": "serve a model through an OpenAI-compatible API",
     "run": "answer one prompt and stop",
     "chat": "talk to a model in the terminal",
+    "pull": "download a model by its name",
+    "models": "list downloaded models, and which of them can be served",
     "plugins": "list installed plugins and the state of each",
     "explain": "show which kernels would be chosen for a model, and why",
     "tune": "measure which kernels are fastest here for a model",

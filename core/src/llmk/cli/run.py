@@ -19,7 +19,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     usage = "%(prog)s [OPTION ...] [MODEL] PROMPT"
     parser = subparsers.add_parser("run", help="answer one prompt and stop", usage=usage)
     words = (
-        "checkpoint folder (without one: the embedded demo model), then the prompt; '-' reads that from standard input"
+        "checkpoint folder or name (without one: the embedded demo model), then the prompt; '-' reads that from "
+        "standard input"
     )
     parser.add_argument("words", nargs="+", metavar="[MODEL] PROMPT", help=words)
     parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from llmk.engine.measuring.tune import Tuner
     from llmk.planning.boot import boot
 
-    path = Tuner(boot(settings), print, frozenset(filter(None, args.only.split(",")))).run()
+    path = Tuner(boot(settings, outline=True), print, frozenset(filter(None, args.only.split(",")))).run()
     print(
         f"saved in {path}; llmk explain shows what it changes" if path else "no site to measure has several candidates"
     )

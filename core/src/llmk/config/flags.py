@@ -29,7 +29,7 @@ _FILE, _SET = "config_file", "config_values"
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds the positional ``MODEL``, which sets ``model.path``."""
-    text = "checkpoint folder (without one: the embedded demo model)"
+    text = "checkpoint folder or file, or a name: org/name[@revision] (without one: the embedded demo model)"
     parser.add_argument("model.path", nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help=text)
 
 

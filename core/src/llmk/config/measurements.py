@@ -159,8 +159,12 @@ def save_measurements(
 
 def folder_of(setting: str) -> Path:
     """The folder of the user's measurements for the setting ``platform.measurements``."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(setting) if setting else Path(cache, "llmk", "measurements")
+    return Path(setting) if setting else cache_folder() / "measurements"
+
+
+def cache_folder() -> Path:
+    """llmk's folder in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "llmk")
 
 
 def _file_in(folder: Path, platform: PlatformFacts) -> Path:

@@ -28,8 +28,11 @@ Key = Annotated[str, AfterValidator(_check_key)]
 class ModelSection(Section):
     """The model."""
 
-    path: str = Field(default="", description="Checkpoint folder. Empty: the embedded demo model.")
-    served_name: str = Field(default="", description="Name under which the model is served. Empty: the folder's name.")
+    path: str = Field(
+        default="",
+        description="Checkpoint folder or file, or a name (org/name[@revision]). Empty: the embedded demo model.",
+    )
+    served_name: str = Field(default="", description="Name under which the model is served. Empty: its own.")
     dtype: DType = Field(default="auto", description="Engine dtype. auto: the checkpoint's, if native.")
     max_model_len: Size = Field(default=0, description="Longest prompt plus output, in tokens. 0: the checkpoint's.")
     tokenizer: str = Field(default="", description="Tokenizer folder. Empty: the checkpoint's.")

@@ -61,7 +61,7 @@ class AsyncLLM:
         config = boot.settings.config
         self.boot = boot
         self.tokenizer = tokenizer
-        self.model_name = config.model.served_name or boot.checkpoint.path.name
+        self.model_name = config.model.served_name or boot.checkpoint.name
         self.adapters = {adapter.name: str(adapter.folder) for adapter in boot.adapters}
         """Folders of adapters, by name."""
         self.default_params = default_params(boot.checkpoint.generation_config)

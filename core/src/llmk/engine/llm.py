@@ -65,7 +65,7 @@ class LLM:
         self._ids = itertools.count()
         adapters = [adapter.name for adapter in self.boot.adapters]
         self._input_processor = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed, adapters=adapters)
-        name = config.model.served_name or self.boot.checkpoint.path.name
+        name = config.model.served_name or self.boot.checkpoint.name
         self._io = IOProcessors(self.boot, self.tokenizer, name, self.default_params)
 
     def generate(

@@ -27,6 +27,7 @@ CONTRACTS: Mapping[str, str] = {
     "prepare": "llmk.api:Prepare",
     "op": "llmk.api:Op",
     "composite": "llmk.api:CompositeOp",
+    "model_source": "llmk.api:ModelSource",
     "checkpoint_format": "llmk.api:ReadCheckpoint",
     "checkpoint_reader": "llmk.api:CheckpointReader",
     "quantization": "llmk.nn:Quantization",

@@ -92,31 +92,39 @@ class Boot:
         return model_program(model, self.checkpoint, self.adapters, self.pooling, self.settings.config.parallel.tensor)
 
 
-def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
+def boot(
+    settings: Settings,
+    *,
+    on: str | None = None,
+    verify: bool = True,
+    host: Host | None = None,
+    outline: bool = False,
+) -> Boot:
     """Discovers plugins, probes platforms, reads the checkpoint, describes the model, completes the configuration, and
     resolves the plan.
 
     ``on`` plans for another machine. With ``verify``, every chosen implementation is imported (hence torch), and one
     that can't be imported is replaced, with a warning. Without it, or with ``on``, nothing heavy is imported, and only
-    implementations whose module can't be found are replaced. Raises any of :mod:`llmk.api.errors`.
+    implementations whose module can't be found are replaced. ``outline``: no weights will be read, so that only the
+    metadata of a model is downloaded. Raises any of :mod:`llmk.api.errors`.
     """
     with watching(settings.config.plugins.import_seconds):
-        return _boot(settings, on, verify, host)
+        return _boot(settings, on, verify, host, outline)
 
 
-def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -> Boot:
+def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None, outline: bool) -> Boot:
     config = settings.config
     registry = Registry.discover(config.plugins)
     registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
     platform, platform_facts = choose_platform(registry, config, host, on=on)
-    checkpoint = choose_checkpoint(registry, _for_reading(settings, registry, platform_facts).config)
+    checkpoint = choose_checkpoint(registry, _for_reading(settings, registry, platform_facts).config, outline=outline)
     pooling, architecture = read_pooling(checkpoint, config.model.pooling), checkpoint.architecture
     checkpoint = decoder_of(checkpoint)
     pools_only = pooling is not None and not pooling.generates
     model = choose_model(registry, config, checkpoint, with_tree=pools_only)
     adapters: tuple[Adapter, ...] = ()
     if config.adapters:
-        served_name = config.model.served_name or checkpoint.path.name
+        served_name = config.model.served_name or checkpoint.name
         adapters = read_adapters(config, model_tree(model, checkpoint), served_name)
     facts = describe_model(model, checkpoint, adapters, pooling, config.parallel.tensor)
     settings = _with_length(settings, registry, facts)

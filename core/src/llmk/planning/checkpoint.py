@@ -8,7 +8,7 @@ from typing import Any
 
 from llmk.api import Checkpoint, CheckpointError, ModelNotFound
 from llmk.api.checkpoint import LONGEST_TEMPLATE, CheckpointFile, files_in
-from llmk.kernel.first_party import missing_wheel
+from llmk.kernel.first_party import how_to_install, missing_wheel
 from llmk.planning.checkpoint_fields import check_config, check_generation_config, check_tokenizer_config
 
 CONFIG_FILE = "config.json"
@@ -47,7 +47,7 @@ def _not_found(path: str, folder: Path) -> ModelNotFound:
     if folder.is_file():
         return ModelNotFound(f"{path} is a file, not a checkpoint folder", hint=f"name its folder: {folder.parent}")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path):
-        hint = f"if it is a hub id, download it first: hf download {path} --local-dir ./{path.partition('/')[2]}"
+        hint = f"if it is the name of a model, {how_to_install('hub') or 'enable a source of models: llmk plugins'}"
         return ModelNotFound(f"there is no checkpoint folder {path}", hint=hint)
     return ModelNotFound(f"there is no checkpoint folder {path}", hint="check the path")
 

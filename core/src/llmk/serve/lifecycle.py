@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from llmk.api import ConfigError, PortInUse
 from llmk.config import Settings, logs
 from llmk.engine.async_llm import AsyncLLM
+from llmk.planning.choices.sources import fetch_ahead
 from llmk.serve.http.allowed_hosts import is_loopback
 from llmk.serve.http.listener import BACKLOG, Listener, room_for
 from llmk.serve.http.tls import Tls
@@ -56,6 +57,7 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None)
                 "LLMK__SERVER__API_KEYS) to require a key",
                 *listener.getsockname()[:2],
             )
+        fetch_ahead(settings)
         asyncio.run(_run(settings, listener, ready, spans, spawned, tls))
 
 

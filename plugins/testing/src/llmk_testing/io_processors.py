@@ -38,7 +38,7 @@ def io_context(folder: Path, settings: Mapping[str, Any] | None = None, **option
     the plugin's own section."""
     booted = boot(load({"model.path": str(folder), **(settings or {})}, environ={}), verify=False)
     tokenizer = Tokenizer.load(booted.checkpoint)
-    return IOContext(booted.checkpoint, booted.facts, tokenizer, booted.checkpoint.path.name, options)
+    return IOContext(booted.checkpoint, booted.facts, tokenizer, booted.checkpoint.name, options)
 
 
 def check_io_processor(

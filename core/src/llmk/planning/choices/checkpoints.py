@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from llmk.kernel.watchdog import watched
 from llmk.planning.checkpoint import CONFIG_FILE, read_checkpoint
 from llmk.planning.checkpoint_fields import check_config, check_generation_config, check_tokenizer_config
 from llmk.planning.choices.models import find_checkpoint
+from llmk.planning.choices.sources import fetch_model
 
 if TYPE_CHECKING:
     from llmk.config import Config
@@ -28,10 +30,21 @@ _MOST_FILES = 10_000
 """Files of a folder that formats are asked about."""
 
 
-def choose_checkpoint(registry: Registry, config: Config) -> Checkpoint:
-    """The checkpoint at ``model.path``, or the demo model. Raises ModelNotFound, CheckpointError, SelectionError where
-    two formats claim it, and PluginError where a plugin fails."""
+def choose_checkpoint(registry: Registry, config: Config, *, outline: bool = False) -> Checkpoint:
+    """The checkpoint that ``model.path`` names, downloaded if need be, or the demo model. ``outline``: its weights are
+    not needed.
+
+    Raises ModelNotFound, CheckpointError, SelectionError where two sources or formats claim it, and PluginError where a
+    plugin fails.
+    """
     named = find_checkpoint(registry, config.model.path)
+    fetched = fetch_model(registry, config, named, outline=outline)
+    if fetched is None:
+        return _read_checkpoint(registry, config, named)
+    return replace(_read_checkpoint(registry, config, str(fetched.path)), name=fetched.name)
+
+
+def _read_checkpoint(registry: Registry, config: Config, named: str) -> Checkpoint:
     path = Path(named).expanduser()
     if path.is_file():
         files = [_named(path)]

@@ -57,7 +57,7 @@ def make(given: bytes) -> ServedModel:
     logs.setup(config.server.log_level, config.server.log_format)
     tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(config.model))
     return ServedModel(
-        model_name=config.model.served_name or boot.checkpoint.path.name,
+        model_name=config.model.served_name or boot.checkpoint.name,
         adapters=tuple(adapter.name for adapter in boot.adapters),
         tokenizer=tokenizer,
         dialect=Dialect.choose(boot),

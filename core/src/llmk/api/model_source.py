@@ -1,0 +1,86 @@
+"""Sources of models: what gets a model that is named, rather than given as a folder, onto this machine."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmk.api.specs import CheckedSpec
+from llmk.api.verdict import Verdict
+
+FetchProgress = Callable[[int, int], None]
+"""Called with the bytes that are there and the bytes that are needed, as often as a source likes, from the thread that
+called :meth:`ModelSource.fetch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    """A model on this machine: ``path`` is a checkpoint folder, or a file of a format of checkpoints. ``name`` is what
+    it is served as, unless the configuration says otherwise."""
+
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model that a source has on this machine. ``reference`` names it to llmk; ``path`` is as in
+    :class:`FetchedModel`, ``num_bytes`` its size on disk. ``is_complete``: no download of it is unfinished."""
+
+    reference: str
+    revision: str
+    path: Path
+    num_bytes: int
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSourceContext:
+    """The constructor argument of a source. ``options`` is the plugin's own section of the configuration, not yet
+    validated. ``cache`` is a folder of its own in llmk's cache, which may not exist yet."""
+
+    cache: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ModelSource(Protocol):
+    """Gets models onto this machine, and knows those that it has. Torch is not needed.
+
+    Both methods may raise :class:`~llmk.api.LlmkError`, which says what to do: a model that there is not
+    (:class:`~llmk.api.ModelNotFound`), or that can't be had (:class:`~llmk.api.CheckpointError`).
+    """
+
+    def __init__(self, context: ModelSourceContext) -> None: ...
+
+    @abstractmethod
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        """The model that ``reference`` names, downloaded where it is not there yet. A KeyboardInterrupt ends it soon.
+
+        ``outline``: only metadata is needed. The source may then return a folder whose weight files are as long as the
+        real ones, but hold nothing behind their headers.
+        """
+        ...
+
+    @abstractmethod
+    def stored(self) -> Iterable[StoredModel]:
+        """The models on this machine, whole or not. Nothing is downloaded."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSourceSpec(CheckedSpec):
+    """A source of models.
+
+    ``claims`` returns whether a reference, which names no folder or file here, has the form of this source's names; it
+    looks at nothing but the text. ``implementation`` names a class that implements :class:`~llmk.api.ModelSource`.
+    """
+
+    id: str
+    name: str
+    claims: Callable[[str], Verdict]
+    implementation: str
+    overrides: str = ""
+    summary: str = ""

@@ -1,0 +1,56 @@
+"""Where models come from, and the cache in which they are kept. Its layout is that of ``huggingface_hub``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import constants
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``token`` is ``None`` for the one that ``HF_TOKEN`` or ``hf auth login`` gives."""
+
+    endpoint: str
+    cache: Path
+    offline: bool = False
+    token: str | None = None
+
+    @classmethod
+    def of_environment(cls) -> Place:
+        """``HF_ENDPOINT``, ``HF_HUB_CACHE`` or ``HF_HOME``, and ``HF_HUB_OFFLINE``."""
+        return cls(constants.ENDPOINT, Path(constants.HF_HUB_CACHE).expanduser(), constants.is_offline_mode())
+
+    def folder(self, repository: str) -> Path:
+        """What the cache has of a repository."""
+        return self.cache / f"models--{repository.replace('/', '--')}"
+
+    def snapshot(self, repository: str, commit: str) -> Path:
+        """The files of a commit, which are links to blobs."""
+        return self.folder(repository) / "snapshots" / commit
+
+    def blob(self, repository: str, etag: str) -> Path:
+        """A file's content."""
+        return self.folder(repository) / "blobs" / etag
+
+    def commit(self, repository: str, revision: str) -> str:
+        """The commit of which the cache last heard for a revision; empty: it never did."""
+        if _COMMIT.fullmatch(revision):
+            return revision
+        file = self.folder(repository) / "refs" / revision
+        return file.read_text().strip() if file.is_file() else ""
+
+    def repositories(self) -> list[str]:
+        """The names of all repositories of models in the cache."""
+        folders = sorted(self.cache.glob("models--*--*"))
+        return [folder.name.removeprefix("models--").replace("--", "/", 1) for folder in folders]
+
+
+def lacking(snapshot: Path, names: Iterable[str]) -> list[str]:
+    """The files that a snapshot does not have."""
+    return [name for name in names if not (snapshot / name).is_file()]
