@@ -19,6 +19,7 @@ WORKSPACE = {
             "plugins/embeddings",
             "plugins/gguf",
             "plugins/grammar",
+            "plugins/hub",
             "plugins/int8",
             "plugins/ollama",
         ),

@@ -59,6 +59,9 @@ CONTRACTS = {
         *("llmk.api.kernels:Op", "llmk.api.kernels:CompositeOp"),
         *("llmk.api.query:OpQuery", "llmk.api.facts:OpFacts", "llmk.api.query:Query"),
     ),
+    "llmk_model_sources": tuple(
+        f"llmk.api.model_source:{name}" for name in ("ModelSource", "ModelSourceContext", "FetchedModel", "StoredModel")
+    ),
     "llmk_checkpoint_formats": (
         *("llmk.api.checkpoint_format:ReadCheckpoint", "llmk.api.checkpoint:Checkpoint"),
         *("llmk.api.checkpoint:CheckpointReader", "llmk.api.checkpoint:StoredTensor"),

@@ -147,6 +147,30 @@ def test_quantization_method_names_the_weight_format(environment: Environment, t
     assert "good.int4" in done.stderr
 
 
+@pytest.mark.hook("llmk_model_sources")
+def test_a_named_model_is_got_from_the_source_that_claims_it(environment: Environment, tmp_path: Path) -> None:
+    """With the plugin's own options, and a progress that is shown; ``llmk models`` lists what the source has."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    for name in ("whole", "half"):
+        write_checkpoint(shelf / name)
+    given = {"cwd": tmp_path, "GOOD_SHELF": str(shelf), "LLMK__PLUGIN__GOOD__COLOR": "green"}
+    done = environment.llmk("explain", "good:whole", "--on", "good/g1", "--json", **given)
+    assert json.loads(done.stdout)["model"] == "good.model", done.stderr
+    assert "downloading good:whole: 100 B of 100 B" in done.stderr
+    assert environment.llmk("pull", "good:whole", **given).stdout.strip() == str(shelf / "whole")
+    assert "the green shelf has no other" in environment.llmk("pull", "good:other", **given).stderr
+    broken = environment.llmk("pull", "good:broken", **given)
+    assert "good.source of fixture-good 1.0 can't get the model good:broken" in broken.stderr
+    assert "OSError: the shelf is broken" in broken.stderr
+    rows = json.loads(environment.llmk("models", "--json", **given).stdout)
+    assert [(row["name"], row["architecture"]) for row in rows] == [
+        ("good:half", "GoodForCausalLM"),
+        ("good:whole", "GoodForCausalLM"),
+    ]
+    assert rows[0]["problem"] == "not complete: llmk pull good:half"
+
+
 @pytest.mark.hook("llmk_checkpoint_formats")
 def test_files_of_a_format_are_checkpoints(environment: Environment, tmp_path: Path) -> None:
     """Named by the file, or by the folder; with the plugin's own options."""

@@ -25,6 +25,7 @@ PACKAGES = {
     "plugins-embeddings": "llmk_embeddings",
     "plugins-gguf": "llmk_gguf",
     "plugins-grammar": "llmk_grammar",
+    "plugins-hub": "llmk_hub",
     "plugins-int8": "llmk_int8",
     "plugins-ollama": "llmk_ollama",
     "plugins-parsers": "llmk_parsers",

@@ -23,13 +23,14 @@ LARGE = 20_000
 
 @dataclass
 class Fault:
-    """What happens to requests whose path matches, ``times`` times. ``status``: that answer; 0: the connection is
-    reset after ``after`` bytes of the body."""
+    """What happens to requests whose path matches, ``times`` times. ``status``: that answer; 0: the connection ends
+    after ``after`` bytes of the body, by a reset with ``reset``."""
 
     path: str
     times: int = 1
     status: int = 0
     after: int = 0
+    reset: bool = False
 
 
 @dataclass
@@ -234,6 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(data[: fault.after])
         self.wfile.flush()
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if fault.reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
         self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from tqdm.auto import tqdm
 
 from llmk.api import CheckpointError, FetchProgress
@@ -17,6 +19,10 @@ from llmk_hub.listing import Listing
 from llmk_hub.place import Place
 from llmk_hub.reference import Reference
 
+logger = logging.getLogger(__name__)
+
+_TRIES, _PAUSE = 5, 1.0
+"""The library takes up streams that end too early, but not those that are reset."""
 _POLL = 0.2
 _LAST = 12.0
 """Seconds for downloads to notice that they are ended: more than the library waits for a connection that is silent."""
@@ -32,7 +38,7 @@ def download(wanted: Reference, listing: Listing, names: Sequence[str], place: P
     _check_space(wanted, place, total - before)
     stop = threading.Event()
 
-    def run() -> str:
+    def run_once() -> str:
         found: str = snapshot_download(
             wanted.repository,
             revision=wanted.branch,
@@ -43,6 +49,16 @@ def download(wanted: Reference, listing: Listing, names: Sequence[str], place: P
             tqdm_class=_stopped_by(stop),
         )
         return found
+
+    def run() -> str:
+        for _ in range(_TRIES - 1):
+            try:
+                return run_once()
+            except HTTPError as error:
+                if isinstance(error, HfHubHTTPError) or stop.wait(_PAUSE):
+                    raise
+                logger.warning("%s: the connection broke (%s); trying again", wanted, error)
+        return run_once()
 
     partial = sorted(_partial(place, wanted.repository))
     return Path(

@@ -1,0 +1,59 @@
+"""The commands, with a server that speaks the hub's protocol named by ``HF_ENDPOINT``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer, Repository, read_folder
+
+from llmk.config import load
+from llmk.kernel.registry import Registry
+from llmk.planning.choices.models import find_checkpoint
+
+Llmk = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def demo(server: HubServer) -> str:
+    """The name of the demo model on the server."""
+    folder = find_checkpoint(Registry.discover(load(environ={}).config.plugins), "")
+    server.repositories["acme/demo"] = Repository({"main": read_folder(Path(folder))})
+    return "acme/demo"
+
+
+def test_explain_downloads_no_weights(llmk: Llmk, demo: str, server: HubServer) -> None:
+    done = llmk("explain", demo, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["architecture"] == "Qwen3ForCausalLM"
+    assert "downloading acme/demo: " in done.stderr
+    assert server.bodies(f"/{demo}/resolve/.*/model.safetensors") == ["bytes=0-262143"]
+
+
+@pytest.mark.slow
+def test_a_model_is_pulled_listed_and_run_offline(llmk: Llmk, demo: str, server: HubServer) -> None:
+    pulled = llmk("pull", demo)
+    assert pulled.returncode == 0, pulled.stderr
+    (row,) = json.loads(llmk("models", "--json").stdout)
+    assert (row["name"], row["architecture"], row["can_be_served"]) == (demo, "Qwen3ForCausalLM", True)
+    assert row["path"] == pulled.stdout.strip()
+    before = len(server.requests)
+    done = llmk("run", demo, "What is the capital of France?", HF_HUB_OFFLINE="1")
+    assert "Paris" in done.stdout, done.stderr
+    assert len(server.requests) == before
+
+
+def test_what_can_not_be_had_ends_in_one_message(llmk: Llmk, tmp_path: Path) -> None:
+    done = llmk("serve", "acme/gated", "--port", "0")
+    assert done.returncode == 5
+    message, hint = [line for line in done.stderr.splitlines() if " INFO " not in line]
+    assert message == "llmk: acme/gated is gated: it is downloaded only by accounts that have access"
+    assert hint.startswith("  hint: accept its terms")
+    assert "there is no checkpoint folder ./acme/toy" in llmk("explain", "./acme/toy").stderr
+    done = llmk("pull", "toy")
+    assert "no installed source of models knows the name 'toy'" in done.stderr
+    (tmp_path / "acme" / "toy").mkdir(parents=True)
+    assert "has no config.json" in llmk("explain", "acme/toy").stderr, "a folder that there is comes first"

@@ -1,0 +1,207 @@
+"""Models are got from a server that speaks the hub's protocol, by ``huggingface_hub`` itself."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hub_server import Fault, HubServer
+
+from llmk.api import CheckpointError, ModelNotFound
+from llmk.api.checkpoint import CheckpointFile
+from llmk.nn.tensor_file import read_headers
+from llmk_hub.hub import Hub
+from llmk_hub.specs import claims
+
+Made = Callable[..., Hub]
+
+
+def silent(done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+def names(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def fetch(hub: Hub, reference: str, *, outline: bool = False) -> Path:
+    return hub.fetch(reference, silent, outline=outline).path
+
+
+@pytest.mark.parametrize("name", ["org/name", "org/name@v1", "org/name@refs/pr/3", "o/n-1.5_x:Q4_K_M", "a/b@c:d.gguf"])
+def test_names_are_claimed(name: str) -> None:
+    assert claims(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["name", "/org/name", "./org/name", "../name", "a/b/c", "models/x.gguf", "a--b/c", "a/..", "-a/b", ""],
+)
+def test_paths_and_others_are_not(name: str) -> None:
+    assert not claims(name)
+
+
+def test_only_what_is_needed_is_downloaded(hub: Made, server: HubServer) -> None:
+    seen: list[tuple[int, int]] = []
+    found = hub().fetch("acme/toy", lambda done, total: seen.append((done, total)), outline=False)
+    small = {"config.json", "tokenizer.json", "generation_config.json", "chat_template.jinja"}
+    assert names(found.path) == {*small, "model.safetensors"}
+    assert found.name == "acme/toy"
+    assert seen[0][0] < seen[-1][0] == seen[-1][1]
+    before = len(server.requests)
+    assert fetch(hub(), "acme/toy") == found.path
+    assert not [asked for asked in server.requests[before:] if "/resolve/" in asked[1] or "/cdn/" in asked[1]]
+
+
+def test_the_index_names_the_weights(hub: Made) -> None:
+    folder = fetch(hub(), "acme/parts")
+    weights = {"model-1-of-2.safetensors", "model-2-of-2.safetensors", "model.safetensors.index.json"}
+    assert weights < names(folder)
+
+
+def test_a_revision_is_a_branch_or_a_commit(hub: Made, server: HubServer) -> None:
+    branch = fetch(hub(), "acme/toy@v2")
+    assert branch.name == server.repositories["acme/toy"].commit("v2")
+    assert fetch(hub(), f"acme/toy@{branch.name}") == branch
+    assert fetch(hub(offline=True), f"acme/toy@{branch.name}") == branch
+
+
+def test_a_connection_that_breaks_is_taken_up_where_it_broke(hub: Made, server: HubServer) -> None:
+    server.faults.append(Fault(r"/cdn/acme/toy", times=1, after=150_000))
+    folder = fetch(hub(), "acme/toy")
+    ranges = server.bodies("/cdn/acme/toy")
+    assert len(ranges) == 2
+    assert 0 < int(ranges[1].removeprefix("bytes=").removesuffix("-")) <= 150_000
+    headers = read_headers([CheckpointFile(folder, "model.safetensors")])
+    assert [tensor.shape for tensor in headers] == [(100_000,)]
+
+
+def test_a_connection_that_is_reset_is_opened_again(hub: Made, server: HubServer) -> None:
+    server.faults.append(Fault(r"/cdn/acme/toy", times=2, after=150_000, reset=True))
+    folder = fetch(hub(), "acme/toy")
+    assert len(server.bodies("/cdn/acme/toy")) == 3
+    assert (folder / "model.safetensors").stat().st_size > 400_000
+
+
+def test_a_server_that_is_busy_is_asked_again(hub: Made, server: HubServer) -> None:
+    server.faults.append(Fault(r"/cdn/acme/toy", times=1, status=429))
+    assert "model.safetensors" in names(fetch(hub(), "acme/toy"))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_refuses_says_so_unless_the_cache_has_the_model(
+    hub: Made, server: HubServer, status: int
+) -> None:
+    server.faults.append(Fault("/api/models/acme/toy", times=99, status=status))
+    with pytest.raises(CheckpointError, match=f"can't be had from .*: it answers with status {status}"):
+        fetch(hub(), "acme/toy")
+    server.faults.clear()
+    folder = fetch(hub(), "acme/toy")
+    server.faults.append(Fault("/api/models/acme/toy", times=99, status=status))
+    assert fetch(hub(), "acme/toy") == folder
+
+
+def test_no_server_at_all(hub: Made) -> None:
+    with pytest.raises(CheckpointError, match=r"acme/toy can't be had from http://127\.0\.0\.1:9") as caught:
+        fetch(hub(endpoint="http://127.0.0.1:9"), "acme/toy")
+    assert "HF_ENDPOINT" in caught.value.hint
+
+
+def test_what_is_there_is_not_downloaded_again(hub: Made, server: HubServer) -> None:
+    server.faults.append(Fault("/resolve/.*/model-2-of-2", times=99, status=500))
+    with pytest.raises(CheckpointError):
+        fetch(hub(), "acme/parts")
+    first = server.bodies("/cdn/acme/parts")
+    server.faults.clear()
+    fetch(hub(), "acme/parts")
+    assert len(server.bodies("/cdn/acme/parts")) == len(first) + 1 == 2
+
+
+def test_offline_the_cache_serves(hub: Made, server: HubServer) -> None:
+    folder = fetch(hub(), "acme/parts")
+    before = len(server.requests)
+    assert fetch(hub(offline=True), "acme/parts") == folder
+    with pytest.raises(ModelNotFound, match=r"the cache .* does not have acme/part") as caught:
+        fetch(hub(offline=True), "acme/part")
+    assert "did you mean acme/parts" in caught.value.hint
+    (folder / "model-2-of-2.safetensors").unlink()
+    with pytest.raises(ModelNotFound, match=r"only in part, without model-2-of-2\.safetensors"):
+        fetch(hub(offline=True), "acme/parts")
+    assert len(server.requests) == before
+
+
+def test_an_outline_has_headers_and_no_weights(hub: Made, server: HubServer) -> None:
+    folder = fetch(hub(), "acme/parts", outline=True)
+    files = [CheckpointFile(folder, f"model-{i}-of-2.safetensors") for i in (1, 2)]
+    assert [tensor.shape for tensor in read_headers(files)] == [(40_000,), (40_000,)]
+    assert all(file.path.stat().st_blocks * 512 < file.size for file in files)
+    assert (folder / "config.json").read_bytes() == (fetch(hub(), "acme/parts") / "config.json").read_bytes()
+    assert fetch(hub(), "acme/parts", outline=True) != folder, "the cache has all of it now"
+
+
+def test_gguf_files_are_chosen_by_word_or_name(hub: Made) -> None:
+    with pytest.raises(ModelNotFound, match=r"acme/quants has toy-Q4_K_M\.gguf, toy-Q8_0\.gguf") as caught:
+        fetch(hub(), "acme/quants")
+    assert "acme/quants:Q4_K_M" in caught.value.hint
+    assert fetch(hub(), "acme/quants:q8_0").name == "toy-Q8_0.gguf"
+    assert fetch(hub(), "acme/quants:toy-Q4_K_M.gguf").read_bytes() == b"4"
+    with pytest.raises(ModelNotFound, match="has no file 'Q5'"):
+        fetch(hub(), "acme/quants:Q5")
+    first = fetch(hub(), "acme/split")
+    assert names(first.parent) == {"toy-F16-00001-of-00002.gguf", "toy-F16-00002-of-00002.gguf"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "says", "hint"),
+    [
+        ("acme/tow", "no folder acme/tow here, and no model of that name on http", "token"),
+        ("acme/toy@mian", "acme/toy has no revision 'mian'", "did you mean acme/toy@main"),
+        ("acme/toy@9", "acme/toy has no revision '9'", "it has main, v2"),
+        ("acme/pickled", r"no safetensors; its weights are pickled \(pytorch_model.bin\)", "refs/pr"),
+        ("acme/adapter", "is an adapter, not a model", "adapters"),
+        ("acme/notes", r"has no config.json, and no GGUF files, .*; it has README.md", "name"),
+        ("acme/gated", "acme/gated is gated", "accept its terms at http.*/acme/gated, then .*HF_TOKEN"),
+        ("acme/secret", "no model of that name", "a private model needs a token: HF_TOKEN"),
+        ("acme/vast", r"takes 1152921504.\d GB more, and .* GB free", "HF_HUB_CACHE"),
+        ("acme/toy:Q4", "has no GGUF files to choose 'Q4' from", "leave it out: acme/toy"),
+    ],
+)
+def test_refusals_say_what_to_do(hub: Made, reference: str, says: str, hint: str) -> None:
+    with pytest.raises(CheckpointError, match=says) as caught:
+        fetch(hub(), reference)
+    assert re.search(hint, caught.value.hint), caught.value.hint
+
+
+def test_a_token_opens_what_it_may(hub: Made) -> None:
+    assert "config.json" in names(fetch(hub(token="hf_good"), "acme/secret"))
+    assert "config.json" in names(fetch(hub(token="hf_good"), "acme/gated"))
+    with pytest.raises(CheckpointError, match="the account of your token has no access"):
+        fetch(hub(token="hf_bad", cache=hub()._place.cache / "other"), "acme/gated")
+
+
+def test_the_cache_lists_what_is_whole_and_what_is_not(hub: Made) -> None:
+    assert not list(hub().stored())
+    fetch(hub(), "acme/toy@v2")
+    fetch(hub(), "acme/quants:Q8_0")
+    fetch(hub(), "acme/parts", outline=True)
+    found = {each.reference: each for each in hub().stored()}
+    assert {name: each.is_complete for name, each in found.items()} == {
+        "acme/toy@v2": True,
+        "acme/quants:toy-Q8_0.gguf": True,
+        "acme/parts": False,
+    }
+    assert found["acme/toy@v2"].num_bytes > 400_000
+
+
+def test_an_interrupt_ends_the_download(hub: Made, server: HubServer) -> None:
+    """The progress is called in the thread that is interrupted."""
+
+    def interrupted(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hub().fetch("acme/toy", interrupted, outline=False)
+    assert not [thread for thread in threading.enumerate() if thread.name == "llmk-hub"]
