@@ -60,10 +60,11 @@ CONTRACTS = {
         *("llmk.api.query:OpQuery", "llmk.api.facts:OpFacts", "llmk.api.query:Query"),
     ),
     "llmk_model_sources": tuple(
-        f"llmk.api.model_source:{name}" for name in ("ModelSource", "ModelSourceContext", "FetchedModel", "StoredModel")
+        f"llmk.api.loading.model_source:{name}"
+        for name in ("ModelSource", "ModelSourceContext", "FetchedModel", "StoredModel")
     ),
     "llmk_checkpoint_formats": (
-        *("llmk.api.checkpoint_format:ReadCheckpoint", "llmk.api.checkpoint:Checkpoint"),
+        *("llmk.api.loading.checkpoint_format:ReadCheckpoint", "llmk.api.checkpoint:Checkpoint"),
         *("llmk.api.checkpoint:CheckpointReader", "llmk.api.checkpoint:StoredTensor"),
         *("llmk.api.checkpoint:DecodeRows", "llmk.api.checkpoint:CheckpointFile"),
     ),

@@ -20,6 +20,7 @@ CONFIG = json.dumps({"architectures": ["ToyForCausalLM"]}).encode()
 SMALL = {"config.json": CONFIG, "tokenizer.json": b"{}", "generation_config.json": b"{}", "chat_template.jinja": b"x"}
 WEIGHTS = save({"w": np.arange(100_000, dtype=np.float32)})
 IGNORED = dict.fromkeys(("README.md", "model.py", "pytorch_model.bin", "onnx/model.onnx"), b"no")
+LONG = save({"w": np.zeros(4 << 20, dtype=np.float32)})
 TOY = {**SMALL, "model.safetensors": WEIGHTS}
 
 
@@ -32,6 +33,7 @@ def sharded(**more: bytes) -> dict[str, bytes]:
 
 REPOSITORIES = {
     "acme/toy": Repository({"main": {**TOY, **IGNORED}, "v2": TOY}),
+    "acme/long": Repository({"main": {**SMALL, "model.safetensors": LONG}}),
     "acme/parts": Repository({"main": sharded()}),
     "acme/pickled": Repository({"main": {**SMALL, "pytorch_model.bin": b"no"}}),
     "acme/adapter": Repository({"main": {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}}),

@@ -19,7 +19,6 @@ from llmk.api.cache import (
     StateTensor,
 )
 from llmk.api.checkpoint import Checkpoint, CheckpointFile, CheckpointReader, DecodeRows, StoredTensor
-from llmk.api.checkpoint_format import CheckpointFormatSpec, ReadCheckpoint
 from llmk.api.decoding.grammar import (
     CompiledGrammar,
     Grammar,
@@ -67,8 +66,8 @@ from llmk.api.hooks import Command, Default, Problem
 from llmk.api.http.page import PageSpec
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.kernels import CompositeOp, LinearKernel, LooksUp, MoEKernel, Op, Prepare
-from llmk.api.matching import match
-from llmk.api.model_source import (
+from llmk.api.loading.checkpoint_format import CheckpointFormatSpec, ReadCheckpoint
+from llmk.api.loading.model_source import (
     FetchedModel,
     FetchProgress,
     ModelSource,
@@ -76,6 +75,7 @@ from llmk.api.model_source import (
     ModelSourceSpec,
     StoredModel,
 )
+from llmk.api.matching import match
 from llmk.api.op_contract import OpContract
 from llmk.api.parsers import (
     CallWriter,

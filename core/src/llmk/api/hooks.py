@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
-from llmk.api.checkpoint_format import CheckpointFormatSpec
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
 from llmk.api.engine.executors import ExecutorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.http.page import PageSpec
-from llmk.api.model_source import ModelSourceSpec
+from llmk.api.loading.checkpoint_format import CheckpointFormatSpec
+from llmk.api.loading.model_source import ModelSourceSpec
 from llmk.api.op_contract import OpContract
 from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts

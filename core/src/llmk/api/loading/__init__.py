@@ -1,0 +1,1 @@
+"""What plugins provide to load models: sources, and formats of checkpoints."""
