@@ -177,6 +177,11 @@ KINDS = {
         *(makes("context"), "no propose(tokens, known, slots, width)"),
         *(makes("context", propose="request, tokens, most"), "instead of propose(tokens, known, slots, width)"),
     ),
+    "model_source": Kind(
+        makes("context", fetch="reference, progress, *, outline", stored=""),
+        *(makes("context", fetch="reference, progress, *, outline"), "no stored()"),
+        *(makes("context", fetch="reference, *, outline", stored=""), "fetch(self, reference, *, outline) instead of"),
+    ),
     "stat_logger": Kind(
         makes("context", record="snapshot", close=""),
         *(makes("context", record="snapshot"), "no close()"),

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_server import HubServer, Repository, serving
 from safetensors.numpy import save
 
 from llmk.api import ModelSourceContext
 from llmk_hub.hub import Hub
 from llmk_hub.place import Place
+from llmk_testing.hub_server import HubServer, Repository, serving
 
 CONFIG = json.dumps({"architectures": ["ToyForCausalLM"]}).encode()
 SMALL = {"config.json": CONFIG, "tokenizer.json": b"{}", "generation_config.json": b"{}", "chat_template.jinja": b"x"}

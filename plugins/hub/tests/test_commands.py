@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer, Repository, read_folder
 
 from llmk.config import load
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.models import find_checkpoint
+from llmk_testing.hub_server import HubServer, Repository, read_folder
 
 Llmk = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -40,6 +40,8 @@ def test_a_model_is_pulled_listed_and_run_offline(llmk: Llmk, demo: str, server:
     (row,) = json.loads(llmk("models", "--json").stdout)
     assert (row["name"], row["architecture"], row["can_be_served"]) == (demo, "Qwen3ForCausalLM", True)
     assert row["path"] == pulled.stdout.strip()
+    assert f"did you mean {demo}?" in llmk("explain", "dmeo/demo").stderr
+    assert f"did you mean {demo}?" in llmk("explain", "./acme/demoo").stderr
     before = len(server.requests)
     done = llmk("run", demo, "What is the capital of France?", HF_HUB_OFFLINE="1")
     assert "Paris" in done.stdout, done.stderr
@@ -55,5 +57,6 @@ def test_what_can_not_be_had_ends_in_one_message(llmk: Llmk, tmp_path: Path) -> 
     assert "there is no checkpoint folder ./acme/toy" in llmk("explain", "./acme/toy").stderr
     done = llmk("pull", "toy")
     assert "no installed source of models knows the name 'toy'" in done.stderr
+    assert "hint: did you mean demo?" in llmk("explain", "dmeo").stderr
     (tmp_path / "acme" / "toy").mkdir(parents=True)
     assert "has no config.json" in llmk("explain", "acme/toy").stderr, "a folder that there is comes first"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hub_server import Fault, HubServer
 
-from llmk.api import CheckpointError, ModelNotFound
+from llmk.api import CheckpointError, ConfigError, ModelNotFound, ModelSourceContext
 from llmk.api.checkpoint import CheckpointFile
 from llmk.nn.tensor_file import read_headers
 from llmk_hub.hub import Hub
+from llmk_hub.reference import parse
 from llmk_hub.specs import claims
+from llmk_testing.hub_server import Fault, HubServer
 
 Made = Callable[..., Hub]
 
@@ -37,9 +40,23 @@ def test_names_are_claimed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["name", "/org/name", "./org/name", "../name", "a/b/c", "models/x.gguf", "a--b/c", "a/..", "-a/b", ""],
+    ("text", "wanted"),
+    [
+        ("https://huggingface.co/org/name", "org/name"),
+        ("https://huggingface.co/org/name/tree/v1.0/", "org/name@v1.0"),
+        ("https://hf.co/org/name/", "org/name"),
+        ("hf://org/name@v1", "org/name@v1"),
+        ("hf://models/org/name", "org/name"),
+    ],
 )
+def test_addresses_of_pages_are_names(text: str, wanted: str) -> None:
+    assert str(parse(text)) == wanted
+
+
+OTHERS = ("name", "/org/name", "./org/name", "../name", "a/b/c", "models/x.gguf", "a--b/c", "a/..", "-a/b", "")
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "https://example.com/org/name", "models/x/tree/main"])
 def test_paths_and_others_are_not(name: str) -> None:
     assert not claims(name)
 
@@ -179,6 +196,41 @@ def test_a_token_opens_what_it_may(hub: Made) -> None:
     assert "config.json" in names(fetch(hub(token="hf_good"), "acme/gated"))
     with pytest.raises(CheckpointError, match="the account of your token has no access"):
         fetch(hub(token="hf_bad", cache=hub()._place.cache / "other"), "acme/gated")
+
+
+def test_a_token_that_the_hub_does_not_know(hub: Made, server: HubServer) -> None:
+    """It is refused for public models too."""
+    server.tokens = {"hf_good"}
+    with pytest.raises(CheckpointError, match="refuses acme/toy: your token is not accepted") as caught:
+        fetch(hub(token="hf_typo"), "acme/toy")
+    assert "/settings/tokens" in caught.value.hint
+    assert "hf_typo" not in str(caught.value)
+
+
+@pytest.mark.parametrize("outline", [False, True])
+def test_a_disk_that_is_full(hub: Made, server: HubServer, monkeypatch: pytest.MonkeyPatch, outline: bool) -> None:
+    """Filled by another program during the download: before it, the room was enough."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("llmk_hub.outline._write" if outline else "huggingface_hub.file_download.http_get", full)
+    with pytest.raises(CheckpointError, match=r"acme/toy can't be written to .*: No space left on device") as caught:
+        fetch(hub(), "acme/toy", outline=outline)
+    assert "HF_HUB_CACHE" in caught.value.hint
+
+
+def test_a_cache_that_is_a_file(hub: Made, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(CheckpointError, match=r"acme/toy can't be written to .*/file") as caught:
+        fetch(hub(cache=tmp_path / "file" / "hub"), "acme/toy")
+    assert "in the way" in caught.value.hint
+
+
+def test_options_are_checked_before_anything_is_downloaded(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[plugin\.hub\] has endpiont: Extra inputs") as caught:
+        Hub(ModelSourceContext(tmp_path, {"endpiont": "https://mirror.example"}))
+    assert "endpoint" in caught.value.hint
 
 
 def test_the_cache_lists_what_is_whole_and_what_is_not(hub: Made) -> None:

@@ -7,7 +7,8 @@ import argparse
 from llmk.api import ModelNotFound
 from llmk.config import flags
 from llmk.kernel.first_party import how_to_install
-from llmk.planning.choices.sources import fetch_ahead
+from llmk.kernel.registry import Registry
+from llmk.planning.choices.sources import fetch_ahead, near_names
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +24,9 @@ def run(args: argparse.Namespace) -> int:
     name = settings.config.model.path
     found = fetch_ahead(settings)
     if found is None:
+        near = near_names(Registry.discover(settings.config.plugins), settings.config, name)
         hint = how_to_install("hub") or "name it as its source does: org/name"
+        hint = f"did you mean {' or '.join(near)}?" if near else hint
         raise ModelNotFound(f"no installed source of models knows the name {name!r}", hint=hint)
     print(found.path)
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 from tqdm.auto import tqdm
 
 from llmk.api import CheckpointError, FetchProgress
@@ -96,7 +96,9 @@ def _in_thread(run: Callable[[], str], stop: threading.Event, poll: Callable[[],
 def _stopped_by(stop: threading.Event) -> type[tqdm[Any]]:
     """A bar that shows nothing, and ends the download that updates it once it is to stop."""
 
-    class Quiet(tqdm):  # type: ignore[type-arg]
+    class Quiet(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # no thread that watches bars
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             kwargs.pop("name", None)
             super().__init__(*args, **{**kwargs, "disable": True})
@@ -104,7 +106,8 @@ def _stopped_by(stop: threading.Event) -> type[tqdm[Any]]:
         def update(self, n: float | None = 1) -> bool | None:
             if stop.is_set():
                 raise InterruptedError("the download is stopped")
-            return super().update(n)
+            shown: bool | None = super().update(n)
+            return shown
 
     return Quiet
 

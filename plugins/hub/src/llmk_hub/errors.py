@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from difflib import get_close_matches
 from typing import Any
 
 from huggingface_hub import get_token
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is that of its library for HTTP
     GatedRepoError,
     HfHubHTTPError,
     HTTPError,
@@ -20,6 +22,13 @@ from llmk_hub.reference import Reference
 
 FAILURES = (HTTPError, OSError)
 """What ``huggingface_hub`` raises: for responses, for connections, and of its own."""
+
+_ELSEWHERE = "keep models elsewhere: HF_HUB_CACHE=FOLDER, or plugin.hub.cache"
+_DISK = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"free some space (hf cache list, hf cache rm), or {_ELSEWHERE}"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), f"let this user write there, or {_ELSEWHERE}"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), f"remove the file that is in the way, or {_ELSEWHERE}"),
+}
 
 
 class Unreachable(CheckpointError):
@@ -41,6 +50,9 @@ def explained(error: BaseException, wanted: Reference, place: Place) -> LlmkErro
         return unreachable(wanted, place, f"it answers with status {status}" if status else _first_line(error))
     if isinstance(error.__cause__, HTTPError):  # what it made of an error of the connection
         return explained(error.__cause__, wanted, place)
+    if isinstance(error, OSError) and (hint := _DISK.get(error.errno or 0)):
+        what = os.strerror(error.errno or 0)
+        return CheckpointError(f"{wanted} can't be written to {error.filename or place.cache}: {what}", hint=hint)
     what = f"{wanted} can't be downloaded from {place.endpoint}: {_first_line(error)}"
     return CheckpointError(what, hint="try again; what is there is not downloaded again")
 

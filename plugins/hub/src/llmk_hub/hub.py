@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import hf_hub_download
+from pydantic import ValidationError
 
-from llmk.api import FetchedModel, FetchProgress, ModelSourceContext, StoredModel
+from llmk.api import ConfigError, FetchedModel, FetchProgress, ModelSourceContext, StoredModel
 from llmk.api.checkpoint import parse_json
 from llmk.api.errors import CheckpointError
 from llmk_hub.download import download
 from llmk_hub.errors import FAILURES, Unreachable, explained, not_cached
 from llmk_hub.files import INDEX, Needed, gguf_models, needed
 from llmk_hub.listing import Listing, list_files
+from llmk_hub.options import Options
 from llmk_hub.outline import write_outline
 from llmk_hub.place import Place, lacking
 from llmk_hub.reference import Reference, parse
@@ -29,7 +31,7 @@ class Hub:
 
     def __init__(self, context: ModelSourceContext, place: Place | None = None) -> None:
         self._outlines = context.cache / "outlines"
-        self._place = place or Place.of_environment()
+        self._place = place or Place.of(_options(context))
 
     def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
         """The snapshot in the cache, or the outline in llmk's own."""
@@ -84,8 +86,11 @@ class Hub:
 
     def _index(self, wanted: Reference, listing: Listing) -> Mapping[str, Any]:
         place = self._place
-        where = {"cache_dir": place.cache, "endpoint": place.endpoint, "token": place.token}
-        return _read_index(Path(hf_hub_download(wanted.repository, INDEX, revision=listing.commit, **where)))
+        name, commit = wanted.repository, listing.commit
+        file = hf_hub_download(
+            name, INDEX, revision=commit, cache_dir=place.cache, endpoint=place.endpoint, token=place.token
+        )
+        return _read_index(Path(file))
 
     def _outline_of(self, wanted: Reference, commit: str) -> Path:
         return self._outlines / wanted.repository.replace("/", "--") / commit
@@ -115,6 +120,15 @@ class Hub:
             if files and not lacking(folder, files.names):
                 return _named(folder, files, wanted)
         return None
+
+
+def _options(context: ModelSourceContext) -> Options:
+    try:
+        return Options.model_validate(dict(context.options))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        known = ", ".join(Options.model_fields)
+        raise ConfigError(f"[plugin.hub] has {wrong}", hint=f"its options are {known}") from error
 
 
 def _named(folder: Path, files: Needed, wanted: Reference) -> FetchedModel:

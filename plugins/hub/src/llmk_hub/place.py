@@ -9,6 +9,8 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
+from llmk_hub.options import Options
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -22,9 +24,13 @@ class Place:
     token: str | None = None
 
     @classmethod
-    def of_environment(cls) -> Place:
-        """``HF_ENDPOINT``, ``HF_HUB_CACHE`` or ``HF_HOME``, and ``HF_HUB_OFFLINE``."""
-        return cls(constants.ENDPOINT, Path(constants.HF_HUB_CACHE).expanduser(), constants.is_offline_mode())
+    def of(cls, options: Options) -> Place:
+        """As the options say, else ``HF_ENDPOINT``, ``HF_HUB_CACHE`` or ``HF_HOME``, and ``HF_HUB_OFFLINE``."""
+        return cls(
+            (options.endpoint or constants.ENDPOINT).rstrip("/"),
+            Path(options.cache or constants.HF_HUB_CACHE).expanduser(),
+            options.offline or constants.is_offline_mode(),
+        )
 
     def folder(self, repository: str) -> Path:
         """What the cache has of a repository."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 FORM = "org/name[@revision][:file]"
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
+_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://(?:models/)?")
+"""What a name that is copied from a browser, or from another tool, starts with."""
 _REFERENCE = re.compile(rf"({_PART}/{_PART})(?:@([A-Za-z0-9_][\w./-]*))?(?::([\w][\w./-]*))?", re.ASCII)
 _FILES = (".gguf", ".safetensors", ".json", ".bin", ".pth")
 _LONGEST = 96
@@ -32,6 +34,8 @@ class Reference:
 
 def parse(text: str) -> Reference | None:
     """The parts of a name; ``None`` if it has another form, or is that of a file."""
+    if page := _PAGE.match(text):
+        text = text[page.end() :].rstrip("/").replace("/tree/", "@", 1)
     found = _REFERENCE.fullmatch(text)
     if not found or len(found[1]) > _LONGEST or "--" in found[1] or ".." in text:
         return None

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from pydantic import BaseModel
+
 from llmk.api import OK, ModelSourceSpec, Verdict, hookimpl, no
+from llmk_hub.options import Options
 from llmk_hub.reference import FORM, parse
+
+
+@hookimpl
+def llmk_config_schema() -> type[BaseModel]:
+    """The options."""
+    return Options
 
 
 @hookimpl
@@ -15,6 +24,7 @@ def llmk_model_sources() -> list[ModelSourceSpec]:
             name="hub",
             claims=claims,
             implementation="llmk_hub.hub:Hub",
+            examples="llmk_hub.examples:served",
             summary="models of the Hugging Face hub by name, in the cache that its other tools share",
         )
     ]

@@ -76,6 +76,11 @@ KINDS = {
         summary="A model family",
         usage="name a checkpoint of its architecture: llmk serve CHECKPOINT --select.model.use acme.seed_oss",
     ),
+    "model-source": Kind(
+        help="gets models that are named, rather than given as a folder",
+        summary="A source of models",
+        usage="name a model that it claims: llmk serve acme:NAME --plugin.acme.shelf /srv/models",
+    ),
     "quantization": Kind(
         help="a format of stored weights, or a quantization of plain weights while they load",
         summary="A quantization method",

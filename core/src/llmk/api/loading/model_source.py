@@ -82,5 +82,8 @@ class ModelSourceSpec(CheckedSpec):
     name: str
     claims: Callable[[str], Verdict]
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of an ``llmk_testing.model_sources.SourceExample``: what the conformance kit tries it
+    on."""
     overrides: str = ""
     summary: str = ""

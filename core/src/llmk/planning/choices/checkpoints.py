@@ -19,7 +19,7 @@ from llmk.kernel.watchdog import watched
 from llmk.planning.checkpoint import CONFIG_FILE, read_checkpoint
 from llmk.planning.checkpoint_fields import check_config, check_generation_config, check_tokenizer_config
 from llmk.planning.choices.models import find_checkpoint
-from llmk.planning.choices.sources import fetch_model
+from llmk.planning.choices.sources import fetch_model, near_names
 
 if TYPE_CHECKING:
     from llmk.config import Config
@@ -40,7 +40,10 @@ def choose_checkpoint(registry: Registry, config: Config, *, outline: bool = Fal
     named = find_checkpoint(registry, config.model.path)
     fetched = fetch_model(registry, config, named, outline=outline)
     if fetched is None:
-        return _read_checkpoint(registry, config, named)
+        try:
+            return _read_checkpoint(registry, config, named)
+        except ModelNotFound as error:
+            raise _with_names(error, near_names(registry, config, named)) from None
     return replace(_read_checkpoint(registry, config, str(fetched.path)), name=fetched.name)
 
 
@@ -84,6 +87,11 @@ def _files(folder: Path) -> list[CheckpointFile]:
 def _claims(each: Format, file: CheckpointFile) -> bool:
     with watched(f"the claim of {each.spec.id} ({each.plugin.wheel})", each.plugin.way_out):
         return bool(evaluate(each.spec.claims, file))
+
+
+def _with_names(error: ModelNotFound, names: Sequence[str]) -> ModelNotFound:
+    hint = f"did you mean {' or '.join(names)}?" if names else error.hint
+    return ModelNotFound(error.message, hint=hint)
 
 
 def _unknown(path: Path, formats: Sequence[Format]) -> ModelNotFound:

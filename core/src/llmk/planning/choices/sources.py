@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmk.api import FetchedModel, ModelSource, ModelSourceContext, ModelSourceSpec, SelectionError
@@ -21,8 +25,10 @@ if TYPE_CHECKING:
 
 Source = Registered[ModelSourceSpec]
 
-_PATH = re.compile(r"[~/]|\.{1,2}(/|$)|.*/$")
+_PATH = re.compile(r"[~/]|\.{1,2}(/|$)|(?!\w+://).*/$")
 """What can only be meant as a path."""
+_MOST_BESIDE = 1000
+"""Files of a folder among which one is looked for that may have been meant."""
 
 
 def fetch_model(registry: Registry, config: Config, named: str, *, outline: bool = False) -> FetchedModel | None:
@@ -76,6 +82,23 @@ def make_source(chosen: Source, config: Config) -> ModelSource:
         message = f"{spec.id} of {plugin.wheel} can't be made"
         raise PluginError(message, reasons=[Reason("source_raised", found=describe(error))]) from error
     return source
+
+
+def near_names(registry: Registry, config: Config, named: str) -> list[str]:
+    """What may have been meant by a name that is nothing: the demo model, folders and files beside it, and models that
+    sources have on this machine."""
+    known = {"demo": "demo"}
+    for each in registry.of(ModelSourceSpec):
+        with suppress(Exception):  # a source that fails is not what the user asked about
+            for stored in make_source(each, config).stored():
+                known[stored.reference.lower()] = known[stored.reference.rpartition("/")[2].lower()] = stored.reference
+    folder = Path(named).expanduser().parent
+    with suppress(OSError):
+        for path in islice(folder.iterdir(), _MOST_BESIDE):
+            if path.is_dir() or path.suffix == ".gguf":
+                known[str(folder / path.name).lower()] = str(folder / path.name)
+    wanted = str(Path(named).expanduser()).lower() if named else ""
+    return list(dict.fromkeys(known[name] for name in get_close_matches(wanted, known, n=3, cutoff=0.75)))
 
 
 def is_path(named: str) -> bool:

@@ -18,6 +18,7 @@ SUITES = {
     "moe": "moe",
     "op": "op",
     "op_contract": "op_contract",
+    "model_source": "model_source",
     "checkpoint_format": "checkpoint_format",
     "quantization": "quantization",
     "model": "model",

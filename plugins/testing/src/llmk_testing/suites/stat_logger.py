@@ -16,12 +16,12 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmk.api import ConfigError, StatLoggerContext, StatLoggerSpec, StatsSnapshot
-from llmk.config import load
+from llmk.api import StatLoggerContext, StatLoggerSpec, StatsSnapshot
 from llmk.kernel.loader import load_object
 from llmk.serve.metrics.stat_loggers import LAST_SECONDS
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
+from llmk_testing.sections import check_unknown, options_of
 from llmk_testing.stats import LoggerThread, held, odd_snapshots, usual_snapshot
 
 SNAPSHOTS, LOOP_SECONDS = 600, 3.0
@@ -126,14 +126,7 @@ def check_gone(make: Make) -> None:
 def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
     """Validates with the plugin's schema (``llmk_config_schema``), as at startup."""
     with _folder():
-        try:
-            _options(spec, bench, {"no_such_option": 1})
-        except ConfigError as error:
-            name = spec.id.partition(".")[0]
-            said = str(error)
-            assert "no_such_option" in said or f"plugin {name!r} takes no configuration" in said, said
-        else:
-            raise AssertionError("[plugin] no_such_option = 1 is accepted silently: a user's typo would have no effect")
+        check_unknown(spec.id, bench)
 
 
 def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
@@ -145,18 +138,9 @@ def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
     remark = None
     for section in sections:
         with _folder():
-            options = _options(spec, bench, section)
+            options = options_of(spec.id, bench, section)
             remark = check(lambda: LoggerThread(kind, StatLoggerContext("org/model", 10.0, options)))  # noqa: B023
     return remark
-
-
-def _options(spec: StatLoggerSpec, bench: Bench, section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options of a logger from a section. Raises ConfigError as at startup."""
-    name = spec.id.partition(".")[0]
-    schemas = {plugin.name: schema for plugin, schema in bench.registry.call("llmk_config_schema", type)}
-    settings = load({f"plugin.{name}.{key}": value for key, value in section.items()}, environ={})
-    found: Mapping[str, Any] = settings.with_plugin_schemas({name: schemas.get(name)}).config.plugin.get(name, {})
-    return found
 
 
 @contextlib.contextmanager

@@ -67,6 +67,8 @@ class HubServer(ThreadingHTTPServer):
         self.repositories = dict(repositories)
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str, str]] = []
+        self.tokens: set[str] = set()
+        """If not empty, the tokens that there are: others are refused for any model."""
 
     @property
     def url(self) -> str:
@@ -132,7 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append((self.command, path, self.headers.get("Range", "")))
         fault = self.server.fault(path)
-        if fault and fault.status:
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if given and self.server.tokens and given not in self.server.tokens:
+            message = "Invalid credentials in Authorization header"
+            self._send(401, json.dumps({"error": message}).encode(), {"X-Error-Message": message})
+        elif fault and fault.status:
             self._send(fault.status, b"", {"Retry-After": "0"})
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree|refs)(?:/(.+))?)?", path):
             self._api(found[1], found[2], found[3] or "main")

@@ -1,0 +1,40 @@
+"""What the conformance kit tries sources of models on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SourceExample:
+    """``name`` is a model that can be had, as a checkpoint in the Hugging Face layout; ``absent`` a name of the same
+    form that no model has. ``options`` is the section ``[plugin.NAME]`` with which it can be had."""
+
+    name: str
+    absent: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+OpenExample = Callable[[Path], AbstractContextManager[SourceExample]]
+"""What ``ModelSourceSpec.examples`` names: puts what the example needs (a server, a folder) below an empty folder, for
+as long as the context is open. It is opened once per case."""
+
+
+def toy_checkpoint(elements: int = 40_000) -> dict[str, bytes]:
+    """The files of a checkpoint that can be read, and not served: ``config.json``, and two tensors."""
+    shapes = {"model.embed.weight": [elements], "model.norm.weight": [8]}
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * shape[0]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    return {
+        "config.json": json.dumps({"architectures": ["ToyForCausalLM"], "model_type": "toy"}).encode(),
+        "model.safetensors": len(text).to_bytes(8, "little") + text + bytes(end),
+    }

@@ -1,0 +1,257 @@
+"""The suite of sources of models: models are got, whole or in outline, once, by several at once, after an interrupt;
+and what can't be had is refused in words.
+
+``ModelSourceSpec.examples`` names an :data:`~llmk_testing.model_sources.OpenExample`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from llmk.api import FetchedModel, FetchProgress, LlmkError, ModelNotFound, ModelSourceContext, ModelSourceSpec, Verdict
+from llmk.kernel.loader import load_object
+from llmk.nn.tensor_file import read_headers
+from llmk.planning.checkpoint import read_checkpoint
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.model_sources import OpenExample, SourceExample
+from llmk_testing.sections import check_unknown, options_of
+
+ODD = ("", " ", "/", "no such", "a\nb", "\0", "é/ü", "-/--", "@", ":", "x" * 100_000, "../../etc/passwd", "%s{}")
+"""Text that names nothing."""
+INTERRUPT_SECONDS = 15.0
+"""Within which a fetch that is interrupted must end."""
+_OF_SERVERS = "process_request_thread"
+"""In the names of threads of ``http.server``, which an example may be."""
+
+Check = Callable[["Tried"], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A source, what it is tried on, and a cache that starts empty."""
+
+    spec: ModelSourceSpec
+    example: SourceExample
+    options: Mapping[str, Any]
+    cache: Path
+
+    def source(self) -> Any:
+        """Another instance, as another process of llmk would make it."""
+        make = load_object(self.spec.implementation, plugin=self.spec.id, kind="model_source", id=self.spec.id)
+        return make(ModelSourceContext(self.cache, self.options))
+
+    def fetch(
+        self, name: str = "", progress: FetchProgress = lambda done, total: None, *, outline: bool = False
+    ) -> FetchedModel:
+        """What a new instance gets; by default, the example."""
+        found = self.source().fetch(name or self.example.name, progress, outline=outline)
+        assert isinstance(found, FetchedModel), f"fetch returned {type(found).__name__}"
+        return found
+
+
+def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one source."""
+
+    def case(name: str, check: Check) -> Case:
+        return Case(spec.id, "model_source", name, partial(_run, spec, bench, check))
+
+    yield Case(
+        spec.id, "model_source", "an option that there isn't is refused by name", partial(check_unknown, spec.id, bench)
+    )
+    yield Case(spec.id, "model_source", "odd text is not claimed, and raises nothing", partial(check_odd, spec))
+    yield case("it claims its own names", check_claims)
+    yield case("nothing is listed before anything was got", check_empty)
+    yield case("a model is got, and can be read", check_whole)
+    yield case("progress grows up to the whole, in the thread that asked", check_progress)
+    yield case("what is there is not got again", check_again)
+    yield case("an outline has the shapes of the whole model", check_outline)
+    yield case("a name that no model has is refused, with what to do", check_absent)
+    yield case("an interrupt ends it, and what it left is not taken for a model", check_interrupt)
+    yield case("two who ask at once both get it", check_together)
+    yield case("what is listed can be got by its reference", check_stored)
+
+
+def check_odd(spec: ModelSourceSpec) -> None:
+    """A source must not take names from others, or paths."""
+    for text in ODD:
+        verdict = spec.claims(text)
+        assert isinstance(verdict, Verdict), f"claims({text[:20]!r}) returned {type(verdict).__name__}"
+        assert not verdict, f"it claims {text[:20]!r}"
+        assert verdict.reasons, f"it refuses {text[:20]!r} without a reason"
+
+
+def check_claims(tried: Tried) -> None:
+    """By their form alone: whether a model exists is found out by ``fetch``."""
+    for name in (tried.example.name, tried.example.absent):
+        assert tried.spec.claims(name), f"it does not claim {name}: {tried.spec.claims(name).reasons}"
+
+
+def check_empty(tried: Tried) -> None:
+    """The cache may not exist."""
+    found = list(tried.source().stored())
+    assert not found, f"stored lists {found[0].reference} in an empty cache"
+
+
+def check_whole(tried: Tried) -> str:
+    """All files of weights are there, and the name is one to serve under."""
+    found = tried.fetch()
+    assert found.name.strip(), "it has no name to serve it under"
+    checkpoint = read_checkpoint(found.path)
+    assert checkpoint.weight_files, f"{found.path} has no weights"
+    headers = read_headers(checkpoint.weight_files)
+    return f"{len(headers)} tensors in {sum(file.size for file in checkpoint.weight_files)} bytes"
+
+
+def check_progress(tried: Tried) -> str:
+    """Numbers outside of it would be shown as more than 100%, or as less than nothing."""
+    seen: list[tuple[int, int]] = []
+    threads: set[int] = set()
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+        threads.add(threading.get_ident())
+
+    tried.fetch(progress=progress)
+    assert seen, "progress was never called while a model was got"
+    assert threads == {threading.get_ident()}, "progress was called from another thread than the one that called fetch"
+    assert all(0 <= done <= total for done, total in seen), f"progress left its range: {seen[:5]}"
+    counts = [done for done, _ in seen]
+    assert counts == sorted(counts), f"progress went back: {counts[:20]}"
+    assert seen[-1][0] == seen[-1][1] > 0, f"progress ended with {seen[-1][0]} of {seen[-1][1]} bytes"
+    return f"{len(seen)} calls"
+
+
+def check_again(tried: Tried) -> None:
+    """By another process of llmk, say."""
+    first = tried.fetch()
+    before = _times(first.path)
+    again = tried.fetch()
+    assert again == first, f"it was got to {first.path}, then to {again.path}"
+    assert _times(again.path) == before, "files that were there were written again"
+
+
+def check_outline(tried: Tried) -> None:
+    """What plans a model reads its configuration and the shapes of its tensors."""
+    outline = read_checkpoint(tried.fetch(outline=True).path)
+    planned = _described(outline)
+    whole = read_checkpoint(tried.fetch().path)
+    assert planned == _described(whole), "a model's outline and the model differ in config.json, sizes or shapes"
+
+
+def check_absent(tried: Tried) -> str:
+    """Also in outline."""
+    for outline in (False, True):
+        error = _refusal(tried, outline)
+        assert tried.example.absent in error.message, f"the message does not name it: {error.message}"
+        assert error.hint, f"no hint says what to do: {error.message}"
+    return error.message
+
+
+def check_interrupt(tried: Tried) -> None:
+    """Ctrl-C is raised in the thread that calls ``progress``."""
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_interrupted, partial(tried.fetch, progress=interrupt))
+        try:
+            asked.result(INTERRUPT_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"{INTERRUPT_SECONDS:g} s after an interrupt it goes on") from None
+    left = [thread.name for thread in set(threading.enumerate()) - before if _OF_SERVERS not in thread.name]
+    assert not left, f"an interrupt left the threads {', '.join(left)}"
+    whole = [each.reference for each in tried.source().stored() if each.is_complete]
+    assert not whole, f"after an interrupt, {whole[0]} is listed as complete"
+    check_whole(tried)
+
+
+def check_together(tried: Tried) -> None:
+    """Two servers that start at the same time."""
+
+    def get() -> FetchedModel:
+        found = tried.fetch()
+        read_headers(read_checkpoint(found.path).weight_files)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (each.result() for each in [pool.submit(get) for _ in range(2)])
+    assert first == second, f"one got {first.path}, and the other {second.path}"
+
+
+def check_stored(tried: Tried) -> None:
+    """``llmk models`` shows it, and people copy the name from there."""
+    found = tried.fetch()
+    listed = list(tried.source().stored())
+    assert [each.path for each in listed] == [found.path], f"stored lists {[str(each.path) for each in listed]}"
+    (stored,) = listed
+    assert stored.is_complete, f"{stored.reference} is listed as not complete"
+    size = sum(path.stat().st_size for path in _files(found.path))
+    assert stored.num_bytes == size, f"{stored.reference} is listed with {stored.num_bytes} bytes, but has {size}"
+    assert tried.spec.claims(stored.reference), f"its own reference {stored.reference} is not claimed"
+    again = tried.fetch(stored.reference)
+    assert again.path == found.path, f"{stored.reference} is listed at {found.path}, and was got to {again.path}"
+
+
+def _run(spec: ModelSourceSpec, bench: Bench, check: Check) -> str | None:
+    if not spec.examples:
+        raise Skip("the spec has no examples")
+    with _opened(spec, bench) as tried:
+        return check(tried)
+
+
+@contextmanager
+def _opened(spec: ModelSourceSpec, bench: Bench) -> Iterator[Tried]:
+    open_example: OpenExample = load_object(spec.examples)
+    with TemporaryDirectory(prefix="llmk-") as named:
+        folder = Path(named).resolve()
+        served = folder / "example"
+        served.mkdir()
+        with open_example(served) as example:
+            good = isinstance(example, SourceExample)
+            assert good, f"{spec.examples} opened {type(example).__name__}, expected a SourceExample"
+            yield Tried(spec, example, options_of(spec.id, bench, example.options), folder / "cache")
+
+
+def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
+    try:
+        found = tried.fetch(tried.example.absent, outline=outline)
+    except ModelNotFound as error:
+        return error
+    except LlmkError as error:
+        raise AssertionError(f"raised {type(error).__name__} instead of ModelNotFound: {error.message}") from error
+    raise AssertionError(f"{tried.example.absent} was got, to {found.path}")
+
+
+def _interrupted(fetch: Callable[[], FetchedModel]) -> None:
+    try:
+        found = fetch()
+    except KeyboardInterrupt:
+        return
+    except Exception as error:
+        raise AssertionError(f"an interrupt came out as {type(error).__name__}: {error}") from error
+    raise AssertionError(f"an interrupt was ignored: {found.path} was returned")
+
+
+def _described(checkpoint: Any) -> Any:
+    tensors = read_headers(checkpoint.weight_files)
+    shapes = sorted((each.name, each.dtype, tuple(each.shape)) for each in tensors)
+    return checkpoint.config, [(file.name, file.size) for file in checkpoint.weight_files], shapes
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+
+
+def _times(path: Path) -> list[tuple[str, int]]:
+    return [(str(each), each.stat().st_mtime_ns) for each in _files(path)]

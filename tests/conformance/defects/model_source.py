@@ -1,0 +1,273 @@
+"""A source of models that copies folders, and ways to get one wrong."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from defects import Defect
+from llmk.api import (
+    OK,
+    CheckpointError,
+    FetchedModel,
+    FetchProgress,
+    ModelNotFound,
+    ModelSourceContext,
+    StoredModel,
+    Verdict,
+    no,
+)
+from llmk_testing.model_sources import SourceExample, toy_checkpoint
+
+
+class Options(BaseModel):
+    shelf: str = "."
+
+
+def claims(name: str) -> Verdict:
+    found = name.removeprefix("shelf:")
+    return OK if name.startswith("shelf:") and found.isalnum() else no("form", wanted="shelf:NAME")
+
+
+def claims_all(name: str) -> Verdict:
+    return OK
+
+
+def claims_first(name: str) -> Verdict:
+    return OK if name[0] == "s" and claims(name) else no("form", wanted="shelf:NAME")
+
+
+def claims_silently(name: str) -> Verdict:
+    return claims(name) if claims(name) else Verdict(False)
+
+
+def claims_known(name: str) -> Verdict:
+    return OK if name == "shelf:toy" else no("form", wanted="shelf:toy")
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[SourceExample]:
+    (folder / "toy").mkdir()
+    for name, data in toy_checkpoint().items():
+        (folder / "toy" / name).write_bytes(data)
+    yield SourceExample("shelf:toy", "shelf:tow", {"shelf": str(folder)})
+
+
+class Good:
+    def __init__(self, context: ModelSourceContext) -> None:
+        self.shelf, self.cache = Path(context.options["shelf"]), context.cache / "models"
+
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        name = reference.removeprefix("shelf:")
+        source, target = self.shelf / name, self.cache / name
+        if not source.is_dir():
+            raise self.absent(name)
+        if not target.is_dir():
+            self.cache.mkdir(parents=True, exist_ok=True)
+            self.copy(source, target, progress)
+        return FetchedModel(target, name)
+
+    def absent(self, name: str) -> Exception:
+        return ModelNotFound(f"there is no shelf:{name}", hint="look at the shelf")
+
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        with tempfile.TemporaryDirectory(prefix=".", dir=self.cache) as folder:
+            files = sorted(source.iterdir())
+            for number, file in enumerate(files):
+                progress(number, len(files))
+                shutil.copy(file, folder)
+            progress(len(files), len(files))
+            try:
+                Path(folder).rename(target)
+            except OSError:
+                assert target.is_dir()
+            else:
+                Path(folder).mkdir()
+
+    def stored(self) -> list[StoredModel]:
+        found = []
+        for folder in self.cache.glob("[!.]*"):
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            found.append(StoredModel(f"shelf:{folder.name}", "", folder, size))
+        return found
+
+
+class CopiesInPlace(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        target.mkdir(exist_ok=True)
+        for file in source.iterdir():
+            progress(0, 1)
+            shutil.copy(file, target)
+        progress(1, 1)
+
+
+class MakesTheFolderFirst(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        progress(0, 1)
+        target.mkdir()
+        time.sleep(0.5)
+        for file in source.iterdir():
+            shutil.copy(file, target)
+        progress(1, 1)
+
+
+class IgnoresInterrupts(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        try:
+            super().copy(source, target, progress)
+        except KeyboardInterrupt:
+            super().copy(source, target, lambda done, total: None)
+
+
+class LeavesAThread(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        threading.Thread(target=time.sleep, args=(3.0,), name="copier", daemon=True).start()
+        super().copy(source, target, progress)
+
+
+class FromAThread(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        with_progress = threading.Thread(target=super().copy, args=(source, target, progress))
+        with_progress.start()
+        with_progress.join()
+
+
+class CountsDown(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        super().copy(source, target, lambda done, total: progress(total - done, total))
+
+
+class NeverEnds(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        super().copy(source, target, lambda done, total: progress(done, total + 1))
+
+
+class Silent(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        super().copy(source, target, lambda done, total: None)
+
+
+class CopiesAgain(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        found = super().fetch(reference, progress, outline=outline)
+        for file in found.path.iterdir():
+            file.write_bytes(file.read_bytes())
+        return found
+
+
+class FolderPerFetch(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        name = reference.removeprefix("shelf:")
+        target = self.cache / f"{name}-{time.monotonic_ns()}"
+        self.cache.mkdir(parents=True, exist_ok=True)
+        if not (self.shelf / name).is_dir():
+            raise self.absent(name)
+        self.copy(self.shelf / name, target, progress)
+        return FetchedModel(target, name)
+
+
+class OutlineWithoutWeights(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        if not outline:
+            return super().fetch(reference, progress, outline=outline)
+        name = reference.removeprefix("shelf:")
+        target = self.cache / "outlines" / name
+        if not (self.shelf / name).is_dir():
+            raise self.absent(name)
+        target.mkdir(parents=True)
+        shutil.copy(self.shelf / name / "config.json", target)
+        return FetchedModel(target, name)
+
+
+class ForgetsWeights(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        super().copy(source, target, progress)
+        (target / "model.safetensors").unlink()
+
+
+class NoName(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        return FetchedModel(super().fetch(reference, progress, outline=outline).path, "")
+
+
+class PathAlone(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> Any:
+        return super().fetch(reference, progress, outline=outline).path
+
+
+class OtherError(Good):
+    def absent(self, name: str) -> Exception:
+        return CheckpointError(f"there is no shelf:{name}", hint="look at the shelf")
+
+
+class NoHint(Good):
+    def absent(self, name: str) -> Exception:
+        return ModelNotFound(f"there is no shelf:{name}")
+
+
+class NoMention(Good):
+    def absent(self, name: str) -> Exception:
+        return ModelNotFound("no such model", hint="look at the shelf")
+
+
+class NeedsTheCache(Good):
+    def stored(self) -> list[StoredModel]:
+        assert list(self.cache.iterdir()) is not None
+        return super().stored()
+
+
+class OtherReference(Good):
+    def stored(self) -> list[StoredModel]:
+        return [StoredModel(each.path.name, "", each.path, each.num_bytes) for each in super().stored()]
+
+
+class WrongSize(Good):
+    def stored(self) -> list[StoredModel]:
+        return [StoredModel(each.reference, "", each.path, 0) for each in super().stored()]
+
+
+class ListsNothing(Good):
+    def stored(self) -> list[StoredModel]:
+        return []
+
+
+PROGRESS = "progress grows up to the whole, in the thread that asked"
+INTERRUPT = "an interrupt ends it, and what it left is not taken for a model"
+ABSENT = "a name that no model has is refused, with what to do"
+STORED = "what is listed can be got by its reference"
+ODD = "odd text is not claimed, and raises nothing"
+DEFECTS = (
+    Defect("in place", "a copy that is not whole has the model's name", CopiesInPlace, INTERRUPT),
+    Defect("first of two", "another is taken to be done", MakesTheFolderFirst, "two who ask at once both get it"),
+    Defect("ignores", "interrupts are ignored", IgnoresInterrupts, INTERRUPT),
+    Defect("thread", "a thread is left running", LeavesAThread, INTERRUPT),
+    Defect("from a thread", "progress is called from another thread", FromAThread, PROGRESS),
+    Defect("down", "progress goes down", CountsDown, PROGRESS),
+    Defect("never", "progress never reaches the whole", NeverEnds, PROGRESS),
+    Defect("silent", "progress is never called", Silent, PROGRESS),
+    Defect("again", "files that are there are written again", CopiesAgain, "what is there is not got again"),
+    Defect("folders", "every fetch has a folder of its own", FolderPerFetch, "what is there is not got again"),
+    Defect("outline", "an outline lacks the weights", OutlineWithoutWeights, "an outline has the shapes"),
+    Defect("weights", "the weights are forgotten", ForgetsWeights, "a model is got, and can be read"),
+    Defect("no name", "the model has no name", NoName, "a model is got, and can be read"),
+    Defect("path", "a path is returned", PathAlone, "a model is got, and can be read"),
+    Defect("other error", "a model that is absent is another error", OtherError, ABSENT),
+    Defect("no hint", "an error says nothing of what to do", NoHint, ABSENT),
+    Defect("no mention", "an error does not name what was asked for", NoMention, ABSENT),
+    Defect("needs", "the cache is taken to exist", NeedsTheCache, "nothing is listed before anything was got"),
+    Defect("reference", "what is listed has names of another form", OtherReference, STORED),
+    Defect("size", "sizes are not counted", WrongSize, STORED),
+    Defect("nothing", "nothing is listed", ListsNothing, STORED),
+    Defect("all", "everything is claimed", {"claims": claims_all}, ODD),
+    Defect("first", "the name is taken to have a first character", {"claims": claims_first}, ODD),
+    Defect("silently", "a name is refused without a reason", {"claims": claims_silently}, ODD),
+    Defect("known", "only names that there are, are claimed", {"claims": claims_known}, "it claims its own names"),
+)
