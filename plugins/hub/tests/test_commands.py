@@ -12,9 +12,14 @@ import pytest
 from llmk.config import load
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.models import find_checkpoint
-from llmk_testing.hub_server import HubServer, Repository, read_folder
+from llmk_testing.hub_server import HubServer, Repository
 
 Llmk = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """The files of a folder, by name."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.fixture

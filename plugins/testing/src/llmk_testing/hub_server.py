@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -105,11 +104,6 @@ def serving(repositories: Mapping[str, Repository]) -> Iterator[HubServer]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def read_folder(folder: Path) -> dict[str, bytes]:
-    """The files of a folder, by name."""
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def _etag(data: bytes) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-from llmk_acme.specs import PREFIX, Options
-
 from llmk.api import FetchedModel, FetchProgress, ModelNotFound, ModelSourceContext, StoredModel
+
+from .specs import PREFIX, Options
 
 CHUNK = 1 << 24
 
