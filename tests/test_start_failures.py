@@ -28,7 +28,8 @@ def told(*args: str) -> tuple[int, list[str]]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, **MODEST}
+    """Without a network: what a test names by mistake must not be downloaded."""
+    return {**os.environ, **MODEST, "HF_HUB_OFFLINE": "1"}
 
 
 def without_tokenizer(folder: Path) -> str:

@@ -136,7 +136,11 @@ def test_the_plan_follows_what_was_measured(house: Wheelhouse, tmp_path: Path) -
 def test_sparse_models_have_their_experts_measured(house: Wheelhouse, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3_moe", num_hidden_layers=1, mlp_only_layers=[], **EXPERTS)
     said: list[str] = []
-    unrecorded(boot(load(settings(house, checkpoint), environ={}), verify=False), said.append).run()
+    seen: list[tuple[int, int]] = []
+    booted = boot(load(settings(house, checkpoint), environ={}), verify=False)
+    unrecorded(booted, said.append, frozenset(), lambda done, total: seen.append((done, total))).run()
+    assert [done for done, _ in seen] == list(range(len(seen)))
+    assert seen[0][1] == len(seen) - 1, "how many sites there are is known at the start"
     lines = "\n".join(said)
     for id in ("reference.fused_moe", "other.moe"):
         assert f"us by {id}" in lines

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from llmk.api import LlmkError, ModelFacts, SelectionError
 from llmk.cli.output import say
+from llmk.cli.terminal import width_of
 from llmk.config import Config, Origin, Settings, flags
 from llmk.config.schema_tree import join, leaves
 from llmk.kernel.registry import Registry
@@ -16,7 +18,7 @@ from llmk.planning.choices.checkpoints import choose_checkpoint
 from llmk.planning.choices.models import choose_model, describe_model
 from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.pooling import decoder_of, read_pooling
-from llmk.planning.report import render_rows
+from llmk.planning.tables import render_rows, wrapped
 
 SECRETS = frozenset({"server.api_keys", "server.admin_keys"})
 """Values that are never printed."""
@@ -37,12 +39,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Prints the configuration or its schema. Plugins' defaults are included if a platform is usable on this
     machine."""
+    width = width_of(sys.stdout)
     if args.action == "schema":
-        print(json.dumps(Config.model_json_schema(), indent=2) if args.json else render_schema())
+        print(json.dumps(Config.model_json_schema(), indent=2) if args.json else render_schema(width))
         return 0
     settings = flags.load_settings(args)
     settings = _with_plugins(settings)
-    print(render_json(settings) if args.json else render_settings(settings, origin=args.origin))
+    print(render_json(settings) if args.json else render_settings(settings, origin=args.origin, width=width))
     return 0
 
 
@@ -70,10 +73,12 @@ def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
         return None
 
 
-def render_settings(settings: Settings, *, origin: bool) -> str:
+def render_settings(settings: Settings, *, origin: bool, width: int = 0) -> str:
     """One line per value."""
     rows = [(path, json.dumps(_shown(path, value)), str(who)) for path, value, who in settings.rows()]
-    return render_rows(("key", "value", "set by"), rows) if origin else "\n".join(f"{p} = {v}" for p, v, _ in rows)
+    if origin:
+        return render_rows(("key", "value", "set by"), rows, width)
+    return "\n".join(wrapped(f"{path} = {value}", width) for path, value, _ in rows)
 
 
 def render_json(settings: Settings) -> str:
@@ -82,7 +87,7 @@ def render_json(settings: Settings) -> str:
     return json.dumps(values, indent=2)
 
 
-def render_schema() -> str:
+def render_schema(width: int = 0) -> str:
     """A table of all keys."""
     rows = [
         (
@@ -93,7 +98,7 @@ def render_schema() -> str:
         )
         for path, leaf in leaves().items()
     ]
-    return render_rows(("key", "type", "default", "meaning"), rows)
+    return render_rows(("key", "type", "default", "meaning"), rows, width)
 
 
 def _entry(path: str, value: Any, who: Origin) -> dict[str, Any]:

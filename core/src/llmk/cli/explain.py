@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from llmk.api import Plan
+from llmk.cli.terminal import width_of
 from llmk.config import flags
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES, choose_depth, why_asynchronous
 from llmk.planning.adapters import render_adapters
@@ -13,9 +15,10 @@ from llmk.planning.boot import Boot, advised, boot
 from llmk.planning.choices.grammars import choose_grammar
 from llmk.planning.choices.parsers import choose_parser
 from llmk.planning.choices.speculation import render_speculation
-from llmk.planning.memory import forecast
+from llmk.planning.memory import MemoryPlan, forecast
 from llmk.planning.report import render_layouts, render_table
 from llmk.planning.shadows import render_shadows, shadowed
+from llmk.planning.tables import wrapped
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 
@@ -41,26 +44,27 @@ def run(args: argparse.Namespace) -> int:
         facts = memory and memory.to_dict()
         print(json.dumps(booted.plan.to_dict() | {"memory": facts, "parsers": parsers}, indent=2))
         return 0
-    print(render_table(booted.plan))
-    if layouts := render_layouts(booted.plan):
-        print(layouts)
-    if booted.plan.shadows:
-        print(render_shadows(booted))
-    if speculation := render_speculation(booted):
-        print(speculation)
-    if adapters := render_adapters(booted):
-        print(adapters)
-    for kind, parser in parsers.items():
-        print(f"{kind} parser: {parser['id'] or 'none'} ({parser['why']})")
-    print(f"grammars: {_grammars(booted)}")
-    print(f"memory of a device: {memory or 'unknown'}")
-    several = booted.plan.num_ranks > 1
-    asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)
-    wanted = booted.settings.config.engine.steps_in_flight
-    print("steps in flight: {} ({})".format(*choose_depth(wanted, asynchronous, booted.plan.pipeline)))
+    print(render(booted, memory, parsers, width_of(sys.stdout)))
     if args.verbose:
-        print(render_rejected(booted.plan))
+        print(wrapped(render_rejected(booted.plan), width_of(sys.stdout)))
     return 0
+
+
+def render(booted: Boot, memory: MemoryPlan | None, parsers: dict[str, dict[str, str | None]], width: int) -> str:
+    """Tables of the plan, and a line for each other choice."""
+    plan = booted.plan
+    tables = [render_table(plan, width), render_layouts(plan, width)]
+    tables += [render_shadows(booted, width)] if plan.shadows else []
+    lines = [render_speculation(booted), render_adapters(booted)]
+    lines += [f"{kind} parser: {parser['id'] or 'none'} ({parser['why']})" for kind, parser in parsers.items()]
+    asynchronous = OTHER_PROCESSES if plan.num_ranks > 1 else why_asynchronous(booted.platform_facts)
+    wanted = booted.settings.config.engine.steps_in_flight
+    lines += [
+        f"grammars: {_grammars(booted)}",
+        f"memory of a device: {memory or 'unknown'}",
+        "steps in flight: {} ({})".format(*choose_depth(wanted, asynchronous, plan.pipeline)),
+    ]
+    return "\n".join(filter(None, [*tables, *(wrapped(line, width) for line in lines)]))
 
 
 def _parsers(booted: Boot) -> dict[str, dict[str, str | None]]:

@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -58,6 +58,12 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"formatter_class": Formatter} | kwargs)
+
+    def print_help(self, file: Any = None) -> None:
+        """Common options alone; ``--help-all`` prints all of them."""
+        has_more = any("--help-all" in action.option_strings for action in self._actions)
+        with import_module("llmk.config.flags").only_common(self) if has_more else nullcontext():
+            super().print_help(file)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Extends argparse, whose positional lists must be contiguous: words after an option are added to ``words``."""

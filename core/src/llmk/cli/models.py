@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from llmk.api import LlmkError, ModelSourceSpec, StoredModel
+from llmk.cli.terminal import width_of
 from llmk.config import flags
 from llmk.kernel.registry import Registry
 from llmk.planning.boot import boot
 from llmk.planning.choices.checkpoints import choose_checkpoint
 from llmk.planning.choices.sources import make_source
-from llmk.planning.report import render_rows
+from llmk.planning.tables import render_rows
 
 SECTIONS = ("platform", "plugins")
 _SHOWN_REVISION = 12
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         )
         for row in rows
     ]
-    print(render_rows(("model", "revision", "size", "architecture", "state"), shown))
+    print(render_rows(("model", "revision", "size", "architecture", "state"), shown, width_of(sys.stdout)))
     return 0
 
 

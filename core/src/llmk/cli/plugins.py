@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
+from llmk.cli.terminal import width_of
 from llmk.config import flags
 from llmk.kernel.discovery import Plugin
 from llmk.kernel.registry import Registry
-from llmk.planning.report import render_rows
+from llmk.planning.tables import render_rows, wrapped
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,17 +27,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([as_dict(plugin) for plugin in registry.plugins], indent=2))
     else:
-        print(render_plugins(registry))
+        print(render_plugins(registry, width_of(sys.stdout)))
     return 0
 
 
-def render_plugins(registry: Registry) -> str:
+def render_plugins(registry: Registry, width: int = 0) -> str:
     """A table of the plugins; below it, the reasons of plugins that are not used, and the refused specs."""
     rows = [(p.name, f"{p.distribution} {p.version}", p.state, _hooks(p)) for p in registry.plugins]
-    lines = [render_rows(("plugin", "wheel", "state", "hooks"), rows)]
+    lines = [render_rows(("plugin", "wheel", "state", "hooks"), rows, width)]
     lines += [f"{p.name} ({p.wheel}): {reason}" for p in registry.plugins for reason in p.reasons]
     lines += [f"{r.spec.id} ({r.plugin.wheel}): {reason}" for r, reason in registry.refused]
-    return "\n".join(lines)
+    return "\n".join([lines[0], *(wrapped(line, width) for line in lines[1:])])
 
 
 def as_dict(plugin: Plugin) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 from llmk.api import ConfigError
 from llmk.cli.output import say
+from llmk.cli.terminal import Style, width_of
 from llmk.config import flags
 
 if TYPE_CHECKING:
@@ -50,15 +52,10 @@ def _check_name(settings: Settings) -> None:
 
 
 def _announce(service: Service, url: str) -> None:
-    from llmk.planning.report import render_table
-    from llmk.planning.shadows import render_shadows
+    from llmk.cli.start_report import render_start
 
-    engine = service.engine
-    parsers = [f"{kind} parser  {p['id'] or 'none'}: {p['why']}" for kind, p in service.dialect.describe().items()]
-    shadows = [render_shadows(engine.boot)] if engine.boot.plan.shadows else []
-    table = "\n".join((render_table(engine.boot.plan), *shadows, *parsers))
     if service.config.log_format == "json":
-        logger.info("%s", table)
+        logger.info("%s", render_start(service, Style()))
     else:
-        say(table)
-    print(f"serving {engine.model_name} on {url}", flush=True)
+        say(f"\n{render_start(service, Style(sys.stderr), width_of(sys.stderr))}\n")
+    print(Style(sys.stdout).strong(f"serving {service.engine.model_name} on {url}"), flush=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import closing
 
 from llmk.api import ConfigError
+from llmk.cli.tune_progress import TuneProgress
 from llmk.config import flags
 from llmk.config.measurements import OFF
 
@@ -30,7 +33,10 @@ def run(args: argparse.Namespace) -> int:
     from llmk.engine.measuring.tune import Tuner
     from llmk.planning.boot import boot
 
-    path = Tuner(boot(settings, outline=True), print, frozenset(filter(None, args.only.split(",")))).run()
+    progress = TuneProgress(sys.stdout, sys.stderr)
+    only = frozenset(filter(None, args.only.split(",")))
+    with closing(progress):
+        path = Tuner(boot(settings, outline=True), progress.say, only, progress.update).run()
     print(
         f"saved in {path}; llmk explain shows what it changes" if path else "no site to measure has several candidates"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -24,6 +25,12 @@ ALIASES = {
     "engine.deterministic": "--deterministic",
 }
 
+COMMON = frozenset(ALIASES) | {
+    *("model.path", "model.quantization", "platform.use", "parallel.tensor"),
+    *("cache.memory_share", "cache.memory_gib", "speculation.use", "server.log_level"),
+} - {"engine.deterministic"}
+"""What ``--help`` shows; ``--help-all`` shows all."""
+
 _FILE, _SET = "config_file", "config_values"
 
 
@@ -36,6 +43,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_flags(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
     """Adds ``--config``, ``--set`` and a flag for every value of ``sections``. Underscores may be written as dashes."""
     common = parser.add_argument_group("configuration", "flags win over LLMK__SECTION__KEY, which wins over the file")
+    common.add_argument("--help-all", action=HelpAll, help="list every option, and not only the common ones")
     common.add_argument("--config", dest=_FILE, type=FilePath, metavar="FILE", help=f"instead of ./{FILE_NAME}")
     text = "any value, also of plugins and sites: --set plugin.NAME.KEY=VALUE"
     common.add_argument("--set", dest=_SET, action="append", type=_assignment, metavar="PATH=VALUE", help=text)
@@ -45,6 +53,46 @@ def add_flags(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
         for path, leaf in leaves().items():
             if path[0] == section:
                 _add_flag(group, leaf)
+
+
+class HelpAll(argparse.Action):
+    """Prints the help of all options, and ends."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """See argparse."""
+        print(parser.format_help(), end="")
+        parser.exit()
+
+
+@contextmanager
+def only_common(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """While the context is open, hides the options that are not common, groups that have no others, and all names of an
+    option but the shortest."""
+    actions = {action: (action.help, action.option_strings) for action in parser._actions}
+    texts = {group: group.description for group in parser._action_groups}
+    uncommon = _uncommon()
+    for action, (help, names) in actions.items():
+        twice = action.dest == "model.path" and names  # it is the first word, too
+        action.help = argparse.SUPPRESS if action.dest in uncommon or twice else help
+        if "." in action.dest:
+            action.option_strings = sorted(names, key=lambda name: ("." in name, len(name)))[:1]
+    for group in texts:
+        if group.title in Config.model_fields:
+            group.description = None
+    try:
+        yield
+    finally:
+        for action, (help, names) in actions.items():
+            action.help, action.option_strings = help, names
+        for group, text in texts.items():
+            group.description = text
+
+
+def _uncommon() -> frozenset[str]:
+    return frozenset(map(join, leaves())) - COMMON
 
 
 def collect(namespace: argparse.Namespace) -> dict[str, Any]:

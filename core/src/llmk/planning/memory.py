@@ -106,18 +106,33 @@ def forecast(boot: Boot) -> MemoryPlan | None:
     facts = sharded(boot.facts, plan.tensor)
     weights = weight_bytes(boot.facts, plan.dtype, plan.weight_bits) * sharing // plan.num_ranks
     activations = activation_bytes(facts, limits.max_num_batched_tokens, limits.max_num_seqs) * sharing
-    sited = list(_cache_specs(boot, facts))[:: plan.pipeline]
-    specs = [spec for _, spec in sited]
-    (groups,) = cache_groups(boot, [specs])
-    kept = sites_with_shadows(plan, facts)
-    shadow_bytes = sum(spec.page_bytes for site, spec in sited if site in kept) * sharing
+    specs, groups, size, shadow_bytes = _pool(boot, facts, sharing)
     activations += tail_bytes(specs, *tail_sizes(boot)) * sharing
-    room, size = max(0, total - weights - activations), block_bytes(specs, groups) * sharing
+    room = max(0, total - weights - activations)
     try:
         cache = plan_cache(boot.settings.config, facts.max_model_len, groups, size, room, shadow_bytes)
     except NotEnoughMemory as error:
         return MemoryPlan(total, weights, activations, None, error.message)
     return MemoryPlan(total, weights, activations, cache)
+
+
+def held_by(boot: Boot, num_blocks: int) -> tuple[int, int]:
+    """The longest request that so many blocks hold, in tokens, as in :attr:`MemoryPlan.num_tokens`; and their bytes on
+    each device."""
+    sharing = len(boot.plan.ranks_on_same_device(0))
+    specs, groups, size, shadow_bytes = _pool(boot, sharded(boot.facts, boot.plan.tensor), sharing)
+    longest = _longest(groups, num_blocks, ANY_LENGTH + 1) if specs else 0
+    return longest, num_blocks * (size + shadow_bytes)
+
+
+def _pool(boot: Boot, facts: ModelFacts, sharing: int) -> tuple[list[CacheSpec], tuple[CacheGroup, ...], int, int]:
+    """Of a device: the caches of its layers, their groups, and the bytes of a block, without and of shadows."""
+    sited = list(_cache_specs(boot, facts))[:: boot.plan.pipeline]
+    specs = [spec for _, spec in sited]
+    (groups,) = cache_groups(boot, [specs])
+    kept = sites_with_shadows(boot.plan, facts)
+    shadow_bytes = sum(spec.page_bytes for site, spec in sited if site in kept) * sharing
+    return specs, tuple(groups), block_bytes(specs, groups) * sharing, shadow_bytes
 
 
 def sites_with_shadows(plan: Plan, facts: ModelFacts) -> set[str]:

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from llmk.api import Choice, LinearQuery, MoEQuery, Plan, Reason, Rejection
 from llmk.planning.ranking import END
+from llmk.planning.tables import render_pairs, render_rows, wrapped
 
 
-def render_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain text table."""
-    table = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-
-
-def render_table(plan: Plan) -> str:
-    """The start-up table: platform, model, every site with kernel, wheel, tier and reason; then warnings and hints."""
+def render_table(plan: Plan, width: int = 0) -> str:
+    """Platform, model, every site with kernel, wheel, tier and reason; then warnings and hints. ``width``: columns of
+    the terminal, 0: any."""
     platform = plan.platform
-    lines = [
-        f"platform  {platform.label} ({plan.platform_id}){f': {platform.device_name}' if platform.device_name else ''}",
-        f"model     {plan.architecture} by {plan.model}, {plan.dtype}"
-        + (f", weights by {', '.join(method.id for method in plan.quantization)}" if plan.quantization else ""),
-        *_formats(plan),
-        f"parallel  {plan.tensor} x {plan.pipeline} processes (tensor x pipeline)",
-        "",
-        render_rows(("site", "tokens", "kernel", "wheel", "tier", "why"), list(_rows(plan.choices))),
+    device = f": {platform.device_name}" if platform.device_name else ""
+    methods = f", weights by {', '.join(method.id for method in plan.quantization)}" if plan.quantization else ""
+    pairs = [
+        ("platform", f"{platform.label} ({plan.platform_id}){device}"),
+        ("model", f"{plan.architecture} by {plan.model}, {plan.dtype}{methods}"),
+        *(("format", line) for line in _formats(plan)),
+        ("parallel", f"{plan.tensor} x {plan.pipeline} processes (tensor x pipeline)"),
     ]
-    lines += [f"warning: {warning}" for warning in plan.warnings]
+    lines = [f"warning: {warning}" for warning in plan.warnings]
     lines += [f"left out: {line}" for line in with_gaps(plan)]
     lines += [f"could also serve: {line}" for line in could_serve(plan)]
     lines += [f"not built: {line}" for line in not_built(plan)]
-    return "\n".join(lines)
+    table = _site_table(list(_rows(plan.choices)), width)
+    return "\n".join([render_pairs(pairs, width), "", table, *(wrapped(line, width) for line in lines)])
 
 
-def render_layouts(plan: Plan) -> str:
+def _site_table(rows: list[list[str]], width: int) -> str:
+    """With a column for wheels and tiers where there is room for it; otherwise the wheels are named below, and a tier
+    where it is not the reason."""
+    whole = render_rows(("site", "tokens", "kernel", "wheel", "tier", "why"), rows)
+    if not width or max(map(len, whole.splitlines())) <= width:
+        return whole
+    wheels: dict[str, list[str]] = {}
+    for _, _, id, wheel, _, _ in rows:
+        ids = wheels.setdefault(wheel, [])
+        ids += [] if (ours := f"{id.partition('.')[0]}.*") in ids else [ours]
+    short = [[site, tokens, id, re.sub(r"\b(best score in )?tier ", "", why)] for site, tokens, id, _, _, why in rows]
+    named = "wheels: " + ", ".join(f"{wheel} ({', '.join(ids)})" for wheel, ids in wheels.items())
+    return f"{render_rows(('site', 'tokens', 'kernel', 'why'), short, width)}\n{wrapped(named, width)}"
+
+
+def render_layouts(plan: Plan, width: int = 0) -> str:
     """A table of the sites with several measured layouts: the chosen one, and the time of each at every token count of
     the plan's traffic, in microseconds; empty if there are no such sites."""
     rows = []
@@ -48,7 +58,8 @@ def render_layouts(plan: Plan) -> str:
             rows.append(["" if i else choice.site, name, *columns, f"{each.mean:.1f}"])
     counts = [f"{tokens:,} ({share:.0%})" for tokens, share in plan.traffic]
     title = f"layouts, by us of a call at the token counts of steps (traffic: {plan.traffic_source})"
-    return f"\n{title}\n{render_rows(('site', 'layout', *counts, 'mean'), rows)}" if rows else ""
+    table = render_rows(("site", "layout", *counts, "mean"), rows, width)
+    return f"\n{wrapped(title, width)}\n{table}" if rows else ""
 
 
 def could_serve(plan: Plan) -> list[str]:
@@ -96,7 +107,7 @@ def _formats(plan: Plan) -> Iterator[str]:
             sites.setdefault(choice.query.weight_format, []).append(name)
     methods = {method.weight_format: f" by {method.id}" for method in plan.quantization}
     for weight_format, names in sites.items() if plan.quantization else ():
-        yield f"format    {weight_format}{methods.get(weight_format, '')}: {', '.join(names)}"
+        yield f"{weight_format}{methods.get(weight_format, '')}: {', '.join(names)}"
 
 
 def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from llmk.api import Choice, Piece, Reason, SelectionError, Shadow, Tier
 from llmk.planning.candidates import able, is_able
-from llmk.planning.report import render_rows
 from llmk.planning.resolver import resolve
+from llmk.planning.tables import render_rows
 
 if TYPE_CHECKING:
     from llmk.api import Plan
@@ -67,7 +67,7 @@ def shadowed(boot: Boot) -> Boot:
     return replace(boot, plan=plan)
 
 
-def render_shadows(boot: Boot) -> str:
+def render_shadows(boot: Boot, width: int = 0) -> str:
     """A table of chosen kernels and their shadows, by the first token count from which they differ."""
     rows = []
     for shadow in boot.plan.shadows:
@@ -80,7 +80,7 @@ def render_shadows(boot: Boot) -> str:
             tokens = f"{start}-" if len(differences) > 1 else ""
             kernel, other = pair or ("", "the same")
             rows.append([*at, tokens, kernel, other, wheels.get(other, ""), f"{shadow.rate:.0%}"])
-    return "\n" + render_rows(("kind", "site", "tokens", "kernel", "shadow", "wheel", "of steps"), rows)
+    return "\n" + render_rows(("kind", "site", "tokens", "kernel", "shadow", "wheel", "of steps"), rows, width)
 
 
 def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> tuple[Plan, list[str]]:

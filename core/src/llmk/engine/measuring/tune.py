@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ import importlib_metadata as metadata
 import torch
 from packaging.requirements import Requirement
 
-from llmk.api import Choice, KernelSpec, Piece, Plan, Platform
+from llmk.api import Choice, ConfigError, KernelSpec, Piece, Plan, Platform
 from llmk.api.errors import describe
 from llmk.api.sharding import sharded
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
@@ -34,6 +35,8 @@ Calls = tuple[Callable[[], Any], int]
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Token counts at which kernels are measured; a count stands for those down to the next lower one."""
+_ORDER = (("attention", "linear", "moe"), ("op",))
+"""Kinds of sites, those that ops depend on first."""
 _SLOW = 250_000.0
 """Microseconds of a call after which a kernel is not tried with more tokens."""
 _ROUND, _ROUNDS, _CALLS = 0.005, 5, 16
@@ -45,12 +48,13 @@ class Tuner:
     """Measures on this machine what ``boot``'s plan chose and what else could serve.
 
     ``say`` takes human-readable lines; ``only`` names the kinds, sites and ops to measure (none: all); ``wrong``
-    collects the ids of kernels that are not right.
+    collects the ids of kernels that are not right; ``progress`` takes how many sites are measured, of how many.
     """
 
     boot: Boot
     say: Callable[[str], None]
     only: frozenset[str] = frozenset()
+    progress: Callable[[int, int], None] = lambda done, total: None
     platform: Platform = field(init=False)
     wrong: set[str] = field(default_factory=set)
 
@@ -62,20 +66,36 @@ class Tuner:
     def run(self) -> Path | None:
         """Measures every site with several candidates, those that ops depend on first, and saves each as it is done.
         Returns where they are; ``None`` where no site has a choice."""
-        path, seen = None, set()
-        for kinds in (("attention", "linear", "moe"), ("op",)):
-            for choice in self._resolve().all_choices():
-                ids = [spec.id for spec in able(self.boot.registry, choice)]
-                if choice.kind not in kinds or choice.query is None or len(ids) < 2:
+        path, seen = None, set[str]()
+        self._check_only()
+        known = len({key for kinds in _ORDER for key, _, _ in self._sites(kinds)})
+        for kinds in _ORDER:
+            for key, choice, ids in self._sites(kinds):
+                if key in seen:
                     continue
-                if self.only and self.only.isdisjoint((choice.kind, choice.site, choice.op)):
-                    continue
-                key = key_of(choice.query)
-                if key not in seen and (times := self._measure(choice, ids)):
-                    measured = Measurements({key: Measured(date.today().isoformat(), times)})
-                    path = self._save(measured, ids)
+                self.progress(len(seen), max(known, len(seen) + 1))
+                if times := self._measure(choice, ids):
+                    path = self._save(Measurements({key: Measured(date.today().isoformat(), times)}), ids)
                 seen.add(key)
+        self.progress(len(seen), len(seen))
         return path
+
+    def _check_only(self) -> None:
+        """Raises ConfigError for a word that names nothing of the plan, which would have no effect."""
+        names = {kind for kinds in _ORDER for kind in kinds}
+        names |= {name for c in self._resolve().all_choices() for name in (c.kind, c.site, c.op) if name}
+        for word in sorted(self.only - names):
+            near = get_close_matches(word, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the plan has {', '.join(sorted(names))}"
+            raise ConfigError(f"--only names {word!r}, which is no kind, site or op of this model's plan", hint=hint)
+
+    def _sites(self, kinds: tuple[str, ...]) -> Iterator[tuple[str, Choice, list[str]]]:
+        """The sites of these kinds that are to be measured, by what is measured so far, and their candidates."""
+        for choice in self._resolve().all_choices():
+            ids = [spec.id for spec in able(self.boot.registry, choice)]
+            asked = not self.only or not self.only.isdisjoint((choice.kind, choice.site, choice.op))
+            if choice.kind in kinds and choice.query is not None and len(ids) > 1 and asked:
+                yield key_of(choice.query), choice, ids
 
     def _measure(self, choice: Choice, ids: list[str]) -> dict[int, dict[str, float]]:
         """Microseconds of a call by token count and id. The first of ``ids`` says what is right."""

@@ -52,7 +52,7 @@ class Shown:
         text = f"{100 * done // total if total else 100:3}% of {_bytes(total)}"
         if seconds < 1 or got <= 0:
             return text
-        left = f", {_seconds((total - done) * seconds / got)} left" if done < total else f" in {_seconds(seconds)}"
+        left = f", {duration((total - done) * seconds / got)} left" if done < total else f" in {duration(seconds)}"
         return f"{text}, {_bytes(got / seconds)}/s{left}"
 
     def _draw(self, text: str) -> None:
@@ -79,7 +79,8 @@ def _bytes(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def _seconds(count: float) -> str:
+def duration(count: float) -> str:
+    """Seconds, as people say them."""
     minutes, seconds = divmod(round(count), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
