@@ -35,6 +35,9 @@ COMMANDS = {
 """Every subcommand, by its module in ``llmk.cli``, with its line of help."""
 
 
+_ALIKE = 0.65
+"""How much alike a word must be to one that is suggested for it."""
+
 EXTENDED = "plugins"
 """The command to which plugins add actions. To save time, plugins are discovered only if an action is named."""
 
@@ -81,8 +84,18 @@ class Parser(argparse.ArgumentParser):
     def _hint(self, message: str) -> str:
         from difflib import get_close_matches
 
-        close = get_close_matches(self._unknown(message), self._known(), n=1)
-        return f"did you mean {close[0]}?" if close else f"{self.prog} --help lists all options"
+        from llmk.config.foreign_flags import hint_for
+
+        unknown, known = self._unknown(message), self._known()
+        if told := hint_for(unknown):
+            return told
+        close = [name for name in known if unknown and name.rpartition(".")[2] == unknown.removeprefix("--")]
+        close = close or get_close_matches(unknown, known, n=1, cutoff=_ALIKE)
+        if close:
+            return f"did you mean {close[0]}?"
+        if "--help-all" in known:
+            return "--help-all lists all options of a command"
+        return f"{self.prog} --help lists all options"
 
     def _known(self) -> list[str]:
         """Options and choices of this parser and of the commands in use."""

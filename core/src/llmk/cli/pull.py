@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     name = settings.config.model.path
     found = fetch_ahead(settings)
     if found is None:
-        near = near_names(Registry.discover(settings.config.plugins), settings.config, name)
+        near = near_names(Registry.discover(settings.config.plugins), settings.config, name, paths=False)
         hint = how_to_install("hub") or "name it as its source does: org/name"
         hint = f"did you mean {' or '.join(near)}?" if near else hint
         raise ModelNotFound(f"no installed source of models knows the name {name!r}", hint=hint)

@@ -76,7 +76,8 @@ def from_file(file: FilePath) -> Layer:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+        hint = 'correct it there; a section and a value look so: [server], and below it host = "127.0.0.1"'
+        raise ConfigError(f"{file} is not valid TOML: {error}", hint=hint) from error
     except RecursionError as error:
         raise ConfigError(f"{file} is nested too deep") from error
     lines = _lines(text)

@@ -21,6 +21,8 @@ _LONGEST_HEADER = 100_000_000
 _MOST_DIMENSIONS = 64
 _MOST_BYTES = 1 << 63
 _COMPARE_CHUNK = 8 << 20
+_POINTER = b"version https://git-lfs"
+"""What files start with that git-lfs has not fetched."""
 _DOWNLOAD_AGAIN = "download or copy the file again"
 
 DTYPE_BITS: Mapping[str, int] = {
@@ -110,6 +112,11 @@ def _read_header(file: CheckpointFile) -> list[StoredTensor]:
         prefix = stream.read(8)
         length = int.from_bytes(prefix, "little") if len(prefix) == 8 else 0
         text = stream.read(length) if 0 < length <= min(_LONGEST_HEADER, size - 8) else b""
+    if prefix == _POINTER[: len(prefix)] and prefix:
+        raise CheckpointError(
+            f"{file} holds no weights, but a pointer to them: it was cloned by git without git-lfs",
+            hint="fetch the weights with git lfs pull in its folder, or name the model: llmk serve org/name",
+        )
     if len(text) < length or not text:
         raise CheckpointError(
             f"{file} is not a whole safetensors file: it has {size:,} bytes, its header needs {length + 8:,}",

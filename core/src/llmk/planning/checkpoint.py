@@ -46,7 +46,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 def _not_found(path: str, folder: Path) -> ModelNotFound:
     if folder.is_file():
         return ModelNotFound(f"{path} is a file, not a checkpoint folder", hint=f"name its folder: {folder.parent}")
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", path) and folder.suffix != ".gguf":
         hint = f"if it is the name of a model, {how_to_install('hub') or 'enable a source of models: llmk plugins'}"
         return ModelNotFound(f"there is no checkpoint folder {path}", hint=hint)
     return ModelNotFound(f"there is no checkpoint folder {path}", hint="check the path")
@@ -60,6 +60,9 @@ def _no_config(folder: Path) -> CheckpointError:
             f"{folder} has no config.json, and no installed format of checkpoints reads {others[0].name}",
             hint=f"pip install {wheel}, which reads such files",
         )
+    if ggufs := files_in(folder, "*.gguf"):
+        hint = f"name a file that is a model, such as {ggufs[0].path}, and see that llmk-gguf is active: llmk plugins"
+        return CheckpointError(f"{folder} has no config.json, and no active plugin reads {ggufs[0].name}", hint=hint)
     return CheckpointError(
         f"{folder} has no config.json, so it is not a checkpoint in the Hugging Face layout",
         hint="name the folder that holds config.json, the tokenizer and the *.safetensors files",

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_ELSEWHERE = "name an address of this machine with --host: 127.0.0.1, or 0.0.0.0 for all that it has"
+_LISTEN = {
+    errno.EACCES: "ports below 1024 are for root: choose another with --port, such as 8000",
+    errno.EPERM: "ports below 1024 are for root: choose another with --port, such as 8000",
+}
+
 Ready = Callable[["Service", str], None]
 
 
@@ -101,7 +107,8 @@ def bind(host: str, port: int) -> Listener:
         if error.errno == errno.EADDRINUSE:
             hint = "stop the process that listens there, or choose another port with --port (0: any free one)"
             raise PortInUse(f"port {port} of {host} is in use", hint=hint) from error
-        raise ConfigError(f"can't listen on {host}:{port} (server.host, server.port): {error.strerror}") from error
+        message = f"can't listen on {host}:{port} (server.host, server.port): {error.strerror}"
+        raise ConfigError(message, hint=_LISTEN.get(error.errno or 0, _ELSEWHERE)) from error
     return listener
 
 

@@ -30,6 +30,8 @@ class Hub:
     says."""
 
     def __init__(self, context: ModelSourceContext, place: Place | None = None) -> None:
+        for library in ("httpx", "httpx2"):  # of huggingface_hub's releases; each logs every request
+            logging.getLogger(library).setLevel(logging.WARNING)
         self._outlines = context.cache / "outlines"
         self._place = place or Place.of(_options(context))
 

@@ -79,7 +79,7 @@ KINDS = {
     "model-source": Kind(
         help="gets models that are named, rather than given as a folder",
         summary="A source of models",
-        usage="name a model that it claims: llmk serve acme:NAME --plugin.acme.shelf /srv/models",
+        usage="name a model that it claims: llmk serve acme:NAME --set plugin.acme.shelf=/srv/models",
     ),
     "quantization": Kind(
         help="a format of stored weights, or a quantization of plain weights while they load",

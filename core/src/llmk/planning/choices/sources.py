@@ -84,17 +84,17 @@ def make_source(chosen: Source, config: Config) -> ModelSource:
     return source
 
 
-def near_names(registry: Registry, config: Config, named: str) -> list[str]:
-    """What may have been meant by a name that is nothing: the demo model, folders and files beside it, and models that
-    sources have on this machine."""
-    known = {"demo": "demo"}
+def near_names(registry: Registry, config: Config, named: str, *, paths: bool = True) -> list[str]:
+    """What may have been meant by a name that is nothing: models that sources have on this machine, and, with
+    ``paths``, the demo model, and folders and files beside the name."""
+    known = {"demo": "demo"} if paths else {}
     for each in registry.of(ModelSourceSpec):
         with suppress(Exception):  # a source that fails is not what the user asked about
             for stored in make_source(each, config).stored():
                 known[stored.reference.lower()] = known[stored.reference.rpartition("/")[2].lower()] = stored.reference
     folder = Path(named).expanduser().parent
     with suppress(OSError):
-        for path in islice(folder.iterdir(), _MOST_BESIDE):
+        for path in islice(folder.iterdir() if paths else (), _MOST_BESIDE):
             if path.is_dir() or path.suffix == ".gguf":
                 known[str(folder / path.name).lower()] = str(folder / path.name)
     wanted = str(Path(named).expanduser()).lower() if named else ""

@@ -113,4 +113,5 @@ def _check_readable(name: str, path: str) -> None:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise ConfigError(f"{path} ({name}) can't be read: {error.strerror}") from error
+        hint = "name a PEM file that the user who runs llmk may read"
+        raise ConfigError(f"{path} ({name}) can't be read: {error.strerror}", hint=hint) from error
