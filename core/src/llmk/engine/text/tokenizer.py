@@ -88,7 +88,7 @@ class Tokenizer:
             backend = _parsed(checkpoint.reader.tokenizer().encode(), path)
         else:
             config = _read_config(path, "special_tokens_map.json") | _read_config(path, "tokenizer_config.json")
-            backend = _load_backend(path, config)
+            backend = _load_backend(path)
         named = {key: text for key, value in config.items() if key.endswith("_token") and (text := _content(value))}
         if chat_template:
             templates = {"default": read_named(chat_template, LONGEST_TEMPLATE)}
@@ -227,11 +227,15 @@ def tokenizer_options(model: ModelSection) -> dict[str, Any]:
     }
 
 
-def _load_backend(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+_OLDER_FORMS = ("*.model*", "vocab*", "*.vocab", "*.tiktoken", "merges.txt", "tekken.json")
+_ADD_FILES = "add the checkpoint's tokenizer files, or name a folder that has them with --model.tokenizer"
+
+
+def _load_backend(path: Path) -> tokenizers.Tokenizer:
     file = CheckpointFile(path, "tokenizer.json")
     if file.is_there:
         return _parsed(file.read(_LONGEST_TOKENIZER), file)
-    return _convert_with_transformers(path, config)
+    return _convert_with_transformers(path)
 
 
 def _parsed(data: bytes, file: object) -> tokenizers.Tokenizer:
@@ -243,20 +247,18 @@ def _parsed(data: bytes, file: object) -> tokenizers.Tokenizer:
         raise CheckpointError(f"{file} can't be read: {error}", hint="download the file again") from error
 
 
-def _convert_with_transformers(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _convert_with_transformers(path: Path) -> tokenizers.Tokenizer:
     """Older checkpoints come with other files, which ``transformers`` knows how to convert."""
-    if not config and not any(path.glob("*.model")) and not (path / "vocab.json").is_file():
-        raise CheckpointError(
-            f"{path} has no tokenizer (neither tokenizer.json nor an older form)",
-            hint="add the checkpoint's tokenizer files, or name a folder that has them with --model.tokenizer",
-        )
+    if not any(next(path.glob(pattern), None) for pattern in _OLDER_FORMS):
+        raise CheckpointError(f"{path} has no tokenizer (neither tokenizer.json nor an older form)", hint=_ADD_FILES)
     check_folder(path)
     from transformers import AutoTokenizer
 
     try:
         found = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        raise CheckpointError(f"transformers can't load the tokenizer in {path}: {error}") from error
+        why = " ".join(str(error).split())
+        raise CheckpointError(f"transformers can't load the tokenizer in {path}: {why}", hint=_ADD_FILES) from error
     backend = getattr(found, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise CheckpointError(f"the tokenizer in {path} has no form that the tokenizers library could run")
