@@ -142,7 +142,7 @@ def test_every_line_of_the_log_is_an_object(seen: Seen) -> None:
         assert isinstance(line["message"], str)
         assert line["logger"]
         assert line["process"] in seen.processes
-    assert any("platform  cpu/" in line["message"] for line in seen.log)
+    assert any("(cpu/" in line["message"] and "memory  " in line["message"] for line in seen.log)
     (told,) = (line for line in seen.log if line["message"].startswith("steps in flight: "))
     assert told["process"] != seen.server
 

@@ -60,7 +60,7 @@ def test_what_had_no_choice_folds_into_one_line() -> None:
     assert rest == "3 other ops: reference, or the only candidate (llmk explain toy)"
 
 
-def test_a_reference_that_the_user_asked_for_is_shown() -> None:
+def test_a_reference_of_the_users_choice_is_shown() -> None:
     pinned = op("logprobs", piece("reference.logprobs", "reference", "pinned by --select.op.use"))
     lines = "\n".join(render_kernels(replace(PLAN, choices=(pinned,)), ""))
     assert "pinned by --select.op.use" in lines
@@ -74,7 +74,7 @@ def test_what_was_measured_is_counted() -> None:
     assert found == "1 of 5 sites that have a choice, 2026-11-20"
 
 
-def test_advice_is_counted_and_warnings_are_told() -> None:
+def test_advice_is_counted_and_warnings_are_shown() -> None:
     warned = replace(PLAN, warnings=tuple(f"mind the gap {i}" for i in range(6)))
     lines = render_advice(warned, "")
     assert lines[0] == "warning: mind the gap 0"

@@ -261,7 +261,7 @@ DEFECTS = (
     Defect("path", "a path is returned", PathAlone, "a model is got, and can be read"),
     Defect("other error", "a model that is absent is another error", OtherError, ABSENT),
     Defect("no hint", "an error says nothing of what to do", NoHint, ABSENT),
-    Defect("no mention", "an error does not name what was asked for", NoMention, ABSENT),
+    Defect("no mention", "an error does not name the model", NoMention, ABSENT),
     Defect("needs", "the cache is taken to exist", NeedsTheCache, "nothing is listed before anything was got"),
     Defect("reference", "what is listed has names of another form", OtherReference, STORED),
     Defect("size", "sizes are not counted", WrongSize, STORED),

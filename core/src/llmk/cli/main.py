@@ -87,8 +87,8 @@ class Parser(argparse.ArgumentParser):
         from llmk.config.foreign_flags import hint_for
 
         unknown, known = self._unknown(message), self._known()
-        if told := hint_for(unknown):
-            return told
+        if known_hint := hint_for(unknown):
+            return known_hint
         close = [name for name in known if unknown and name.rpartition(".")[2] == unknown.removeprefix("--")]
         close = close or get_close_matches(unknown, known, n=1, cutoff=_ALIKE)
         if close:

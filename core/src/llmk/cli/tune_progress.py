@@ -19,7 +19,7 @@ class TuneProgress:
 
     def __init__(self, results: TextIO, states: TextIO) -> None:
         self._results, self._states = results, states
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._done = self._total = 0
 
     def say(self, text: str) -> None:
@@ -44,7 +44,7 @@ class TuneProgress:
         state = f"measuring site {self._done + 1} of {self._total}"
         if not self._done:
             return state
-        spent = time.monotonic() - self._begun
+        spent = time.monotonic() - self._started
         left = spent / self._done * (self._total - self._done)
         return f"{state}, about {duration(left)} left"
 

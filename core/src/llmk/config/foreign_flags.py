@@ -43,5 +43,5 @@ _PREFIXES = {
 def hint_for(option: str) -> str:
     """What to write instead of an option that another server has, or that looks like one here; empty: nothing known."""
     name = option.partition("=")[0].replace("_", "-")
-    told = _OPTIONS.get(name) or next((text for start, text in _PREFIXES.items() if name.startswith(start)), "")
-    return f"here, that is {told}" if told.startswith("--") else told
+    found = _OPTIONS.get(name) or next((text for start, text in _PREFIXES.items() if name.startswith(start)), "")
+    return f"here, that is {found}" if found.startswith("--") else found

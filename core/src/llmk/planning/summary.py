@@ -49,8 +49,8 @@ def render_advice(plan: Plan, model: str) -> list[str]:
         (len(with_gaps(plan)), "left out for a gap"),
         (len(not_built(plan)), "not built"),
     )
-    if told := ", ".join(f"{count} {what}" for count, what in counts if count):
-        lines.append(f"more kernels: {told} (llmk explain{model})")
+    if said := ", ".join(f"{count} {what}" for count, what in counts if count):
+        lines.append(f"more kernels: {said} (llmk explain{model})")
     return lines
 
 

@@ -24,7 +24,7 @@ def render_rows(header: Sequence[str], rows: Sequence[Sequence[str]], width: int
 
 
 def render_pairs(pairs: Sequence[tuple[str, str]], width: int = 0) -> str:
-    """Lines of a label and a text, which is wrapped beside it."""
+    """Lines of a label and a text, which is wrapped next to it."""
     label = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(wrapped(f"{name:{label}}{_GAP}{text}", width, label + len(_GAP)) for name, text in pairs)
 

@@ -73,7 +73,7 @@ def _gated(wanted: Reference, place: Place) -> CheckpointError:
     page = f"{place.endpoint}/{wanted.repository}"
     if _token(place):
         message = f"{wanted} is gated, and the account of your token has no access to it"
-        return CheckpointError(message, hint=f"ask for access at {page}, with the account that the token is of")
+        return CheckpointError(message, hint=f"request access at {page}, with the account that the token is of")
     hint = f"accept its terms at {page}, then give a token of that account: HF_TOKEN=…, or hf auth login"
     return CheckpointError(f"{wanted} is gated: it is downloaded only by accounts that have access", hint=hint)
 

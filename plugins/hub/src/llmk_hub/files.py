@@ -45,7 +45,7 @@ def needed(what: str, names: Collection[str], choice: str, read_index: ReadIndex
     """The files of the model ``what``, of the ``names`` of a repository's files. ``choice``: a GGUF file, or a word of
     its name.
 
-    Raises ModelNotFound if the choice is none or several, CheckpointError if there are no weights that llmk reads.
+    Raises ModelNotFound if the choice names no file or several, CheckpointError without weights that llmk reads.
     """
     if choice:
         return Needed((), _chosen(what, names, choice))

@@ -66,7 +66,7 @@ class Hub:
         files = needed(str(wanted), listing.files, wanted.choice, lambda: self._index(wanted, listing))
         if absent := [name for name in files.names if name not in listing.files]:
             what = f"the index of {wanted} names {', '.join(absent)}, which the repository does not have"
-            raise CheckpointError(what, hint="tell its authors, or name another revision")
+            raise CheckpointError(what, hint="name another revision, and report it to its authors")
         snapshot = self._place.snapshot(wanted.repository, listing.commit)
         if outline and lacking(snapshot, files.names):
             return _named(self._outline(wanted, listing, files, progress), files, wanted)

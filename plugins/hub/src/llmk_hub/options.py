@@ -1,4 +1,4 @@
-"""What users may set of the hub, beside the environment variables of its other tools."""
+"""What users may set of the hub, next to the environment variables of its other tools."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from llmk_hub.place import Place
 from llmk_hub.reference import Reference
 
 _FIRST = 256 << 10
-"""Bytes of a safetensors file that are asked for at first: most headers are shorter."""
+"""Bytes of a safetensors file that are requested at first: most headers are shorter."""
 _LONGEST_HEADER = 100_000_000
 _GGUF = 32 << 20
 """Bytes of a GGUF file, whose header does not say how long it is. Published ones have up to 16 MiB."""

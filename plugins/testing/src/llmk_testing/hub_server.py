@@ -46,7 +46,7 @@ class Repository:
         """The commit of a revision, or of one that is named by its commit; empty: there is none."""
         for name, files in self.revisions.items():
             content = {path: _etag(data) for path, data in sorted(files.items())}
-            commit = hashlib.sha1(json.dumps([name, content]).encode()).hexdigest()
+            commit = hashlib.sha1(json.dumps([name, content]).encode(), usedforsecurity=False).hexdigest()
             if revision in (name, commit):
                 return commit
         return ""
@@ -109,7 +109,7 @@ def serving(repositories: Mapping[str, Repository]) -> Iterator[HubServer]:
 def _etag(data: bytes) -> str:
     if len(data) > LARGE:
         return hashlib.sha256(data).hexdigest()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -20,7 +20,7 @@ class Shown:
     def __init__(self, name: str) -> None:
         self._name = name
         self._terminal = sys.stderr.isatty()
-        self._begun = self._last = time.monotonic()
+        self._started = self._last = time.monotonic()
         self._first: int | None = None
         self._drawn = False
 
@@ -28,9 +28,9 @@ class Shown:
         """Implements :data:`~llmk.api.FetchProgress`."""
         now = time.monotonic()
         if self._first is None:
-            self._first, self._begun = done, now
+            self._first, self._started = done, now
             if done < total and not self._terminal:
-                _tell(f"downloading {self._name}: {_bytes(total - done)} of {_bytes(total)}")
+                _say(f"downloading {self._name}: {_bytes(total - done)} of {_bytes(total)}")
         elif now - self._last < (_REDRAW if self._terminal else _LOG) and done < total:
             return
         if total == self._first or (done >= total and not self._drawn and self._terminal):
@@ -38,8 +38,8 @@ class Shown:
         self._last = now
         if self._terminal:
             self._draw(f"{self._name}  {self._state(done, total, now)}")
-        elif now > self._begun:
-            _tell(f"downloading {self._name}: {self._state(done, total, now)}")
+        elif now > self._started:
+            _say(f"downloading {self._name}: {self._state(done, total, now)}")
 
     def close(self) -> None:
         """Ends the line on a terminal."""
@@ -48,7 +48,7 @@ class Shown:
                 print(file=sys.stderr, flush=True)
 
     def _state(self, done: int, total: int, now: float) -> str:
-        seconds, got = now - self._begun, done - (self._first or 0)
+        seconds, got = now - self._started, done - (self._first or 0)
         text = f"{100 * done // total if total else 100:3}% of {_bytes(total)}"
         if seconds < 1 or got <= 0:
             return text
@@ -62,7 +62,7 @@ class Shown:
             print(f"\r{text[:width]:{width}}", end="", file=sys.stderr, flush=True)
 
 
-def _tell(text: str) -> None:
+def _say(text: str) -> None:
     """A line of the log where there is one, else of standard error."""
     if logging.getLogger().handlers:
         logger.info("%s", text)

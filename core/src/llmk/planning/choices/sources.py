@@ -27,7 +27,7 @@ Source = Registered[ModelSourceSpec]
 
 _PATH = re.compile(r"[~/]|\.{1,2}(/|$)|(?!\w+://).*/$")
 """What can only be meant as a path."""
-_MOST_BESIDE = 1000
+_MOST_NEIGHBOURS = 1000
 """Files of a folder among which one is looked for that may have been meant."""
 
 
@@ -86,7 +86,7 @@ def make_source(chosen: Source, config: Config) -> ModelSource:
 
 def near_names(registry: Registry, config: Config, named: str, *, paths: bool = True) -> list[str]:
     """What may have been meant by a name that is nothing: models that sources have on this machine, and, with
-    ``paths``, the demo model, and folders and files beside the name."""
+    ``paths``, the demo model, and folders and files next to it."""
     known = {"demo": "demo"} if paths else {}
     for each in registry.of(ModelSourceSpec):
         with suppress(Exception):  # a source that fails is not what the user asked about
@@ -94,7 +94,7 @@ def near_names(registry: Registry, config: Config, named: str, *, paths: bool = 
                 known[stored.reference.lower()] = known[stored.reference.rpartition("/")[2].lower()] = stored.reference
     folder = Path(named).expanduser().parent
     with suppress(OSError):
-        for path in islice(folder.iterdir() if paths else (), _MOST_BESIDE):
+        for path in islice(folder.iterdir() if paths else (), _MOST_NEIGHBOURS):
             if path.is_dir() or path.suffix == ".gguf":
                 known[str(folder / path.name).lower()] = str(folder / path.name)
     wanted = str(Path(named).expanduser()).lower() if named else ""

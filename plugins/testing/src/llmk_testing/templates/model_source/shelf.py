@@ -51,7 +51,7 @@ class Shelf:
             yield StoredModel(f"{PREFIX}{folder.name}", "", folder, size)
 
     def _absent(self, reference: str, name: str) -> ModelNotFound:
-        """Says what was asked for, what there is, and what to do."""
+        """Names the model, what there is, and what to do."""
         names = sorted(each.name for each in self._shelf.glob("*") if each.is_dir())
         near = get_close_matches(name, names, n=1)
         hint = f"did you mean {PREFIX}{near[0]}?" if near else f"it has {', '.join(names[:12]) or 'none'}"
