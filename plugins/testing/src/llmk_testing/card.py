@@ -11,7 +11,7 @@ from typing import Any
 
 import importlib_metadata as metadata
 
-from llmk.planning.report import render_rows
+from llmk.planning.tables import render_rows
 from llmk_testing.case import Outcome, Result
 
 OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "skipped")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from llmk.planning.report import render_rows
+from llmk.planning.tables import render_rows
 
 FORMAT = 1
 """Of the JSON: raised where a field changes its meaning."""
