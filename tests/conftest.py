@@ -16,6 +16,7 @@ WORKSPACE = {
         *("core", "models", "backends-cpu", "backends-cuda", "backends-rocm", "backends-tpu", "backends-xpu"),
         *(
             "plugins/anthropic",
+            "plugins/bench",
             "plugins/embeddings",
             "plugins/gguf",
             "plugins/grammar",

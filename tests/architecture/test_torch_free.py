@@ -27,6 +27,7 @@ STATEMENTS = [
     "import llmk_int8.specs",
     "import llmk_parsers.specs",
     "import llmk_anthropic.specs",
+    "import llmk_bench.specs, llmk_bench.serve_command, llmk_bench.startup",
     "import llmk_embeddings.specs",
     "import llmk_ollama.specs",
     "import llmk_gguf.specs, llmk_gguf.reader",

@@ -22,6 +22,7 @@ PACKAGES = {
     "backends-tpu": "llmk_tpu",
     "backends-xpu": "llmk_xpu",
     "plugins-anthropic": "llmk_anthropic",
+    "plugins-bench": "llmk_bench",
     "plugins-embeddings": "llmk_embeddings",
     "plugins-gguf": "llmk_gguf",
     "plugins-grammar": "llmk_grammar",

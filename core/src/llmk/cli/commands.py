@@ -15,6 +15,10 @@ from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 
 FIRST_PARTY = {
+    "bench latency": "measure the time of one batch of a model in this process, and per token",
+    "bench serve": "load an OpenAI-compatible server, and measure what its users feel",
+    "bench startup": "measure the time from the launch of llmk serve to the first token",
+    "bench throughput": "measure tokens per second of a model in this process",
     "plugins check": "run the conformance kit on a plugin and print a report card",
     "plugins new": "write a new plugin from a template",
     "verify": "verify that llmk works on this machine's device, and how fast",

@@ -38,8 +38,8 @@ COMMANDS = {
 _ALIKE = 0.65
 """How much alike a word must be to one that is suggested for it."""
 
-EXTENDED = "plugins"
-"""The command to which plugins add actions. To save time, plugins are discovered only if an action is named."""
+EXTENDED = ("plugins", "bench")
+"""Commands to which plugins add actions. To save time, plugins are discovered only if an action is named."""
 
 
 class Formatter(argparse.HelpFormatter):
@@ -163,8 +163,7 @@ def _run(arguments: list[str]) -> int:
             from llmk.cli.commands import add_commands
 
             if wanted in COMMANDS:
-                actions = subparsers.choices[wanted].add_subparsers(metavar="[ACTION]", dest="action")
-                add_commands(actions, wanted)
+                add_commands(_actions(subparsers.choices[wanted]), wanted)
             else:
                 add_commands(subparsers)
         args = parser.parse_args(arguments, argparse.Namespace(spawned=spawned))
@@ -181,10 +180,18 @@ def _run(arguments: list[str]) -> int:
         return code
 
 
+def _actions(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
+    """Where the actions of a command are added."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action
+    return parser.add_subparsers(metavar="[ACTION]", dest="action")
+
+
 def _names_action(command: str, arguments: list[str]) -> bool:
     """Whether an action of ``command`` is called, or its help, which lists the actions."""
     following = arguments[arguments.index(command) + 1 :]
-    return command == EXTENDED and any(
+    return command in EXTENDED and any(
         each in ("-h", "--help") or (position == 0 and not each.startswith("-"))
         for position, each in enumerate(following)
     )
