@@ -368,7 +368,7 @@ class StatLoggerSpec(CheckedSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec(CheckedSpec):
     """A command of ``llmk``. ``name`` is how it is called: ``"profile"``, or ``"plugins check"`` for an action of
-    ``llmk plugins``, as of ``llmk bench``. ``implementation`` names a class that implements :class:`~llmk.api.Command`."""
+    ``llmk plugins`` or ``llmk bench``. ``implementation`` names a class that implements :class:`~llmk.api.Command`."""
 
     id: str
     name: str

@@ -20,7 +20,7 @@ from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.pooling import decoder_of, read_pooling
 from llmk.planning.tables import render_rows, wrapped
 
-SECRETS = frozenset({"server.api_keys", "server.admin_keys"})
+SECRETS = frozenset({"server.api_keys", "server.admin_keys", "tenants.database"})
 """Values that are never printed."""
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "doctor": "check this installation and report what is missing",
     "config": "show the configuration and the origin of each value",
     "bench": "measure a model on this machine",
+    "keys": "manage API keys with roles and quotas",
 }
 """Every subcommand, by its module in ``llmk.cli``, with its line of help."""
 

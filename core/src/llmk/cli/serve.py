@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 SECTIONS = (
     *("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache"),
-    *("server", "limits"),
+    *("server", "limits", "tenants"),
 )
 
 

@@ -11,6 +11,7 @@ from llmk.config.limits_section import LimitsSection
 from llmk.config.mcp_server import McpServer
 from llmk.config.section import Count, Seconds, Section, Size, Timeout
 from llmk.config.storage_section import StorageSection
+from llmk.config.tenants_section import TenantsSection
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -393,6 +394,7 @@ class Config(Section):
     server: ServerSection = Field(default_factory=ServerSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     storage: StorageSection = Field(default_factory=StorageSection)
+    tenants: TenantsSection = Field(default_factory=TenantsSection)
     adapters: dict[str, str] = Field(default_factory=dict, description="Folders of LoRA adapters of PEFT, by name.")
     plugin: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Sections of plugins, validated by the plugin's own schema."

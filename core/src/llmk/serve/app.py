@@ -30,6 +30,7 @@ from llmk.serve.routes import (
     files,
     invocations,
     io,
+    keys,
     models,
     pins,
     pooling,
@@ -38,11 +39,12 @@ from llmk.serve.routes import (
 )
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
+from llmk.serve.tenants.quotas import Quotas
 from llmk.serve.workers.prepared_request import Refusal
 
 _ROUTES = (
     *(chat, completions, pooling, responses, conversations, files, batch_routes),
-    *(invocations, io, models, tokens, pins, service_routes),
+    *(invocations, io, models, tokens, pins, keys, service_routes),
 )
 
 
@@ -50,7 +52,11 @@ def create_app(service: Service) -> FastAPI:
     """The ASGI application for ``service``. Middleware is listed from the outermost to the innermost."""
     config = service.config
     check_integrity()
-    layers = [Middleware(AccessLogMiddleware, metrics=service.metrics), Middleware(AllowedHosts, section=config)]
+    with_keys = bool(config.api_keys or service.ledger)
+    layers = [
+        Middleware(AccessLogMiddleware, metrics=service.metrics),
+        Middleware(AllowedHosts, section=config, with_keys=with_keys),
+    ]
     if service.routes:
         layers.insert(0, Middleware(RouteResponses, routes=list(service.routes.values())))
     if service.pages:
@@ -59,8 +65,10 @@ def create_app(service: Service) -> FastAPI:
         layers.append(
             Middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])
         )
-    if config.api_keys:
-        layers.append(Middleware(ApiKeys, keys=config.api_keys))
+    if with_keys:
+        layers.append(Middleware(ApiKeys, keys=config.api_keys, find=service.ledger.find if service.ledger else None))
+    if service.ledger:
+        layers.append(Middleware(Quotas, ledger=service.ledger))
     untyped = {route.spec.path for route in service.routes.values() if route.spec.any_content_type}
     upload_bytes = service.storage.section.file_bytes
     layers.append(Middleware(Limits, section=config, upload_bytes=upload_bytes, untyped=untyped))
@@ -86,7 +94,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.paths = sorted({path for _, path in taken})
     bodies = [body for routes in _ROUTES for body in getattr(routes, "BODIES", ())]
     plugins = [route.spec for route in service.routes.values()]
-    openapi.install(app, *bodies, with_keys=bool(config.api_keys), plugins=plugins)
+    openapi.install(app, *bodies, with_keys=with_keys, plugins=plugins)
     return app
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from llmk.api import ConfigError, PortInUse
+from llmk.api import ConfigError, Default, PortInUse
 from llmk.config import Settings, logs
 from llmk.engine.async_llm import AsyncLLM
 from llmk.planning.choices.sources import fetch_ahead
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from llmk.planning.boot import Boot
     from llmk.serve.metrics.spans import Spans
     from llmk.serve.service import Service
+    from llmk.serve.tenants.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -53,18 +54,50 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None)
     # Its warnings are about invalid requests of clients, which are in the access log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     tls = Tls.of(config)
-    with open_spans(config.otlp_endpoint) as spans, bind(config.host, config.port) as listener:
+    with (
+        open_ledger(settings.config.tenants.database) as ledger,
+        open_spans(config.otlp_endpoint) as spans,
+        bind(config.host, config.port) as listener,
+    ):
         listener.most = room_for(config.max_connections)
         listener.most_per_client = config.max_connections_per_client
         listener.speaks_tls = tls is not None
-        if not (config.api_keys or config.tls_client_ca or is_loopback(listener.getsockname()[0])):
+        if not (config.api_keys or ledger or config.tls_client_ca or is_loopback(listener.getsockname()[0])):
             logger.warning(
                 "this server is open: every client that can reach %s:%d can use it; set server.api_keys (or "
                 "LLMK__SERVER__API_KEYS) to require a key",
                 *listener.getsockname()[:2],
             )
         fetch_ahead(settings)
-        asyncio.run(_run(settings, listener, ready, spans, spawned, tls))
+        asyncio.run(_run(_weighted(settings, ledger), listener, ready, spans, spawned, tls, ledger))
+
+
+@contextlib.contextmanager
+def open_ledger(database: str) -> Iterator[Ledger | None]:
+    """The keys of the ``database``, if there is one; what they used is saved on exit. Raises
+    :class:`~llmk.api.ConfigError` if it can't be used."""
+    if not database:
+        yield None
+        return
+    from llmk.serve.tenants.key_store import KeyStore
+    from llmk.serve.tenants.ledger import Ledger
+
+    ledger = Ledger(KeyStore(database))
+    if not ledger.accounts():
+        logger.warning("the database of keys has none, so that requests are refused: llmk keys create NAME")
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def _weighted(settings: Settings, ledger: Ledger | None) -> Settings:
+    """Adds the weights of keys, of which those in the configuration take precedence."""
+    keys = [account.key for account in ledger.accounts()] if ledger else []
+    weights = {key.tenant: key.weight for key in keys if key.weight != 1.0}
+    if not weights:
+        return settings
+    return settings.with_defaults([("keys", Default("scheduler.weights", weights, "llmk keys"))])
 
 
 @contextlib.contextmanager
@@ -126,6 +159,7 @@ async def _run(
     spans: Spans | None,
     spawned: Popen[bytes] | None,
     tls: Tls | None,
+    ledger: Ledger | None,
 ) -> None:
     workers = Workers()
     starting = asyncio.create_task(_start(settings, spawned, workers))
@@ -141,7 +175,7 @@ async def _run(
             if not starting.done() or starting.cancelled() or starting.exception():
                 await workers.close()
         try:
-            server = (await http).Server.of(engine, workers, spans, tls)
+            server = (await http).Server.of(engine, workers, spans, tls, ledger)
             on_signal.append(server.stop)
             service = server.service
             stats = stat_loggers.running(engine.boot, engine.model_name, service.metrics)

@@ -28,6 +28,8 @@ async def pooled(service: Service, job: PoolingJob, *, encode: bool = True) -> d
     :meth:`~llmk.engine.async_llm.AsyncLLM.pool` raises.
     """
     rows, num_tokens, yielder = await _rows(service, job)
+    if service.ledger is not None:
+        service.ledger.charge(job.context.tenant, num_tokens)
     head = service.head(job.context)
     shared = {"id": head["id"], "model": head["model"]}
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

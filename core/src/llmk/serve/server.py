@@ -27,6 +27,7 @@ from llmk.serve.service import Service, Workers
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.serve.metrics.spans import Spans
+    from llmk.serve.tenants.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +59,15 @@ class Server(uvicorn.Server):
         self._stopping = service.stopping
 
     @classmethod
-    def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
+    def of(
+        cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None, ledger: Ledger | None = None
+    ) -> Server:
         """Creates the server for an engine, with the engine's settings."""
         config, dialect = engine.boot.settings.config, Dialect.choose(engine.boot)
         routes = load_routes(engine.boot.registry)
         pages, memory = load_pages(engine.boot.registry), forecast(engine.boot)
         service = Service(
-            *(engine, dialect, config.server, workers, spans, routes, config.storage, config.limits),
+            *(engine, dialect, config.server, workers, spans, routes, config.storage, config.limits, ledger),
             pages=pages,
             memory=memory.to_dict() if memory else None,
         )

@@ -32,11 +32,13 @@ from llmk.serve.metrics.prometheus import Metrics
 from llmk.serve.responses.background import BackgroundRuns
 from llmk.serve.responses.mcp_client import McpServers
 from llmk.serve.storage.store import Storage
+from llmk.serve.tenants.collector import KeyCollector
 from llmk.serve.workers.prepared_request import ROUTE, Generation, Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.serve.metrics.spans import Spans
+    from llmk.serve.tenants.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +67,9 @@ class Workers(Protocol):
 
 
 class Service:
-    """A served model. ``spans`` exports a span of each request; ``routes`` are those of plugins, by id. ``stopping`` is
-    set when running requests must end. ``pages`` are files for browsers, ``memory`` is the forecast of a device's
-    memory as plain data."""
+    """A served model. ``spans`` exports a span of each request; ``routes`` are those of plugins, by id; ``ledger`` has
+    keys with quotas. ``stopping`` is set when running requests must end. ``pages`` are files for browsers, ``memory`` is
+    the forecast of a device's memory as plain data."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Service:
         routes: Mapping[str, PluginRoute] | None = None,
         storage: StorageSection | None = None,
         limits: LimitsSection | None = None,
+        ledger: Ledger | None = None,
         pages: Sequence[LoadedPage] = (),
         memory: Mapping[str, Any] | None = None,
     ) -> None:
@@ -95,6 +98,10 @@ class Service:
         self.metrics = Metrics(engine)
         if spans is not None:
             self.metrics.listeners.append(partial(spans.end, engine.model_name))
+        self.ledger = ledger
+        if ledger is not None:
+            self.metrics.add(KeyCollector(ledger))
+            self.metrics.listeners.append(ledger.charge_record)
         self.dialect = dialect
         self.routes = routes or {}
         self.pages = pages
@@ -164,7 +171,11 @@ def context_of(request: Request, id: str) -> RequestContext:
 
 
 async def admin(request: Request) -> None:
-    """Admits operators only, for ``Depends``. Raises :class:`~llmk.serve.http.errors.Forbidden` for other clients."""
+    """Admits operators only, for ``Depends``: by a key of theirs, or by an API key with the role ``admin``. Raises
+    :class:`~llmk.serve.http.errors.Forbidden` for other clients."""
+    account = getattr(request.state, "account", None)
+    if account is not None and account.key.role == "admin":
+        return
     keys = (await service(request)).config.admin_keys
     given = request.headers.get("x-admin-key", "").encode("latin-1")
     if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):

@@ -39,10 +39,10 @@ class AllowedHosts:
     ``Host`` is allowed, since browsers always send one.
     """
 
-    def __init__(self, app: ASGIApp, section: ServerSection) -> None:
+    def __init__(self, app: ASGIApp, section: ServerSection, *, with_keys: bool = False) -> None:
         self._app = app
         listed = {host.lower().strip("[]").rstrip(".") for host in section.allowed_hosts}
-        self._any = "*" in listed or bool(section.api_keys and not listed)
+        self._any = "*" in listed or ((with_keys or bool(section.api_keys)) and not listed)
         self._names = LOOPBACK | listed | {section.host.lower(), socket.gethostname().lower()}
         self._addresses = not listed
         self._private = not listed and not is_loopback(section.host)

@@ -171,6 +171,10 @@ class Metrics:
         self._rendering: asyncio.Task[bytes] | None = None
         self._next_rendering = 0.0
 
+    def add(self, collector: Collector) -> None:
+        """Adds metrics that are collected when they are read."""
+        self._registry.register(collector)
+
     async def render(self) -> bytes:
         """The text exposition format, with the numbers of now or of a moment later: who asks too often waits, so that
         rendering takes no more than :data:`RENDER_SHARE` of the event loop's time. All who wait get the same.
