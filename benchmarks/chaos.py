@@ -127,9 +127,9 @@ class Server:
     def metric(self, name: str) -> float:
         """The value of a metric of the model."""
         text = self.ask("GET", "/metrics")[1].decode()
-        found = re.search(rf"^llmk:{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+        found = re.search(rf"^llmk_{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
         if not found:
-            raise SystemExit(f"the server has no metric llmk:{name}")
+            raise SystemExit(f"the server has no metric llmk_{name}")
         return float(found[1])
 
     def memory(self) -> int:

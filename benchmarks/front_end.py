@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import json
-import math
 import os
 import pickle
 import subprocess
@@ -27,7 +26,6 @@ from typing import Any
 
 import psutil
 from engine import BLOCK, NullRunner, Sleeping, SleepingRunner
-from serving import Load, run, summarize, wait_for
 
 from llmk.engine.core import EngineCore
 from llmk.engine.processes.engine_process import ProcessClient
@@ -36,6 +34,12 @@ from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.step import StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 from llmk.planning.packed_boot import unpack
+from llmk_bench.figures import summarize
+from llmk_bench.load import Load
+from llmk_bench.prompts import Prompts
+from llmk_bench.runner import run
+from llmk_bench.server_process import wait_for
+from llmk_bench.target import COMPLETIONS, Target
 
 STEP_SECONDS = "FRONT_END_STEP_SECONDS"
 STATS = "FRONT_END_STATS"
@@ -114,13 +118,16 @@ def measure(url: str, front: psutil.Process, streams: int, new: int, vocabulary:
     engine = next(child for child in front.children() if "engine_process" in " ".join(child.cmdline()))
     processes = [front, engine]
     before = seconds_of(processes)
-    answers = run(url, model, Load(math.inf, streams, PROMPT, new, streams), vocabulary)
+    prompts = Prompts(prompt=PROMPT, new=new, vocabulary=vocabulary, seed=streams)
+    target = Target(url=url, model=model, path=COMPLETIONS)
+    samples = run(target, Load(requests=streams), prompts.conversations(streams), processes=4).samples
     used = [after - start for after, start in zip(seconds_of(processes), before, strict=True)]
-    line = summarize(Load(math.inf, streams, PROMPT, new, streams), answers)
-    tokens = max(1, sum(answer.tokens for answer in answers))
-    kept = {name: line.get(name) for name in ("load", "failed", "tok_s", "ttft_ms", "tpot_ms", "gap_ms")}
+    line = summarize(samples)
+    tokens = max(1, sum(sample.tokens for sample in samples))
+    kept = {name: line.get(name) for name in ("failed", "output_tokens_per_s", "ttft_ms", "tpot_ms", "itl_ms")}
     per_token = [round(1e6 * seconds / tokens, 1) for seconds in used]
-    return {**kept, "events": line.get("events_per_request"), "front_us": per_token[0], "engine_us": per_token[1]}
+    times = {"front_us": per_token[0], "engine_us": per_token[1]}
+    return {"streams": streams, **kept, "events": line.get("events"), **times}
 
 
 def main() -> int:

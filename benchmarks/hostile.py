@@ -286,9 +286,9 @@ class Siege:
         self.wrong += left
         if len(text) > 2 * before + (1 << 16):
             self.wrong.append(f"/metrics grew from {before:,} to {len(text):,} bytes")
-        for line in re.findall(r'^llmk:http_requests_total\{.*status="5(?!03).*$', text, re.MULTILINE):
+        for line in re.findall(r'^llmk_http_requests_total\{.*status="5(?!03).*$', text, re.MULTILINE):
             self.wrong.append(f"internal errors: {line}")
-        if found := re.search(r"^llmk:engine_restarts_total.* ([1-9]\S*)$", text, re.MULTILINE):
+        if found := re.search(r"^llmk_engine_restarts_total.* ([1-9]\S*)$", text, re.MULTILINE):
             self.wrong.append(f"the engine was started again {found[1]} times")
 
     def _check_memory(self) -> None:
@@ -312,7 +312,7 @@ def attack(name: str, target: Target, seconds: float, seed: int, parent: Connect
 
 
 def _left(metrics: str) -> list[str]:
-    values = {name: re.search(rf"^llmk:{name}(?:\{{[^}}]*\}})? (\S+)$", metrics, re.MULTILINE) for name in GAUGES}
+    values = {name: re.search(rf"^llmk_{name}(?:\{{[^}}]*\}})? (\S+)$", metrics, re.MULTILINE) for name in GAUGES}
     return [f"{name} stays at {found[1]}" for name, found in values.items() if found and float(found[1])]
 
 

@@ -74,5 +74,5 @@ def test_a_request_keeps_its_adapter_when_the_engine_is_killed(served: Served, t
     engine.kill()
     got += [event["choices"][0]["text"] for event in events]
     assert "".join(got) == expected
-    assert served.metric("llmk:engine_restarts_total") == 1
+    assert served.metric("llmk_engine_restarts_total") == 1
     until(lambda: served.get("/health")[0] == 200)

@@ -65,7 +65,7 @@ def test_a_marked_prefix_stays_and_another_goes(client: Any, served: Served) -> 
 def test_a_client_pins_its_share_alone(client: Any, served: Served) -> None:
     for number in range(12):
         usage(client, served, f"Rule {number}: " + "never say no to a friend. " * 12, {"type": "ephemeral"})
-        assert served.metric("llmk:kv_cache_blocks_pinned") <= 0.3 * 64
+        assert served.metric("llmk_kv_cache_blocks_pinned") <= 0.3 * 64
 
 
 def test_a_stream_has_the_counts(client: Any, served: Served) -> None:

@@ -190,13 +190,13 @@ def undisturbed(served: Served) -> dict[str, dict[Any, Any]]:
 @pytest.mark.slow
 def test_streams_go_on_when_the_engine_is_killed(served: Served, undisturbed: dict[str, dict[Any, Any]]) -> None:
     """Every kind of answer, each in the midst: a tool call has begun when the engine goes."""
-    plan, restarts = served.get("/v1/plan"), served.metric("llmk:engine_restarts_total")
+    plan, restarts = served.get("/v1/plan"), served.metric("llmk_engine_restarts_total")
     asking = {name: Asking(served, *request) for name, request in REQUESTS.items()}
     until(lambda: "tool_calls" in json.dumps(asking["tool"].events), what="no tool call begins")
     going_on = {name for name, one in asking.items() if one.is_alive()}
     killed = time.monotonic()
     engine_of(served).kill()
-    until(lambda: served.metric("llmk:engine_up") == 0)
+    until(lambda: served.metric("llmk_engine_up") == 0)
     assert time.monotonic() - killed < 2
     status, body = health(served)
     assert (status, body["error"]["code"]) == (503, "engine_dead")
@@ -207,8 +207,8 @@ def test_streams_go_on_when_the_engine_is_killed(served: Served, undisturbed: di
         assert_same(folded(one.ended()), dict(undisturbed["greedy" if name == "late" else name]))
     assert going_on >= {"greedy", "sampled", "n", "logprobs", "stop", "tool"}
     assert health(served) == (200, {"status": "ok"})
-    assert served.metric("llmk:engine_restarts_total") == restarts + 1
-    assert served.metric("llmk:sequences_retried_total") >= 7
+    assert served.metric("llmk_engine_restarts_total") == restarts + 1
+    assert served.metric("llmk_sequences_retried_total") >= 7
     assert served.get("/v1/plan") == plan
     assert "its plan is" not in served.log.read_text()
 
@@ -254,20 +254,20 @@ def test_requests_that_leave_in_the_meantime_leave_nothing(
     served: Served, undisturbed: dict[str, dict[Any, Any]]
 ) -> None:
     until(lambda: health(served)[0] == 200)
-    tasks = served.metric("llmk:frontend_tasks")
+    tasks = served.metric("llmk_frontend_tasks")
     streams = [served.stream(*REQUESTS["greedy"]) for _ in range(4)]
     for stream in streams:
         next(stream)
     engine_of(served).kill()
     for stream in streams[:2]:
         stream.close()
-    until(lambda: served.metric("llmk:num_requests_waiting") == 2)
+    until(lambda: served.metric("llmk_num_requests_waiting") == 2)
     until(lambda: health(served)[0] == 200)
     for stream in streams[2:]:
         stream.close()
     for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used"):
-        until(lambda gauge=gauge: served.metric(f"llmk:{gauge}") == 0)
-    until(lambda: served.metric("llmk:frontend_tasks") == tasks)
+        until(lambda gauge=gauge: served.metric(f"llmk_{gauge}") == 0)
+    until(lambda: served.metric("llmk_frontend_tasks") == tasks)
 
 
 def test_a_server_that_shuts_down_waits_for_its_engine_to_come_back(
@@ -466,7 +466,7 @@ def test_a_logits_processor_that_ends_the_engine_fails_its_request_alone(
         assert re.fullmatch(rf"the logits processor traps\.{name} of traps 1\.0 {words}", answer["error"]["message"])
         for name, one in asking.items():
             assert_same(folded(one.ended()), dict(undisturbed[name]))
-        assert served.metric("llmk:engine_restarts_total") == number + 1
+        assert served.metric("llmk_engine_restarts_total") == number + 1
 
 
 @pytest.mark.slow
@@ -481,7 +481,7 @@ def test_a_logits_processor_that_ends_engines_again_and_again_is_not_called_any_
     status, answer = served.post(COMPLETIONS, body, timeout=120)
     assert (status, answer["error"]["code"]) == (500, "plugin_error")
     assert "traps.exit ended the engine too often, and is not called again" in answer["error"]["message"]
-    assert served.metric("llmk:engine_restarts_total") == 3
+    assert served.metric("llmk_engine_restarts_total") == 3
     assert served.post(COMPLETIONS, {"prompt": "One", "max_tokens": 2})[0] == 200
 
 
@@ -495,8 +495,8 @@ def test_a_policy_that_ends_the_engine_is_replaced_and_fails_nobody(
     asking = {name: Asking(served, *REQUESTS[name]) for name in ("greedy", "sampled", "n")}
     for name, one in asking.items():
         assert_same(folded(one.ended()), dict(undisturbed[name]))
-    assert served.metric("llmk:engine_restarts_total") == 1
-    assert served.metric("llmk:scheduling_policy_failures_total") == 1
+    assert served.metric("llmk_engine_restarts_total") == 1
+    assert served.metric("llmk_scheduling_policy_failures_total") == 1
     told = f"the scheduling policy traps.{policy} of traps 1.0 is not called again until the server is restarted"
     assert told in served.log.read_text()
 
@@ -513,7 +513,7 @@ def test_with_several_processes_it_is_the_same(start: Callable[..., Served], wit
         assert (status, answer["error"]["code"]) == (500, "plugin_error")
         assert answer["error"]["message"].startswith(f"the logits processor traps.{name} of traps 1.0 ")
         assert folded(asking.ended())[0, "end"] == ["length"]
-        assert served.metric("llmk:engine_restarts_total") == number + 1
+        assert served.metric("llmk_engine_restarts_total") == number + 1
 
 
 def test_the_next_engine_is_ready_before_the_first_dies(
@@ -554,7 +554,7 @@ def test_in_bfloat16_answers_are_the_same_where_that_is_asked_for(start: Callabl
     until(lambda: len(asking.events) > 40)
     engine_of(served).kill()
     assert folded(asking.ended()) == whole
-    assert served.metric("llmk:sequences_retried_total") == 3
+    assert served.metric("llmk_sequences_retried_total") == 3
 
 
 def test_a_standby_that_died_is_not_missed(start: Callable[..., Served]) -> None:
@@ -564,7 +564,7 @@ def test_a_standby_that_died_is_not_missed(start: Callable[..., Served]) -> None
     assert standby is not None
     standby.kill()
     engine_of(served).kill()
-    until(lambda: served.metric("llmk:engine_restarts_total") == 1)
+    until(lambda: served.metric("llmk_engine_restarts_total") == 1)
     assert served.post(COMPLETIONS, {"prompt": "One", "max_tokens": 2})[0] == 200
 
 

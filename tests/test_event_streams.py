@@ -176,7 +176,7 @@ def test_a_client_that_leaves_ends_its_request(served: Served, api: str) -> None
             head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
             connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-    until(lambda: served.metric("llmk:num_requests_running") == 0, 60, "requests of clients that left still run")
+    until(lambda: served.metric("llmk_num_requests_running") == 0, 60, "requests of clients that left still run")
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -222,5 +222,5 @@ def test_a_grammar_that_fails_or_never_returns_fails_its_request_alone(trapped: 
             for other in (good, free):
                 assert other.result()[0] == 200, other.result()
     assert ask(trapped, {"regex": "compile"}, max_tokens=9)[1]["error"]["message"] == SLOW
-    until(lambda: trapped.metric("llmk:engine_restarts_total") == 3)
+    until(lambda: trapped.metric("llmk_engine_restarts_total") == 3)
     assert "ended the engine too often" in ask(trapped, {"regex": "any"})[1]["error"]["message"]

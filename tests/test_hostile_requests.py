@@ -200,7 +200,7 @@ def test_a_server_whose_parser_loops_ends_when_it_is_told_to(wicked: Served) -> 
     """The last test of its server."""
     with ThreadPoolExecutor() as pool:
         bad = pool.submit(wicked.post, CHAT, say("DO-LOOP"))
-        until(lambda: wicked.metric("llmk:http_requests_in_flight") > 1)
+        until(lambda: wicked.metric("llmk_http_requests_in_flight") > 1)
         children = wicked.children()
         wicked.process.terminate()
         assert wicked.wait() == 0

@@ -368,7 +368,7 @@ def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         sampling = {"max_tokens": 2000, "ignore_eos": True}
         with pytest.raises(TimeoutError):
             served.post("/v1/io/probe", {"prompts": [[5]], "returns": "text", "sampling": sampling}, timeout=0.4)
-        until(lambda: served.metric("llmk:num_requests_running") == 0, what="the engine went on without a client")
+        until(lambda: served.metric("llmk_num_requests_running") == 0, what="the engine went on without a client")
         assert 'path="/v1/io/{name}",status="499"' in served.get("/metrics")[1]
         assert served.post("/v1/io/probe", {"prompts": [[5]]})[0] == 200
 

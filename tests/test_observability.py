@@ -74,7 +74,7 @@ class Seen:
 
     def value(self, name: str) -> float:
         """Of a metric of the model, or of HTTP."""
-        found = re.search(rf"^llmk:{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", self.metrics, re.MULTILINE)
+        found = re.search(rf"^llmk_{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", self.metrics, re.MULTILINE)
         assert found, f"{name} is not among the metrics"
         return float(found[1])
 
@@ -92,7 +92,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 @pytest.mark.slow
 def test_the_page_lists_what_is_exported(seen: Seen) -> None:
-    told = dict(re.findall(r"^\| `(llmk:\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
+    told = dict(re.findall(r"^\| `(llmk_\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
     told = {name: kind for name, kind in told.items() if "spec_decode" not in name}  # once something was drafted
     exported = dict(re.findall(r"^# TYPE (\S+) (\w+)$", seen.metrics, re.MULTILINE))
     assert told == {name: kind for name, kind in exported.items() if not name.endswith("_created")}
@@ -104,9 +104,9 @@ def test_token_counts_add_up(seen: Seen) -> None:
     assert hits >= 48, "the second request, and perhaps the second choice of the first, find six full blocks"
     frail = seen.value("prompt_tokens_total") - 3 * len(PROMPT)
     computed = 3 * (len(PROMPT) + NEW - 1) - hits + frail
-    assert seen.value("iteration_tokens_total_sum") == computed
+    assert seen.value("iteration_tokens_sum") == computed
     assert seen.value("generation_tokens_total") == 3 * NEW
-    assert 2 * NEW <= seen.value("iteration_tokens_total_count") <= seen.value("engine_steps_total")
+    assert 2 * NEW <= seen.value("iteration_tokens_count") <= seen.value("engine_steps_total")
     assert seen.value("request_generation_tokens_sum") == 3 * NEW
     assert (seen.value("request_params_n_sum"), seen.value("request_params_max_tokens_sum")) == (3, 2 * NEW)
 
@@ -120,13 +120,13 @@ def test_times_add_up(seen: Seen) -> None:
     steps, host = seen.value("engine_step_seconds_sum"), seen.value("engine_step_host_seconds_sum")
     assert 0 < host < steps / 2, "the model runs on the host, which is not the host's own work"
     assert decode / 3 < steps < 2 * seen.value("e2e_request_latency_seconds_sum")
-    assert seen.value("engine_step_seconds_count") == seen.value("iteration_tokens_total_count")
+    assert seen.value("engine_step_seconds_count") == seen.value("iteration_tokens_count")
 
 
 def test_operations_and_bytes_are_those_of_the_model(seen: Seen) -> None:
     facts = boot(load({}, environ={}), verify=False).facts
     products = sum(linear.in_features * linear.out_features * linear.count for linear in facts.linear)
-    steps, tokens = seen.value("iteration_tokens_total_count"), seen.value("iteration_tokens_total_sum")
+    steps, tokens = seen.value("iteration_tokens_count"), seen.value("iteration_tokens_sum")
     head = next(linear for linear in facts.linear if linear.site == "lm_head")
     least = 2 * (products - head.in_features * head.out_features) * tokens
     assert least < seen.value("estimated_flops_per_device_total") < 1.2 * (least + 2 * products * 3 * NEW)

@@ -76,13 +76,13 @@ def test_pins_of_the_configuration_are_there_from_the_start(served: Served) -> N
 
 
 def test_a_pin_ends_with_its_time(served: Served) -> None:
-    before = served.metric("llmk:kv_cache_blocks_pinned")
+    before = served.metric("llmk_kv_cache_blocks_pinned")
     body = {"id": "short", "prompt": "A short time is enough for this one, says the clock on the wall.", "seconds": 0.3}
     assert call(served, "POST", body=body)[0] == 200
-    assert served.metric("llmk:kv_cache_blocks_pinned") > before
+    assert served.metric("llmk_kv_cache_blocks_pinned") > before
     until(lambda: "short" not in str(call(served, "GET")[1]))
     flood(served)
-    assert served.metric("llmk:kv_cache_blocks_pinned") == before
+    assert served.metric("llmk_kv_cache_blocks_pinned") == before
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_an_engine_that_is_started_again_pins_again(served: Served) -> None:
     body = {"id": "kept", "prompt": "What is pinned stays pinned, whatever becomes of the engine that pinned it."}
     status, pin = call(served, "POST", body=body)
     assert status == 200
-    pinned = served.metric("llmk:kv_cache_blocks_pinned")
+    pinned = served.metric("llmk_kv_cache_blocks_pinned")
     engine = served.engine()
     assert engine is not None
     engine.kill()
-    until(lambda: served.metric("llmk:engine_restarts_total") >= 1, what="the engine was not started again")
-    until(lambda: served.metric("llmk:kv_cache_blocks_pinned") == pinned)
+    until(lambda: served.metric("llmk_engine_restarts_total") >= 1, what="the engine was not started again")
+    until(lambda: served.metric("llmk_kv_cache_blocks_pinned") == pinned)
     flood(served)
     assert cached(served, "/v1/completions", {"prompt": body["prompt"] + " Yes"}) >= pin["tokens"]
 
@@ -129,7 +129,7 @@ def test_a_pin_that_was_dropped_for_a_request_is_not_listed(tmp_path: Path) -> N
         assert [pin["id"] for pin in call(served, "GET")[1]["data"]] == ["short"]
         long = {"model": served.model, "prompt": [5] * 190, "max_tokens": 60, "ignore_eos": True}
         assert served.post("/v1/completions", long)[0] == 200
-        assert served.metric("llmk:kv_cache_blocks_pinned") == 0
+        assert served.metric("llmk_kv_cache_blocks_pinned") == 0
         assert call(served, "GET")[1]["data"] == []
         assert call(served, "DELETE", "/short")[0] == 200, "or an engine that is started again would pin it again"
         assert call(served, "DELETE", "/short")[0] == 404

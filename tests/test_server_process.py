@@ -45,7 +45,7 @@ def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
     rng = random.Random(5)
     first = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
     assert served.post("/v1/chat/completions", first)[0] == 200, "it starts what runs parsers, which stays"
-    tasks = served.metric("llmk:frontend_tasks")
+    tasks = served.metric("llmk_frontend_tasks")
 
     async def whole(client: AsyncOpenAI, messages: Any) -> str:
         options: Any = {"max_tokens": 200, "n": 2, "extra_body": {"ignore_eos": True}}
@@ -78,10 +78,10 @@ def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
 
     outcomes = asyncio.run(all_of_them())
     assert {"left", "done"} == set(outcomes)
-    for gauge in ("llmk:num_requests_running", "llmk:num_requests_waiting", "llmk:kv_cache_blocks_used"):
+    for gauge in ("llmk_num_requests_running", "llmk_num_requests_waiting", "llmk_kv_cache_blocks_used"):
         until(lambda gauge=gauge: served.metric(gauge) == 0, what=f"{gauge} stays above 0")
-    until(lambda: served.metric("llmk:http_requests_in_flight") == 1)
-    until(lambda: served.metric("llmk:frontend_tasks") <= tasks, what=f"there are more than {tasks:.0f} tasks")
+    until(lambda: served.metric("llmk_http_requests_in_flight") == 1)
+    until(lambda: served.metric("llmk_frontend_tasks") <= tasks, what=f"there are more than {tasks:.0f} tasks")
     status, answer = served.post("/v1/completions", {"prompt": "One", "max_tokens": 2})
     assert status == 200
     assert answer["usage"]["completion_tokens"] == 2
@@ -93,10 +93,10 @@ def test_a_client_that_leaves_before_the_first_token_frees_its_request(start: Ca
     connection = http.client.HTTPConnection(str(address.hostname), address.port)
     body = json.dumps({"prompt": "One two three", **SLOW})
     connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
-    until(lambda: served.metric("llmk:num_requests_running") == 1)
+    until(lambda: served.metric("llmk_num_requests_running") == 1)
     connection.close()
-    until(lambda: served.metric("llmk:num_requests_running") == 0, timeout=5)
-    until(lambda: served.metric("llmk:kv_cache_blocks_used") == 0, timeout=5)
+    until(lambda: served.metric("llmk_num_requests_running") == 0, timeout=5)
+    until(lambda: served.metric("llmk_kv_cache_blocks_used") == 0, timeout=5)
 
 
 class Asking(threading.Thread):

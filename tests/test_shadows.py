@@ -346,7 +346,7 @@ def test_the_server_has_metrics_and_a_plan(folder: Path, site: Path, tmp_path: P
         assert status == 200
         labels = r'\{kernel="\S+",kind="linear",model_name="\S+",shadow="odd.skewed",site="down"\}'
         for name in ("calls_compared_total", "calls_diverged_total", "failures_total", "largest_relative_error"):
-            assert re.search(rf"llmk:shadow_{name}{labels} [\d.]+", served.get("/metrics")[1]), name
+            assert re.search(rf"llmk_shadow_{name}{labels} [\d.]+", served.get("/metrics")[1]), name
         assert '"shadows":[{"choice":{"kind":"linear"' in served.get("/v1/plan")[1].replace(" ", "")
         until(lambda: "the shadow odd.skewed differs" in served.log.read_text())
         assert re.search(r"linear +down +(1- +)?\S+ +odd.skewed +odd 1.0", served.log.read_text())

@@ -114,7 +114,7 @@ def test_the_numbers_are_those_of_the_metrics(folder: Path, served: tuple[str, f
     assert times == sorted(times)
     assert 5 < len(times) < 100
     last = {(name, *sorted(labels.items())): (kind, value) for name, kind, value, labels in lines[-2][1]}
-    exported = re.findall(r"^(llmk:\w+)(?:\{(.*)\})? (\S+)$", served[0], re.MULTILINE)
+    exported = re.findall(r"^(llmk_\w+)(?:\{(.*)\})? (\S+)$", served[0], re.MULTILINE)
     assert len(exported) > 100
     for name, labels, value in exported:
         if name.endswith("_created"):
@@ -122,13 +122,13 @@ def test_the_numbers_are_those_of_the_metrics(folder: Path, served: tuple[str, f
         kind, found = last[(name, *sorted(re.findall(r'(\w+)="([^"]*)"', labels)))]
         assert kind == ("gauge" if f"# TYPE {name} gauge" in served[0] else "counter")
         assert found >= float(value) or kind == "gauge"
-    assert last["llmk:generation_tokens_total", ("model_name", "demo")] == ("counter", 12.0)
+    assert last["llmk_generation_tokens_total", ("model_name", "demo")] == ("counter", 12.0)
 
 
 def test_one_that_raises_is_dropped_once_and_counted(folder: Path, served: tuple[str, float, str]) -> None:
     metrics, _, log = served
     assert [line[0] for line in told(folder, "broken")][2:] == ["closed"]
-    assert 'llmk:stat_logger_failures_total{id="outlets.broken"} 1.0' in metrics
+    assert 'llmk_stat_logger_failures_total{id="outlets.broken"} 1.0' in metrics
     assert log.count("the stat logger outlets.broken of outlets 1.0 failed (ValueError: no outlet)") == 1
     assert log.count("Traceback") == 1
 

@@ -193,9 +193,11 @@ def test_flags_in_text_exist() -> None:
 
 
 def test_metrics_exist() -> None:
-    source = (CORE / "serve/metrics/prometheus.py").read_text()
-    words = set(re.findall(r"\w+", source))
-    named = {(str(page), name) for page in CURRENT for name in re.findall(r"llmk:([a-z]\w*[a-z])\b", page.text)}
+    source = "".join((CORE / f"serve/{file}.py").read_text() for file in ("metrics/prometheus", "tenants/collector"))
+    words = {word.removeprefix("llmk_") for word in re.findall(r"\w+", source)}
+    ends = "total|seconds|bucket|perc|up|running|waiting|tokens|tasks|left|flight|step|used|pinned|blocks"
+    metric = re.compile(rf"llmk_([a-z]\w*_(?:{ends})|engine_up)\b")
+    named = {(str(page), name) for page in CURRENT for name in metric.findall(page.text)}
     assert len(named) > 30
     missing = sorted(f"{page}: {name}" for page, name in named if not {name, *shortened(name)} & words)
     assert not missing, "\n".join(missing)

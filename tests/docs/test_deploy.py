@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +19,7 @@ from llmk.serve.http.auth import OPEN_PATHS
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/deploy.md").read_text()
 IMAGE = (ROOT / "Containerfile").read_text()
+DEPLOY, CORE = ROOT / "deploy", ROOT / "core/src/llmk"
 INSTRUCTION = re.compile(r"^(?P<name>[A-Z]+) (?P<rest>(?:.*\\\n)*.*)$", re.M)
 
 
@@ -82,14 +85,6 @@ def test_defaults_that_the_page_names_are_the_servers(tmp_path: Path) -> None:
     assert server.max_request_bytes == 16 << 20, "nginx and Caddy are configured for 16 MiB"
 
 
-def test_the_yaml_can_be_read() -> None:
-    probes, scraping = (yaml.safe_load(block) for block in blocks("yaml"))
-    paths = {probe["httpGet"]["path"] for name, probe in probes.items() if name.endswith("Probe")}
-    assert paths <= OPEN_PATHS
-    assert probes["terminationGracePeriodSeconds"] > 30
-    assert scraping["scrape_configs"][0]["authorization"]
-
-
 def test_the_configuration_is_taken(tmp_path: Path) -> None:
     (text,) = blocks("toml")
     (tmp_path / "llmk.toml").write_text(text)
@@ -98,7 +93,7 @@ def test_the_configuration_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
 def test_the_unit_is_valid(tmp_path: Path) -> None:
-    (text,) = blocks("ini")
+    text = (DEPLOY / "llmk.service").read_text()
     file = tmp_path / "llmk.service"
     file.write_text(
         text.replace("/opt/llmk/bin/llmk", shutil.which("true") or "").replace("/usr/bin/curl", "/bin/true")
@@ -106,3 +101,114 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
     done = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "llmk.service" not in done.stderr, done.stderr
+
+
+def drained(seconds: float) -> bool:
+    """Whether a time to stop is longer than what the server takes."""
+    return seconds > load(cwd=ROOT / "docs", environ={}).config.server.drain_seconds
+
+
+def test_kubernetes_objects_fit_together() -> None:
+    objects = {one["kind"]: one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+    assert all(one["apiVersion"] and one["metadata"]["name"] == "llmk" for one in objects.values())
+    deployment, service = objects["Deployment"]["spec"], objects["Service"]["spec"]
+    pod = deployment["template"]
+    assert service["selector"] == deployment["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    (container,) = pod["spec"]["containers"]
+    ports = {port["name"] for port in container["ports"]}
+    assert {port["targetPort"] for port in service["ports"]} <= ports
+    probes = [container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
+    assert {probe["httpGet"]["path"] for probe in probes} <= OPEN_PATHS
+    assert {probe["httpGet"]["port"] for probe in probes} <= ports
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+    claim = objects["PersistentVolumeClaim"]["metadata"]["name"]
+    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim
+    assert set(re.findall(r'"(/\w+)"', instructions("VOLUME")[0])) <= {
+        m["mountPath"] for m in container["volumeMounts"]
+    }
+    assert drained(pod["spec"]["terminationGracePeriodSeconds"])
+    assert f"USER {pod['spec']['securityContext']['runAsUser']}" in IMAGE
+    values = {one["name"]: one.get("value", "key") for one in container["env"]}
+    assert load(cwd=ROOT / "docs", environ=values).config.server.log_format == "json"
+
+
+def test_compose_services_fit_together() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = compose["services"]
+    ours = {name: one for name, one in services.items() if name.startswith("llmk")}
+    assert len({profile for one in ours.values() for profile in one["profiles"]}) == len(ours) == 4
+    for one in ours.values():
+        assert (DEPLOY / one["build"]["context"] / one["build"]["dockerfile"]).exists()
+        assert set(one["build"].get("args", {})) <= {rest.partition("=")[0] for rest in instructions("ARG")}
+        folders = one["build"].get("args", {}).get("BACKENDS", "./backends-cpu").split()
+        assert all((ROOT / folder).is_dir() for folder in folders)
+        assert drained(float(one["stop_grace_period"].rstrip("s")))
+        names = {volume.split(":")[0] for volume in one["volumes"] if volume[0].isalpha()}
+        assert names <= set(compose["volumes"])
+    for name in ("prometheus", "grafana"):
+        for volume in services[name]["volumes"]:
+            source = volume.split(":/")[0]
+            assert source.startswith("$") or (DEPLOY / source).exists(), source
+        assert set(services[name]["profiles"]) == {profile for one in ours.values() for profile in one["profiles"]}
+
+
+def dashboard() -> dict[str, Any]:
+    """Grafana's."""
+    found: dict[str, Any] = json.loads((DEPLOY / "grafana/llmk.json").read_text())
+    return found
+
+
+def expressions() -> list[str]:
+    """All PromQL of the dashboard, as Prometheus gets it."""
+    targets = [target for panel in dashboard()["panels"] for target in panel["targets"]]
+    variables = {"$__rate_interval": "1m", "$model": ".*", "$instance": ".*"}
+    found = []
+    for text in (target["expr"] for target in targets):
+        for name, value in variables.items():
+            text = text.replace(name, value)
+        found.append(text)
+    assert not [text for text in found if "$" in text], "a variable is not replaced"
+    return found
+
+
+def test_the_dashboard_is_well_formed() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 8
+    cells = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(set(cells)) == len(cells), "panels overlap"
+    assert max(x for x, _ in cells) < 24
+    known = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    assert known == {"datasource", "model", "instance"}
+    provided = yaml.safe_load((DEPLOY / "grafana/dashboards.yml").read_text())["providers"][0]["options"]["path"]
+    assert f"{provided}/llmk.json" in (DEPLOY / "compose.yaml").read_text()
+
+
+def test_metrics_of_dashboard_and_rules_exist() -> None:
+    rules = (DEPLOY / "llmk.rules.yml").read_text()
+    named = set(re.findall(r"\bllmk_\w+", " ".join(expressions()) + rules))
+    source = "".join((CORE / f"serve/{file}.py").read_text() for file in ("metrics/prometheus", "tenants/collector"))
+    words = {word.removeprefix("llmk_") for word in re.findall(r"\w+", source)}
+    plain = {re.sub(r"_(total|bucket)$", "", name.removeprefix("llmk_")) for name in named}
+    assert len(plain) > 12
+    assert plain <= words, plain - words
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool (Debian: prometheus)")
+def test_prometheus_takes_rules_configuration_and_expressions(tmp_path: Path) -> None:
+    rules = [{"record": f"x:{number}", "expr": text} for number, text in enumerate(expressions())]
+    (tmp_path / "dashboard.yml").write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
+    shutil.copy(DEPLOY / "llmk.rules.yml", tmp_path)
+    (tmp_path / "llmk.key").write_text("key")
+    config = (DEPLOY / "prometheus.yml").read_text().replace("/etc/prometheus", str(tmp_path))
+    (tmp_path / "prometheus.yml").write_text(config)
+    for arguments in (("rules", "llmk.rules.yml"), ("rules", "dashboard.yml"), ("config", "prometheus.yml")):
+        done = subprocess.run(
+            ["promtool", "check", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

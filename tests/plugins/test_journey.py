@@ -111,7 +111,7 @@ def products(plan: Any) -> list[Any]:
 
 def metric(server: Served, name: str, shadow: str) -> float:
     """The sum over all sites."""
-    found = re.findall(rf"^llmk:shadow_{name}{LABELS % re.escape(shadow)} (\S+)$", server.get("/metrics")[1], re.M)
+    found = re.findall(rf"^llmk_shadow_{name}{LABELS % re.escape(shadow)} (\S+)$", server.get("/metrics")[1], re.M)
     assert found, f"no shadow_{name} of {shadow}"
     return sum(map(float, found))
 

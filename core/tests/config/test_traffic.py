@@ -30,7 +30,7 @@ def test_a_table_reaches_the_configuration_by_flag_and_file(tmp_path: Path) -> N
 
 def test_saved_metrics_of_a_server_are_a_profile(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    steps = Histogram("llmk:iteration_tokens_total", "x", ["model_name"], buckets=(1, 8, 64), registry=registry)
+    steps = Histogram("llmk_iteration_tokens", "x", ["model_name"], buckets=(1, 8, 64), registry=registry)
     for tokens in (1, 1, 1, 5, 64, 65, 4000, 9000):
         steps.labels("m").observe(tokens)
     file = tmp_path / "metrics.txt"
@@ -39,7 +39,7 @@ def test_saved_metrics_of_a_server_are_a_profile(tmp_path: Path) -> None:
     assert (dict(found.shares), found.source) == ({1: 3 / 8, 8: 1 / 8, 64: 1 / 8, 128: 3 / 8}, str(file))
 
 
-@pytest.mark.parametrize("text", [None, "", 'llmk:iteration_tokens_total_bucket{le="1"} 0.0\n', "\x00\xff"])
+@pytest.mark.parametrize("text", [None, "", 'llmk_iteration_tokens_bucket{le="1"} 0.0\n', "\x00\xff"])
 def test_a_file_without_steps_is_refused_and_says_how_to_get_one(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "metrics.txt"
     if text is not None:

@@ -276,7 +276,7 @@ def test_arguments_of_strict_tools_that_differ_are_reported(
     wanted = {"index": 0, "code": "schema_mismatch", "message": "$: 'at' is a required property"}
     assert choice["tool_call_errors"] == [wanted]
     assert choice["finish_reason"] == "tool_calls"
-    assert 'llmk:tool_call_errors_total{code="schema_mismatch"' in client.get("/metrics").text
+    assert 'llmk_tool_call_errors_total{code="schema_mismatch"' in client.get("/metrics").text
     assert "strict" not in engine.calls[0].text
 
 

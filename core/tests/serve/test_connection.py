@@ -165,7 +165,7 @@ def test_what_is_not_http_gets_an_error_object(
         assert answer.headers["x-request-id"]
         assert len(answer.body) < 1000
         metrics = (await live.get("/metrics")).body.decode()
-        assert f'llmk:http_requests_total{{method="other",path="other",status="{status}"}} 1.0' in metrics
+        assert f'llmk_http_requests_total{{method="other",path="other",status="{status}"}} 1.0' in metrics
 
     with caplog.at_level(logging.INFO, "llmk.access"):
         run(scenario, make_service())

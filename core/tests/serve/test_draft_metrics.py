@@ -16,7 +16,7 @@ def exposed(stats: EngineStats) -> list[str]:
     engine: Any = SimpleNamespace(stats=stats, model_name="m")
     registry = CollectorRegistry()
     registry.register(EngineCollector(engine))
-    return [line for line in generate_latest(registry).decode().splitlines() if line.startswith("llmk:spec_decode")]
+    return [line for line in generate_latest(registry).decode().splitlines() if line.startswith("llmk_spec_decode")]
 
 
 def test_drafts_are_counted_by_position() -> None:
@@ -27,18 +27,18 @@ def test_drafts_are_counted_by_position() -> None:
     assert (stats.drafted, stats.accepted) == ([4, 3, 2, 1], [3, 2, 1, 0])
     assert other.drafted == []
     assert exposed(stats) == [
-        'llmk:spec_decode_num_drafts_total{model_name="m"} 4.0',
-        'llmk:spec_decode_num_draft_tokens_total{model_name="m"} 10.0',
-        'llmk:spec_decode_num_accepted_tokens_total{model_name="m"} 6.0',
+        'llmk_spec_decode_num_drafts_total{model_name="m"} 4.0',
+        'llmk_spec_decode_num_draft_tokens_total{model_name="m"} 10.0',
+        'llmk_spec_decode_num_accepted_tokens_total{model_name="m"} 6.0',
         *(
-            f'llmk:spec_decode_num_draft_tokens_per_pos_total{{model_name="m",position="{at}"}} {count}.0'
+            f'llmk_spec_decode_num_draft_tokens_per_pos_total{{model_name="m",position="{at}"}} {count}.0'
             for at, count in enumerate((4, 3, 2, 1))
         ),
         *(
-            f'llmk:spec_decode_num_accepted_tokens_per_pos_total{{model_name="m",position="{at}"}} {count}.0'
+            f'llmk_spec_decode_num_accepted_tokens_per_pos_total{{model_name="m",position="{at}"}} {count}.0'
             for at, count in enumerate((3, 2, 1, 0))
         ),
-        'llmk:spec_decode_tokens_per_step{model_name="m"} 2.5',
+        'llmk_spec_decode_tokens_per_step{model_name="m"} 2.5',
     ]
 
 

@@ -118,14 +118,14 @@ def test_metrics(client: TestClient) -> None:
     client.post(CHAT, json={"bad": 1})
     text = client.get("/metrics").text
     for line in (
-        'llmk:num_requests_running{model_name="org/scripted"} 0.0',
-        'llmk:kv_cache_usage_perc{model_name="org/scripted"} 0.0',
-        'llmk:request_success_total{finished_reason="stop",model_name="org/scripted"} 2.0',
-        'llmk:time_to_first_token_seconds_count{model_name="org/scripted"} 1.0',
-        'llmk:inter_token_latency_seconds_count{model_name="org/scripted"} 6.0',
-        'llmk:request_generation_tokens_sum{model_name="org/scripted"} 24.0',
-        'llmk:http_requests_total{method="POST",path="/v1/chat/completions",status="400"} 1.0',
-        "llmk:http_requests_in_flight 1.0",
+        'llmk_num_requests_running{model_name="org/scripted"} 0.0',
+        'llmk_kv_cache_usage_perc{model_name="org/scripted"} 0.0',
+        'llmk_request_success_total{finished_reason="stop",model_name="org/scripted"} 2.0',
+        'llmk_time_to_first_token_seconds_count{model_name="org/scripted"} 1.0',
+        'llmk_inter_token_latency_seconds_count{model_name="org/scripted"} 6.0',
+        'llmk_request_generation_tokens_sum{model_name="org/scripted"} 24.0',
+        'llmk_http_requests_total{method="POST",path="/v1/chat/completions",status="400"} 1.0',
+        "llmk_http_requests_in_flight 1.0",
     ):
         assert line in text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -197,9 +199,20 @@ def test_operators_see_keys_and_others_do_not(store: KeyStore, serving: Any) -> 
     assert user not in shown.text
     assert key.digest not in shown.text
     metrics = client.get("/metrics", headers={"authorization": f"Bearer {user}"}).text
-    assert 'llmk:key_requests_total{key="ada"} 1.0' in metrics
-    assert 'llmk:key_budget_tokens_left{key="ada"}' in metrics
+    assert 'llmk_key_requests_total{key="ada"} 1.0' in metrics
+    assert 'llmk_key_budget_tokens_left{key="ada"}' in metrics
     assert 'key="root"' not in metrics, "keys that were never used are left out"
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool (Debian: prometheus)")
+def test_prometheus_takes_the_metrics(store: KeyStore, serving: Any) -> None:
+    secret, _ = store.create("ada", budget=1)
+    client, _ = serving()
+    assert [ask(client, secret).status_code for _ in range(2)] == [200, 429]
+    metrics = client.get("/metrics", headers={"authorization": f"Bearer {secret}"}).text
+    done = subprocess.run(["promtool", "check", "metrics"], input=metrics, capture_output=True, text=True, timeout=60)
+    assert "llmk_key_requests_refused_total" in metrics
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_usage_of_several_servers_adds_up(store: KeyStore) -> None:

@@ -1,7 +1,7 @@
 """Traffic: the distribution of token counts over a server's steps, by which costs of weight layouts are averaged.
 
 A different kernel may be chosen for every token count, but the weight layout is chosen once, so its cost depends on how
-often steps have which token count. The distribution is that of ``iteration_tokens_total`` in the saved ``/metrics`` of
+often steps have which token count. The distribution is that of ``iteration_tokens`` in the saved ``/metrics`` of
 a server, a configured one, or :data:`USUAL`.
 """
 
@@ -18,7 +18,7 @@ from llmk.api import ConfigError
 USUAL: Mapping[int, float] = {1: 40, 8: 20, 64: 25, 512: 10, 2048: 5}
 """Percentage of steps by token count: mostly decode steps of few or many requests; 15% of the steps have prompts."""
 
-_BUCKET = re.compile(r'^llmk:iteration_tokens_total_bucket\{.*\ble="([^"]+)".*\}\s+(\S+)', re.MULTILINE)
+_BUCKET = re.compile(r'^llmk_iteration_tokens_bucket\{.*\ble="([^"]+)".*\}\s+(\S+)', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,6 @@ def _recorded(file: Path) -> dict[int, float]:
             steps[max(1, int(highest))] = totals[bound] - below
         below = max(below, totals[bound])
     if not steps:
-        message = f"platform.traffic {str(file)!r} has no steps: no llmk:iteration_tokens_total above zero"
+        message = f"platform.traffic {str(file)!r} has no steps: no llmk_iteration_tokens above zero"
         raise ConfigError(message, hint=hint)
     return steps

@@ -68,8 +68,8 @@ class Workers(Protocol):
 
 class Service:
     """A served model. ``spans`` exports a span of each request; ``routes`` are those of plugins, by id; ``ledger`` has
-    keys with quotas. ``stopping`` is set when running requests must end. ``pages`` are files for browsers, ``memory`` is
-    the forecast of a device's memory as plain data."""
+    keys with quotas. ``stopping`` is set when running requests must end. ``pages`` are files for browsers, ``memory``
+    is the forecast of a device's memory as plain data."""
 
     def __init__(
         self,

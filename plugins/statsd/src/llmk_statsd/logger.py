@@ -58,7 +58,7 @@ class StatsD:
 
     def _name(self, stat: Stat) -> tuple[str, str]:
         """The name, with its label values as further name parts or as tags."""
-        name = self._prefix + _plain(stat.name.removeprefix("llmk:"))
+        name = self._prefix + _plain(stat.name.removeprefix("llmk_"))
         if self._tags:
             pairs = [f"{_plain(label)}:{_plain(value)}" for label, value in stat.labels.items()]
             return name, f"|#{','.join(pairs)}" if pairs else ""

@@ -41,7 +41,7 @@ class Kind:
         return (
             f"{text}\n\nor, before you trust it, as a shadow of the kernel in use, compared in 1% of the steps:\n\n"
             f'```toml\n[{self.section}]\nshadow = "{self.value}"\nshadow_rate = 0.01\n```\n\n'
-            "`GET /metrics` then reports how many calls were compared, and how many differed: `llmk:shadow_…`."
+            "`GET /metrics` then reports how many calls were compared, and how many differed: `llmk_shadow_…`."
         )
 
 

@@ -87,20 +87,20 @@ def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
     """By description, sequences of consecutive snapshots."""
     usual, new = (
         list(_usual(1)),
-        Stat("llmk:request_timeouts_total", "counter", 3.0, {"path": "/v1/new", "code": "503"}),
+        Stat("llmk_request_timeouts_total", "counter", 3.0, {"path": "/v1/new", "code": "503"}),
     )
     odd = [math.nan, math.inf, -math.inf, -1.0, 0.0, 5e-324, 1e308, float(2**63)]
     texts = ("", 'a "b"', "a\nb\t\x00c", "a|b:c#d,e=f{g}", "名前 é", "x" * 70_000)
-    many = [Stat("llmk:calls_total", "counter", i, {"site": f"layer {i}", **_MODEL}) for i in range(3000)]
+    many = [Stat("llmk_calls_total", "counter", i, {"site": f"layer {i}", **_MODEL}) for i in range(3000)]
     return {
         "one without stats": [_snapshot(0, [])],
         "stats that were not there before": [_snapshot(1, usual[:1]), _snapshot(2, [*usual, new])],
         "one without stats that were there": [_snapshot(1, [*usual, new]), _snapshot(2, usual[2:])],
         "gauges of any value, NaN and infinity too": [
-            _snapshot(i, [Stat("llmk:odd", "gauge", value, _MODEL)]) for i, value in enumerate(odd)
+            _snapshot(i, [Stat("llmk_odd", "gauge", value, _MODEL)]) for i, value in enumerate(odd)
         ],
         "counters that restart at 0, with another engine": [usual_snapshot(100), usual_snapshot(0)],
-        "labels of any text": [_snapshot(1, [Stat("llmk:odd_total", "counter", 1.0, {"path": t}) for t in texts])],
+        "labels of any text": [_snapshot(1, [Stat("llmk_odd_total", "counter", 1.0, {"path": t}) for t in texts])],
         "thousands of stats": [_snapshot(1, many)],
         "a clock that was set back": [usual_snapshot(1), usual_snapshot(-1000), _snapshot(-1000, usual)],
     }
@@ -129,9 +129,9 @@ def _usual(step: int) -> Iterator[Stat]:
     """Every stat has label objects of its own, as in a server."""
     steps = max(step, 0)
     for name, value in (("waiting", step % 7), ("running", step % 5)):
-        yield Stat(f"llmk:num_requests_{name}", "gauge", float(value), {**_MODEL})
-    yield Stat("llmk:generation_tokens_total", "counter", 1000.5 * steps, {**_MODEL})
+        yield Stat(f"llmk_num_requests_{name}", "gauge", float(value), {**_MODEL})
+    yield Stat("llmk_generation_tokens_total", "counter", 1000.5 * steps, {**_MODEL})
     for limit in ("0.1", "1.0", "+Inf"):
-        yield Stat("llmk:e2e_request_latency_seconds_bucket", "counter", 3.0 * steps, {**_MODEL, "le": limit})
+        yield Stat("llmk_e2e_request_latency_seconds_bucket", "counter", 3.0 * steps, {**_MODEL, "le": limit})
     for name, each in (("count", 3.0), ("sum", 0.7)):
-        yield Stat(f"llmk:e2e_request_latency_seconds_{name}", "counter", each * steps, {**_MODEL})
+        yield Stat(f"llmk_e2e_request_latency_seconds_{name}", "counter", each * steps, {**_MODEL})

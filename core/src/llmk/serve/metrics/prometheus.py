@@ -33,7 +33,7 @@ RENDER_SHARE = 0.05
 _GAUGES = (
     ("num_requests_running", "running", "Requests that are running in the engine."),
     ("num_requests_waiting", "waiting", "Requests that wait for the engine."),
-    ("kv_cache_blocks_total", "total_blocks", "Blocks of the K/V cache."),
+    ("kv_cache_blocks", "total_blocks", "Blocks of the K/V cache."),
     ("kv_cache_blocks_pinned", "pinned_blocks", "Blocks of the K/V cache that pinned prefixes hold."),
     ("kv_cache_blocks_used", "used_blocks", "Blocks of the K/V cache that running requests hold."),
     ("engine_up", "up", "1 if there is an engine, 0 while it is being restarted."),
@@ -82,17 +82,17 @@ class EngineCollector(Collector):
         """One metric family for each statistic."""
         stats, label = self._engine.stats, [self._engine.model_name]
         for name, field, text in _GAUGES:
-            gauge = GaugeMetricFamily(f"llmk:{name}", text, labels=["model_name"])
+            gauge = GaugeMetricFamily(f"llmk_{name}", text, labels=["model_name"])
             gauge.add_metric(label, getattr(stats, field))
             yield gauge
         for name, field, text in _COUNTERS:
-            counter = CounterMetricFamily(f"llmk:{name}", text, labels=["model_name"])
+            counter = CounterMetricFamily(f"llmk_{name}", text, labels=["model_name"])
             counter.add_metric(label, getattr(stats, field))
             yield counter
         yield from self._shadows()
         yield from self._drafts()
         usage = GaugeMetricFamily(
-            "llmk:kv_cache_usage_perc", "Share of the K/V cache in use, 0 to 1.", labels=["model_name"]
+            "llmk_kv_cache_usage_perc", "Share of the K/V cache in use, 0 to 1.", labels=["model_name"]
         )
         usage.add_metric(label, stats.used_blocks / stats.total_blocks if stats.total_blocks else 0.0)
         yield usage
@@ -101,7 +101,7 @@ class EngineCollector(Collector):
         labels = ["model_name", "kind", "site", "kernel", "shadow"]
         for name, field, text in _SHADOWS if self._engine.stats.shadows else ():
             counts = field != "largest"
-            family = (CounterMetricFamily if counts else GaugeMetricFamily)(f"llmk:{name}", text, labels=labels)
+            family = (CounterMetricFamily if counts else GaugeMetricFamily)(f"llmk_{name}", text, labels=labels)
             for one in self._engine.stats.shadows:
                 at = [self._engine.model_name, one.kind, one.site, one.kernel, one.shadow]
                 family.add_metric(at, getattr(one, field))
@@ -114,17 +114,17 @@ class EngineCollector(Collector):
             return
         totals = (stats.drafted[0], sum(stats.drafted), sum(stats.accepted))
         for (name, text), total in zip(_DRAFTS, totals, strict=True):
-            counter = CounterMetricFamily(f"llmk:{name}", text, labels=["model_name"])
+            counter = CounterMetricFamily(f"llmk_{name}", text, labels=["model_name"])
             counter.add_metric(label, total)
             yield counter
         for (name, text), counts in zip(_DRAFTS[1:], (stats.drafted, stats.accepted), strict=True):
             labels = ["model_name", "position"]
-            family = CounterMetricFamily(f"llmk:{name}_per_pos", f"{text[:-1]}, by position.", labels=labels)
+            family = CounterMetricFamily(f"llmk_{name}_per_pos", f"{text[:-1]}, by position.", labels=labels)
             for position, count in enumerate(counts):
                 family.add_metric([*label, str(position)], count)
             yield family
         text = "Mean tokens that a request gets of a step which verifies drafts of it."
-        mean = GaugeMetricFamily("llmk:spec_decode_tokens_per_step", text, labels=["model_name"])
+        mean = GaugeMetricFamily("llmk_spec_decode_tokens_per_step", text, labels=["model_name"])
         mean.add_metric(label, 1 + totals[2] / totals[0])
         yield mean
 
@@ -139,13 +139,13 @@ class Metrics:
         self._registry.register(EngineCollector(engine))
         self._model = engine.model_name
         self.http_requests = Counter(
-            "llmk:http_requests", "Requests answered.", ["method", "path", "status"], registry=self._registry
+            "llmk_http_requests", "Requests answered.", ["method", "path", "status"], registry=self._registry
         )
-        self.http_in_flight = Gauge("llmk:http_requests_in_flight", "Requests being answered.", registry=self._registry)
+        self.http_in_flight = Gauge("llmk_http_requests_in_flight", "Requests being answered.", registry=self._registry)
         self.stat_logger_failures = Counter(
-            "llmk:stat_logger_failures", "Stat loggers that failed and were dropped.", ["id"], registry=self._registry
+            "llmk_stat_logger_failures", "Stat loggers that failed and were dropped.", ["id"], registry=self._registry
         )
-        self._tasks = Gauge("llmk:frontend_tasks", "Tasks of the server's event loop.", registry=self._registry)
+        self._tasks = Gauge("llmk_frontend_tasks", "Tasks of the server's event loop.", registry=self._registry)
         self._first = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
         self._between = self._histogram("inter_token_latency_seconds", "Between tokens of one choice.", SECONDS)
         self._whole = self._histogram("e2e_request_latency_seconds", "From arrival to the last token.", SECONDS)
@@ -157,14 +157,14 @@ class Metrics:
         self._prefill = self._histogram("request_prefill_time_seconds", "From there to the first token.", SECONDS)
         self._decode = self._histogram("request_decode_time_seconds", "From there to the last token.", SECONDS)
         self._inference = self._histogram("request_inference_time_seconds", "Prefill and decode.", SECONDS)
-        self._step_tokens = self._histogram("iteration_tokens_total", "Tokens that a step computes.", STEP_TOKENS)
+        self._step_tokens = self._histogram("iteration_tokens", "Tokens that a step computes.", STEP_TOKENS)
         self._step = self._histogram("engine_step_seconds", "From step to step.", STEP_SECONDS)
         self._host = self._histogram("engine_step_host_seconds", "Of these, the host's own work.", STEP_SECONDS)
         self._success = Counter(
-            "llmk:request_success", "Choices that ended.", ["model_name", "finished_reason"], registry=self._registry
+            "llmk_request_success", "Choices that ended.", ["model_name", "finished_reason"], registry=self._registry
         )
         self._failed_calls = Counter(
-            "llmk:tool_call_errors", "Tool calls that were cut off or are not JSON (invalid_call), or that violate a"
+            "llmk_tool_call_errors", "Tool calls that were cut off or are not JSON (invalid_call), or that violate a"
             " strict tool's schema (schema_mismatch).", ["model_name", "code"], registry=self._registry
         )  # fmt: skip
         engine.step_listeners.append(self._take_step)
@@ -270,5 +270,5 @@ class Metrics:
         self._host.observe(step.host_seconds)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        family = Histogram(f"llmk:{name}", text, ["model_name"], buckets=buckets, registry=self._registry)
+        family = Histogram(f"llmk_{name}", text, ["model_name"], buckets=buckets, registry=self._registry)
         return family.labels(self._model)

@@ -24,15 +24,15 @@ class KeyCollector(Collector):
         """One metric family for each number."""
         used = [one for one in self._ledger.accounts() if one.totals[0] or one.refused]
         shown = sorted(used, key=lambda one: -sum(one.totals[1:]))[:MOST]
-        requests = CounterMetricFamily("llmk:key_requests", "Requests of a key that were admitted.", labels=["key"])
+        requests = CounterMetricFamily("llmk_key_requests", "Requests of a key that were admitted.", labels=["key"])
         tokens = CounterMetricFamily(
-            "llmk:key_tokens", "Tokens of a key, of prompts and outputs.", labels=["key", "kind"]
+            "llmk_key_tokens", "Tokens of a key, of prompts and outputs.", labels=["key", "kind"]
         )
         refused = CounterMetricFamily(
-            "llmk:key_requests_refused", "Requests over a quota of their key.", labels=["key", "quota"]
+            "llmk_key_requests_refused", "Requests over a quota of their key.", labels=["key", "quota"]
         )
-        running = GaugeMetricFamily("llmk:key_requests_running", "Requests of a key that are running.", labels=["key"])
-        left = GaugeMetricFamily("llmk:key_budget_tokens_left", "Tokens left of a key's budget.", labels=["key"])
+        running = GaugeMetricFamily("llmk_key_requests_running", "Requests of a key that are running.", labels=["key"])
+        left = GaugeMetricFamily("llmk_key_budget_tokens_left", "Tokens left of a key's budget.", labels=["key"])
         for one in shown:
             name = one.key.name
             requests.add_metric([name], one.totals[0])

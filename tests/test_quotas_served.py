@@ -1,0 +1,85 @@
+"""Quotas of ``llmk keys`` outlive a server that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+LLMK = (sys.executable, "-m", "llmk")
+
+
+def llmk(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command whose state is in ``folder``."""
+    environment = os.environ | {"XDG_STATE_HOME": str(folder)}
+    return subprocess.run([*LLMK, *arguments], capture_output=True, text=True, env=environment, cwd=folder, timeout=120)
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The demo model, with the keys in ``folder``."""
+    environment = os.environ | {"XDG_STATE_HOME": str(folder)}
+    command = [*LLMK, "serve", "--port", "0", "--tenants.database", "sqlite"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=folder)
+    assert process.stdout is not None
+    try:
+        found = next((url for line in process.stdout if (url := re.search(r"https?://\S+", line))), None)
+        assert found, (folder / "log").read_text()
+        yield found[0], process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(url: str, secret: str, path: str = "/v1/completions") -> tuple[int, dict[str, str], str]:
+    """Status, headers and body of a request."""
+    body = None if path != "/v1/completions" else json.dumps({"prompt": "hello", "max_tokens": 4}).encode()
+    headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + path, body, headers), timeout=60) as answer:
+            return answer.status, dict(answer.headers), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), error.read().decode()
+
+
+def test_a_quota_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
+    made = llmk(tmp_path, "keys", "create", "ada", "--requests-per-minute", "2", "--budget", "1000", "--weight", "2")
+    assert made.returncode == 0, made.stderr
+    ada = made.stdout.strip()
+    root = llmk(tmp_path, "keys", "create", "root", "--role", "admin").stdout.strip()
+    with server(tmp_path) as (url, process):
+        assert [ask(url, ada)[0] for _ in range(3)] == [200, 200, 429]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        stopped = time.monotonic()
+    with server(tmp_path) as (url, _):
+        status, _, body = ask(url, root, "/v1/keys")
+        assert status == 200, body
+        (usage,) = [one["usage"] for one in json.loads(body)["data"] if one["name"] == "ada"]
+        assert usage["requests"] == 2
+        assert usage["spent"] > 8
+        status, headers, body = ask(url, ada)
+        if time.monotonic() - stopped < 25:  # else one request has come back
+            assert status == 429, body
+            assert int(headers["retry-after"]) <= 30
+        assert headers["x-ratelimit-limit-requests"] == "2"
+        assert [ask(url, key, "/v1/cache/pins")[0] for key in (root, ada)] == [200, 403]
+    listed = llmk(tmp_path, "keys", "list")
+    assert re.search(r"ada +user +2 ", listed.stdout), listed.stdout
+    assert ada not in listed.stdout
+    assert llmk(tmp_path, "keys", "revoke", "ada").returncode == 0
+    assert "ada" not in llmk(tmp_path, "keys", "list").stdout
+    assert (tmp_path / "llmk/keys.sqlite").stat().st_mode & 0o077 == 0, "others can't read it"
