@@ -28,7 +28,7 @@ QUOTAS = {
     "tokens_per_minute": ("prompt and output tokens per minute", int),
     "concurrency": ("requests at a time", int),
     "budget": ("tokens in all", int),
-    "weight": ("share of the engine, beside the others' [1]", float),
+    "weight": ("share of the engine, relative to other keys [1]", float),
 }
 
 

@@ -32,7 +32,7 @@ class Bucket:
         return self.left if self.limit else FULL
 
     def refill(self, now: float) -> None:
-        """Adds what time has brought. A clock that was set back brings nothing."""
+        """Adds what the time since the last call allows; nothing where the clock was set back."""
         self.left = min(float(self.limit), self.left + max(0.0, now - self._at) * self.limit / MINUTE)
         self._at = now
 

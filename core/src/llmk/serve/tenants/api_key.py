@@ -13,7 +13,7 @@ _PREFIX = "sk-llmk-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key that the database has; the key itself is not kept, only its ``digest``. Limits of 0 are none.
+    """A key that the database has; the key itself is not kept, only its ``digest``. 0 means no limit.
 
     Attributes:
 

@@ -150,8 +150,9 @@ class KeyStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with _readable(self._database), self._engine.begin() as connection:
+        with _readable(self._database), self._engine.connect() as connection:
             yield connection
+            connection.commit()
 
 
 @contextmanager
