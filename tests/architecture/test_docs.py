@@ -14,7 +14,7 @@ import pytest
 from wrap_docs import ROOT, documents, too_long, wrap
 
 from llmk.cli.commands import add_commands
-from llmk.cli.main import COMMANDS, Parser
+from llmk.cli.main import COMMANDS, EXTENDED, Parser, actions_of
 from llmk.config.schema import Config
 from llmk.config.schema_tree import join, leaves
 
@@ -175,8 +175,8 @@ def known_flags(command: str) -> frozenset[str]:
     parser.add_argument("--debug")
     subparsers = parser.add_subparsers()
     import_module(f"llmk.cli.{command}").add_parser(subparsers)
-    if command == "plugins":
-        add_commands(subparsers.choices[command].add_subparsers(), command)
+    if command in EXTENDED:
+        add_commands(actions_of(subparsers.choices[command]), command)
     assert isinstance(subparsers, argparse._SubParsersAction)
     return frozenset(parser._known())
 

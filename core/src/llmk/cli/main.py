@@ -164,7 +164,7 @@ def _run(arguments: list[str]) -> int:
             from llmk.cli.commands import add_commands
 
             if wanted in COMMANDS:
-                add_commands(_actions(subparsers.choices[wanted]), wanted)
+                add_commands(actions_of(subparsers.choices[wanted]), wanted)
             else:
                 add_commands(subparsers)
         args = parser.parse_args(arguments, argparse.Namespace(spawned=spawned))
@@ -181,7 +181,7 @@ def _run(arguments: list[str]) -> int:
         return code
 
 
-def _actions(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
+def actions_of(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
     """Where the actions of a command are added."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
