@@ -106,7 +106,7 @@ def open_bench(options: Options) -> Bench:
 def _cases(registered: Registered[Any], bench: Bench, imports: Imports) -> Iterator[Case]:
     """The cases of one spec; a kernel that does not support the bench's platform has one skipped case."""
     spec, kind = registered.spec, registered.kind
-    missing = _missing(spec, bench)
+    missing = missing_needs(spec, bench)
     bad: list[Exception] = []
     yield Case(spec.id, kind, "what it names can be imported", lambda: _kept(bad, lambda: imports.check(spec, missing)))
     if missing:
@@ -132,7 +132,7 @@ def _unless(bad: list[Exception], run: Callable[[], str | None]) -> str | None:
     return _skip("what it names can't be imported") if bad else run()
 
 
-def _missing(spec: Any, bench: Bench) -> str:
+def missing_needs(spec: Any, bench: Bench) -> str:
     """The needs of a kernel that the bench does not meet, in the dtype with the fewest."""
     if not isinstance(spec, KernelSpec):
         return ""

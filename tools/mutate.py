@@ -1,0 +1,139 @@
+"""Scores the conformance kit: mutates plugins, one mistake at a time, and counts the mistakes that the kit alone finds.
+
+    python tools/mutate.py --kind policy --sample 100 --json policy.json
+    python tools/mutate.py --kind policy --sample 100 --json policy.json        # goes on where it stopped
+    python tools/mutate.py --kind policy --list | head
+    python tools/mutate.py --report policy.json parser.json
+
+A mutant runs in a process forked from one that has the kit, torch and a platform ready. It ends at the first failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutants import Mutant, mutants
+from mutation_runs import Warm
+from mutation_subjects import DISTRIBUTIONS, KINDS_OF, PLATFORMS, Subject, subjects, template_of, write_templates
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A mutant of a subject."""
+
+    subject: Subject
+    mutant: Mutant
+
+    @property
+    def key(self) -> str:
+        """The same in every run on the same source."""
+        mutant = self.mutant
+        return f"{self.subject.module}:{mutant.line}:{mutant.start}:{mutant.operator}:{mutant.after}"
+
+
+def main() -> int:
+    """Runs, lists or reports."""
+    arguments = _arguments()
+    if arguments.report:
+        print(report([json.loads(path.read_text()) for path in arguments.report]))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="llmk-mutants-") as folder:
+        site = Path(folder) / "site"
+        write_templates(site)
+        sys.path[:0] = [str(site), *map(str, arguments.site)]
+        run(arguments, Path(folder))
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kind", choices=[*DISTRIBUTIONS])
+    parser.add_argument("--sample", type=int, default=100, help="mutants to try (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample and of the kit's inputs")
+    parser.add_argument("--only", default="", help="modules whose names have this in them")
+    parser.add_argument("--operator", default="", help="mutants of one class")
+    parser.add_argument("--site", type=Path, action="append", default=[], help="a folder with further distributions")
+    parser.add_argument("--distribution", action="append", default=[], help="further distributions to mutate")
+    parser.add_argument("--json", type=Path, help="where results are kept; what is there is not run again")
+    parser.add_argument("--again", action="store_true", help="try those again that survived")
+    parser.add_argument("--list", action="store_true", help="list the sample, run none")
+    parser.add_argument("--report", type=Path, nargs="+", help="tables of results, in place of a run")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> None:
+    """Tries the sample and keeps results after each."""
+    warm = Warm(folder, arguments.seed)
+    pool = list(_pool(arguments, warm))
+    chosen = random.Random(arguments.seed).sample(pool, min(arguments.sample, len(pool)))
+    kept = _read(arguments, len(pool))
+    for number, planned in enumerate(chosen):
+        if arguments.list:
+            print(planned.subject.module, planned.mutant)
+        elif planned.key not in kept["results"] or (
+            arguments.again and kept["results"][planned.key]["outcome"] == "survived"
+        ):
+            start = time.monotonic()
+            result = warm.on(PLATFORMS.get(planned.subject.distribution, "")).attempt(planned.subject, planned.mutant)
+            result |= {"module": planned.subject.module, "mutant": str(planned.mutant), "seconds": round(time.monotonic() - start, 1)}
+            result |= {"operator": planned.mutant.operator}
+            kept["results"][planned.key] = result
+            print(f"{number + 1}/{len(chosen)} {result['outcome']:9} {result['seconds']:5} s {planned.subject.module}"
+                  f" {planned.mutant} [{result['case'][:80]}]", flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+    if not arguments.list:
+        print(report([kept]))
+
+
+def _read(arguments: argparse.Namespace, pool: int) -> dict[str, Any]:
+    kept: dict[str, Any] = {"kind": arguments.kind, "seed": arguments.seed, "results": {}}
+    if arguments.json and arguments.json.exists():
+        kept = json.loads(arguments.json.read_text())
+    return kept | {"pool": pool}
+
+
+def _pool(arguments: argparse.Namespace, warm: Warm) -> Iterator[Planned]:
+    """Every mutant of a kind whose specs run here."""
+    kinds = KINDS_OF.get(arguments.kind, (arguments.kind,))
+    for distribution in (*DISTRIBUTIONS[arguments.kind], *template_of(arguments.kind), *arguments.distribution):
+        bench = warm.on(PLATFORMS.get(distribution, ""))
+        for subject in subjects(distribution, bench.specs(distribution, kinds)):
+            if arguments.only in subject.module:
+                for mutant in mutants(subject.path.read_bytes()):
+                    if arguments.operator in mutant.operator:
+                        yield Planned(subject, mutant)
+
+
+def report(files: Sequence[dict[str, Any]]) -> str:
+    """Counts by kind and by class of mistake, and the survivors."""
+    lines = ["kind               tried  found  survived  rate"]
+    for kept in files:
+        results = kept["results"].values()
+        outcomes = Counter(result["outcome"] for result in results)
+        found = outcomes["killed"] + outcomes["timed out"]
+        lines.append(
+            f"{kept['kind']:18} {len(results):5}  {found:5}  {outcomes['survived']:8}  {found / max(1, len(results)):.1%}"
+        )
+        by: Counter[tuple[str, bool]] = Counter((r["operator"], r["outcome"] != "survived") for r in results)
+        for operator in sorted({operator for operator, _ in by}):
+            good, all_ = by[operator, True], by[operator, True] + by[operator, False]
+            lines.append(f"    {operator:18} {good} of {all_}")
+        lines += [f"    survived: {r['module']} {r['mutant']}" for r in results if r["outcome"] == "survived"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Runs the kit on mutants, each in a process forked from one that has a platform ready."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import torch
+from mutants import Mutant
+from mutation_subjects import COPY, CORE, Subject
+
+from llmk.api import KernelSpec
+from llmk.config import load
+from llmk.kernel.loader import load_object
+from llmk.kernel.registry import Registry
+from llmk_testing import suites
+from llmk_testing.bench import Bench
+from llmk_testing.candidate import dtypes_of
+from llmk_testing.case import Case, Result
+from llmk_testing.collect import missing_needs
+from llmk_testing.imports import Imports
+
+LONGEST = 240.0
+"""Seconds after which a mutant counts as one that never ends, unless the good one takes a quarter of that."""
+MOST_SPECS = 8
+"""Specs that a mutant of a shared module is tried on."""
+
+
+@dataclass
+class Warm:
+    """Platforms that are ready, by name, and where mutated files go."""
+
+    folder: Path
+    seed: int
+    _ready: dict[str, Ready] = field(default_factory=dict)
+
+    def on(self, platform: str) -> Ready:
+        """The one of a platform."""
+        if platform not in self._ready:
+            for module in suites.SUITES.values():
+                importlib.import_module(f"{suites.__name__}.{module}")  # once, not in every fork
+            self._ready[platform] = Ready(self.folder, Bench.open(platform, seed=self.seed))
+        return self._ready[platform]
+
+
+@dataclass
+class Ready:
+    """A bench, from which mutants are forked."""
+
+    folder: Path
+    bench: Bench
+    _good: dict[str, float] = field(default_factory=dict)
+    """Seconds that a good spec takes; NaN for one that is red without a mistake."""
+
+    def specs(self, distribution: str, kinds: Sequence[str]) -> list[tuple[str, Any]]:
+        """Those of a distribution that run on this platform, with their kinds."""
+        found = [(r.kind, r.spec) for r in Imports(distribution, self.bench.registry).specs if r.kind in kinds]
+        return [(kind, spec) for kind, spec in found if not self._missing(spec)]
+
+    def _missing(self, spec: Any) -> bool:
+        if isinstance(spec, KernelSpec) and not dtypes_of(spec, self.bench):
+            return True
+        return bool(missing_needs(spec, self.bench))
+
+    def attempt(self, subject: Subject, mutant: Mutant) -> dict[str, Any]:
+        """What the kit says of one mutant: ``killed``, ``survived`` or ``timed out``, and by which case."""
+        chosen = [(kind, spec) for kind, spec in subject.specs[:MOST_SPECS] if self._is_good(subject, kind, spec)]
+        if not chosen:
+            return {"outcome": "untried", "case": "no spec that uses it is green without a mistake"}
+        path = self.folder / f"{subject.module.rpartition('.')[2]}_mutant.py"
+        path.write_bytes(mutant.apply(subject.path.read_bytes()))
+        limit = max(LONGEST, 4 * sum(self._good[spec.id] for _, spec in chosen))
+        return _forked(lambda: _try(self.bench, subject, path, chosen), limit)
+
+    def _is_good(self, subject: Subject, kind: str, spec: Any) -> bool:
+        if spec.id not in self._good:
+            start = time.monotonic()
+            result = _forked(lambda: _try(self.bench, subject, subject.path, [(kind, spec)]), 600.0)
+            green = result["outcome"] == "survived"
+            self._good[spec.id] = time.monotonic() - start if green else float("nan")
+            if not green:
+                print(f"{spec.id} is red without a mistake: {result['case']}: {result.get('message', '')}"[:400])
+        return self._good[spec.id] == self._good[spec.id]
+
+
+def _forked(run: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any]:
+    """The result of a function, which runs in a fork of this process."""
+    sys.stdout.flush()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(run, read, write)
+    os.close(write)
+    deadline, text = time.monotonic() + limit, b""
+    while (left := deadline - time.monotonic()) > 0 and select.select([read], [], [], left)[0]:
+        if not (more := os.read(read, 65536)):
+            break
+        text += more
+    os.close(read)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if left <= 0:
+        return {"outcome": "timed out", "case": f"after {limit:.0f} seconds"}
+    found: dict[str, Any] = json.loads(text) if text else {"outcome": "killed", "case": "the process died"}
+    return found
+
+
+def _answer(run: Callable[[], dict[str, Any]], read: int, write: int) -> None:
+    """The fork's life."""
+    os.setpgid(0, 0)
+    os.close(read)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    try:
+        answer = run()
+    except BaseException:
+        answer = {"outcome": "killed", "case": "importing it", "message": traceback.format_exc()[-600:]}
+    os.write(write, json.dumps(answer).encode())
+    os.close(write)
+    os._exit(0)
+
+
+def _try(bench: Bench, subject: Subject, path: Path, chosen: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails."""
+    torch.set_num_threads(1)
+    builtins.stale_mutant = stale  # type: ignore[attr-defined]
+    name = COPY if subject.distribution == CORE else subject.module
+    sys.meta_path.insert(0, _Finder(name, path))  # type: ignore[arg-type]
+    if subject.distribution != CORE and subject.module in sys.modules:
+        bench = _discovered(bench, subject.module.partition(".")[0])
+        now = {one.spec.id: one.spec for one in bench.registry.of(object)}
+        chosen = [(kind, now[spec.id]) for kind, spec in chosen]
+    count = 0
+    for kind, spec in chosen:
+        places = [getattr(spec, name, "") for name in ("implementation", "prepare", "describe", "examples")]
+        for place in filter(None, places):
+            load_object(place)
+        for case in suites.cases(kind, spec, bench):
+            result = Result.of(case)
+            count += result.outcome == "passed"
+            if result.outcome == "failed":
+                return {"outcome": "killed", "case": f"{spec.id}::{case.name}", "message": result.message[:300]}
+    return {"outcome": "survived", "case": f"{count} cases passed"}
+
+
+def _discovered(bench: Bench, package: str) -> Bench:
+    """A bench whose plugins are discovered again, without what is left of a package."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    return replace(bench, registry=Registry.discover(load().config.plugins))
+
+
+class _Finder:
+    """Finds the mutated file under its module's name."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._name, self._path = name, path
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The spec of the mutated module; ``None`` for all others."""
+        return spec_from_file_location(name, self._path) if name == self._name else None
+
+
+def stale(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps answers by the shapes and lengths of arguments, which is the mistake that it stands for."""
+    kept: dict[Any, Any] = {}
+
+    @functools.wraps(function)
+    def cached(*args: Any, **kwargs: Any) -> Any:
+        key = tuple(map(_shape, args)), tuple((name, _shape(value)) for name, value in sorted(kwargs.items()))
+        if key not in kept:
+            kept[key] = function(*args, **kwargs)
+        return kept[key]
+
+    return cached
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    if value is None or isinstance(value, int | float | str | bool):
+        return value
+    if hasattr(value, "__len__"):
+        return type(value), len(value)
+    return type(value) if hasattr(value, "__dataclass_fields__") else id(value)
+
+
+__all__ = ["Case", "Ready", "Warm"]

@@ -1,0 +1,146 @@
+"""What is mutated: the modules of installed plugins, of every template, and of reference kernels, with the specs that
+use them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from llmk_testing.kinds import KINDS
+from llmk_testing.new import Project
+
+COPY = "mutated_reference"
+"""The module that stands for a mutated module of the core, whose own copy is the oracle."""
+CORE = "llmk-core"
+KINDS_OF = {"parser": ("tool_parser", "reasoning_parser")}
+"""What several kinds of specs are called together."""
+DISTRIBUTIONS: Mapping[str, Sequence[str]] = {
+    "parser": ("llmk-parsers",),
+    "policy": ("llmk-policies",),
+    "logits_processor": (),
+    "io_processor": ("llmk-embeddings",),
+    "quantization": ("llmk-quantization", "llmk-int8", "llmk-gguf"),
+    "linear": (CORE, "llmk-int8", "llmk-backends-cpu"),
+    "attention": (CORE, "llmk-backends-cpu"),
+    "op": (CORE, "llmk-backends-cpu"),
+    "moe": (CORE, "llmk-backends-cpu"),
+    "model": ("llmk-models",),
+    "platform": ("llmk-backends-cpu", "llmk-nova"),
+    "speculator": ("llmk-speculators",),
+    "stat_logger": ("llmk-statsd",),
+    "grammar": ("llmk-grammar",),
+    "route": ("llmk-ollama", "llmk-anthropic"),
+}
+"""The distributions whose plugins of a kind are mutated, besides its templates."""
+PLATFORMS = {"llmk-nova": "nova"}
+"""Distributions that are tried on a platform of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A module that may be mutated, and the specs whose implementations use it, the nearest first."""
+
+    distribution: str
+    module: str
+    path: Path
+    specs: tuple[tuple[str, Any], ...]
+    """Kinds and specs."""
+
+
+def write_templates(folder: Path) -> list[str]:
+    """Distributions made of every template, as if installed in ``folder``; returns their names."""
+    names = []
+    for kind in KINDS:
+        project = Project(f"llmk-zz-{kind}", kind)
+        for place, text in project.files():
+            if place.startswith("src/"):
+                path = folder / place.removeprefix("src/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        info = folder / f"{project.package}-1.0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {project.distribution}\nVersion: 1.0\nRequires-Dist: llmk-core>=0.1,<0.2\n"
+        )
+        (info / "entry_points.txt").write_text(f"[llmk.v1]\n{project.name} = {project.package}.specs\n")
+        names.append(project.distribution)
+    return names
+
+
+def template_of(kind: str) -> list[str]:
+    """The distributions of a kind's templates."""
+    return [f"llmk-zz-{one.replace('_', '-')}" for one in KINDS_OF.get(kind, (kind,))]
+
+
+def subjects(distribution: str, specs: Sequence[tuple[str, Any]]) -> Iterator[Subject]:
+    """The modules that the specs of one distribution use, without examples and modules of specs."""
+    used: dict[str, list[tuple[int, str, Any]]] = {}
+    for kind, spec in specs:
+        if distribution == CORE:
+            module = spec.implementation.partition(":")[0]
+            if module.startswith("llmk.reference."):
+                used.setdefault(module, []).append((0, kind, copied(spec, module)))
+            continue
+        for distance, module in closure(spec).items():
+            used.setdefault(distance, []).append((module, kind, spec))
+    for module, users in sorted(used.items()):
+        found = find_spec(module)
+        if found and found.origin and found.origin.endswith(".py"):
+            near = sorted(users, key=lambda user: (user[0], user[2].id))
+            yield Subject(distribution, module, Path(found.origin), tuple((kind, spec) for _, kind, spec in near))
+
+
+def copied(spec: Any, module: str) -> Any:
+    """A spec of the core whose implementation is in the copy of its module."""
+    places = {
+        name: getattr(spec, name).replace(f"{module}:", f"{COPY}:")
+        for name in ("implementation", "prepare")
+        if getattr(spec, name, "")
+    }
+    return replace(spec, id=spec.id.replace("reference.", "copied."), **places)
+
+
+def closure(spec: Any) -> dict[str, int]:
+    """The modules of its own package that a spec's objects import, with the number of imports between."""
+    places = [getattr(spec, name, "") for name in ("implementation", "prepare", "describe")]
+    places += [call.__module__ + ":" for call in (getattr(spec, "build", None), getattr(spec, "tree", None)) if call]
+    level = [place.partition(":")[0] for place in places if isinstance(place, str) and place]
+    roots = {place.partition(".")[0] for place in level if place.startswith("llmk_")}
+    found: dict[str, int] = {}
+    distance = 0
+    while level:
+        for module in level:
+            if module.partition(".")[0] in roots and "specs" not in module and not module.endswith("examples"):
+                found.setdefault(module, distance)
+        level = sorted({inner for module in level if module in found for inner in imports(module)} - found.keys())
+        distance += 1
+    return found
+
+
+@cache
+def imports(module: str) -> tuple[str, ...]:
+    """The modules of the same package that a module imports at its top."""
+    spec = find_spec(module)
+    root = module.partition(".")[0]
+    if not spec or not spec.origin or not spec.origin.endswith(".py"):
+        return ()
+    names = []
+    for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == root:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names if alias.name.partition(".")[0] == root]
+    return tuple(sorted({name for name in names if _is_module(name)}))
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return name in sys.modules or find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
