@@ -184,7 +184,9 @@ class _Finder(ast.NodeVisitor):
         yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
         decorated = [ast.unparse(one) for one in node.decorator_list]
         answers = any(isinstance(inner, ast.Return) and inner.value is not None for inner in ast.walk(node))
-        plain = not any("jit" in one or "property" in one or "abstract" in one or "hookimpl" in one for one in decorated)
+        plain = not any(
+            "jit" in one or "property" in one or "abstract" in one or "hookimpl" in one for one in decorated
+        )
         if changing and answers and plain and not yields and not node.name.startswith("__"):
             start = self._at(node.lineno, node.col_offset)
             after = "@__import__('builtins').stale_mutant\n" + " " * node.col_offset
@@ -341,7 +343,9 @@ def _is_text(node: ast.expr) -> bool:
 def _is_type(node: ast.expr) -> bool:
     """Whether an expression is a type, such as an alias."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return all(re.fullmatch(r"[A-Z]\w*|None|str|int|float|bool|tuple\[.*|list\[.*", ast.unparse(side)) or
-                   _is_type(side) for side in (node.left, node.right))
+        return all(
+            re.fullmatch(r"[A-Z]\w*|None|str|int|float|bool|tuple\[.*|list\[.*", ast.unparse(side)) or _is_type(side)
+            for side in (node.left, node.right)
+        )
     heads = r"(Callable|Sequence|Mapping|Iterator|Iterable|Literal|Union|Optional|ClassVar|dict|list|tuple|type|set)"
     return isinstance(node, ast.Subscript) and bool(re.fullmatch(heads, ast.unparse(node.value)))

@@ -86,11 +86,18 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
         ):
             start = time.monotonic()
             result = warm.on(PLATFORMS.get(planned.subject.distribution, "")).attempt(planned.subject, planned.mutant)
-            result |= {"module": planned.subject.module, "mutant": str(planned.mutant), "seconds": round(time.monotonic() - start, 1)}
+            result |= {
+                "module": planned.subject.module,
+                "mutant": str(planned.mutant),
+                "seconds": round(time.monotonic() - start, 1),
+            }
             result |= {"operator": planned.mutant.operator}
             kept["results"][planned.key] = result
-            print(f"{number + 1}/{len(chosen)} {result['outcome']:9} {result['seconds']:5} s {planned.subject.module}"
-                  f" {planned.mutant} [{result['case'][:80]}]", flush=True)
+            print(
+                f"{number + 1}/{len(chosen)} {result['outcome']:9} {result['seconds']:5} s {planned.subject.module}"
+                f" {planned.mutant} [{result['case'][:80]}]",
+                flush=True,
+            )
             if arguments.json:
                 arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
     if not arguments.list:

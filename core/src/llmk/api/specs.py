@@ -347,6 +347,8 @@ class PolicySpec(CheckedSpec):
     id: str
     name: str
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 

@@ -17,6 +17,12 @@ _POLICIES = (
 def llmk_scheduling_policies() -> Iterable[PolicySpec]:
     """Scheduling policies."""
     return [
-        PolicySpec(id=f"policies.{name}", name=name, implementation=f"llmk_policies.{where}", summary=summary)
+        PolicySpec(
+            id=f"policies.{name}",
+            name=name,
+            implementation=f"llmk_policies.{where}",
+            examples=f"llmk_policies.examples:{name.upper()}",
+            summary=summary,
+        )
         for name, where, summary in _POLICIES
     ]

@@ -27,6 +27,9 @@ from llmk.planning.boot import boot
 Body = Mapping[str, Any]
 Make = Callable[[IOContext], IOProcessor]
 
+WHOLE = random.Random(0)
+"""The generator that leaves outputs whole."""
+
 _JUNK: tuple[Any, ...] = (
     *(None, True, 0, -1, 2**70, 1.5, "", "\x00", "a" * 1000, [], [[]], [None], [0, "a"], ["", ""]),
     *({}, {"": {}}, {"input": "a"}, [{}], [[[1]]], [-1], [2**40]),
@@ -105,6 +108,25 @@ def check_nothing_is_left(processor: IOProcessor, context: IOContext, bodies: Se
             assert dropped() is None, f"a request that was {stage} and dropped is still referenced: {body!r}"
 
 
+def check_oracle(
+    processor: IOProcessor,
+    context: IOContext,
+    bodies: Sequence[Body],
+    expected: Callable[[IOContext, Body, Callable[[IOPrompt], IOOutput]], Any],
+    tolerance: float = 1e-5,
+) -> None:
+    """Each body, then each once more after all others, must be answered as the oracle answers it."""
+
+    def model(prompt: IOPrompt) -> IOOutput:
+        (whole,) = outputs(context, [prompt], seed=-1)
+        return whole
+
+    for body in [*bodies, *reversed(bodies)]:
+        right = _plain(expected(context, body, model))
+        got = _served(processor, context, body, seed=len(repr(body)))
+        assert alike(got, right, tolerance), f"{body!r} is answered {got}, expected {right}"
+
+
 def check_prompts(request: IORequest, body: Body) -> None:
     """A request must have prompts of a known form, and no more than allowed."""
     prompts = list(request.prompts)
@@ -125,8 +147,8 @@ def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
 
 
 def outputs(context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0) -> Iterator[IOOutput]:
-    """Made-up outputs of ``prompts``, in random chunks and random order."""
-    generator = random.Random(seed)
+    """Made-up outputs of ``prompts``, in random chunks and random order; for a negative seed, in one piece each."""
+    generator = WHOLE if seed < 0 else random.Random(seed)
     left = [iter(_outputs_of(context, prompt, at, generator)) for at, prompt in enumerate(prompts)]
     while left:
         coming = generator.choice(left)
@@ -140,7 +162,7 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
     tokens = tokens_of(context, prompt)
     end, first = len(tokens), 0
     if prompt.returns == "logprobs":
-        logprobs = [None, *(-float(token) / 7 for token in tokens[1:])]
+        logprobs = [None, *(_logprob(tokens[: place + 1]) for place in range(1, len(tokens)))]
         yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=logprobs, finish_reason="stop")
         return
     if prompt.returns == "text":
@@ -148,7 +170,8 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
         first, end, tokens = len(tokens), 2 * len(tokens), tokens + answer
     if prompt.returns == "last_hidden":
         first = end - 1
-    cuts = sorted(generator.sample(range(first + 1, end), generator.randint(0, end - first - 1)))
+    pieces = 0 if generator is WHOLE else generator.randint(0, end - first - 1)
+    cuts = sorted(generator.sample(range(first + 1, end), pieces))
     for start, stop in pairwise([first, *cuts, end]):
         piece = IOOutput(prompt=at, start=start, token_ids=tokens[start:stop])
         piece = replace(piece, finish_reason="stop" if stop == end else None)
@@ -156,6 +179,11 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
             yield replace(piece, text=context.tokenizer.decode(piece.token_ids))
         else:
             yield replace(piece, hidden=_states(tokens, start, stop, context.facts.hidden_size))
+
+
+def _logprob(tokens: Sequence[int]) -> float:
+    """Depends on the last token and on all before it."""
+    return -random.Random(repr(tokens)).uniform(0.01, 9.0)
 
 
 def _states(tokens: Sequence[int], start: int, stop: int, width: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmk.api import Checkpoint, IOContext, IOProcessorSpec
+from llmk.api import Checkpoint, IOContext, IOOutput, IOProcessorSpec, IOPrompt
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
@@ -21,10 +21,13 @@ from llmk_testing.io_processors import (
     Make,
     check_io_processor,
     check_nothing_is_left,
+    check_oracle,
     check_refusals,
     io_context,
 )
 from llmk_testing.purity import check_pure
+
+Expected = Callable[[IOContext, Body, Callable[[IOPrompt], IOOutput]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,9 @@ class IOExamples:
     :func:`llmk_testing.checkpoints.write_checkpoint`, with further files that the processor needs. ``bodies`` are valid
     requests, of which at least two have different answers; ``refused`` are invalid ones. ``options`` are the plugin's
     own section of the configuration. Numbers in answers may differ by ``tolerance``.
+
+    ``expected(context, body, model)`` is an oracle: the answer to a body by the plainest code. ``model`` returns the
+    whole output of one :class:`~llmk.api.IOPrompt`, in one piece.
     """
 
     write: Callable[[Path], Path]
@@ -42,6 +48,7 @@ class IOExamples:
     refused: Sequence[Body] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-5
+    expected: Expected | None = None
 
 
 Check = Callable[[IOExamples, Make, IOContext], None]
@@ -58,6 +65,7 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("what can't be served is refused with RequestError", _check_refusals),
         ("a request that is dropped at any stage is gone", _check_nothing_is_left),
         ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
+        ("answers are those of its oracle", _check_oracle),
     ):
         yield case(name, partial(_run, spec, bench, check))
 
@@ -72,6 +80,12 @@ def _check_nothing_is_left(own: IOExamples, make: Make, context: IOContext) -> N
 
 def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:
     check_io_processor(make, context, own.bodies, refused=own.refused, tolerance=own.tolerance)
+
+
+def _check_oracle(own: IOExamples, make: Make, context: IOContext) -> None:
+    if own.expected is None:
+        raise Skip("the spec's examples have no oracle: a function of a body and of the model's outputs")
+    check_oracle(make(context), context, own.bodies, own.expected, own.tolerance)
 
 
 def _run(spec: IOProcessorSpec, bench: Bench, check: Check) -> None:

@@ -1,7 +1,7 @@
 """The suite of logits processors: a small batch in which requests start, are preempted, resume and finish.
 
-``LogitsProcessorSpec.examples`` names a sequence of parameters, each as in a request; at least two must change logits
-differently.
+``LogitsProcessorSpec.examples`` names a sequence of parameters, each as in a request, of which at least two must change
+logits differently; or a :class:`~llmk_testing.logits_examples.LogitsExamples`, which has an oracle, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.logits_examples import LogitsExamples, Parameters
+from llmk_testing.suites.logits_results import check_oracle, check_refused
 from llmk_testing.watch import never_waiting
-
-Parameters = Mapping[str, Any]
 
 SLOTS, MAX_LEN, VOCAB = 8, 64, 131
 TOLERANCE = 1e-5
@@ -45,6 +45,11 @@ def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
     yield case("state of a request is freed with it", check_leaving)
     yield case("odd parameters are taken, or refused with RequestError", check_parameters)
     yield case("apply does not synchronize with the device", check_waiting)
+    for name, check in (
+        ("logits are those of its oracle, over many steps", check_oracle),
+        ("parameters beyond its ranges are refused", check_refused),
+    ):
+        yield Case(spec.id, "logits_processor", name, partial(_judged, spec, bench, check))
 
 
 class Batch:
@@ -217,12 +222,25 @@ def check_waiting(batch: Batch, examples: Sequence[Parameters]) -> None:
 def _run(
     spec: LogitsProcessorSpec, bench: Bench, name: str, check: Callable[[Batch, Sequence[Parameters]], str | None]
 ) -> str | None:
+    examples = _examples(spec).parameters
+    return check(Batch(load_object(spec.implementation), bench.device, bench.random(spec.id, name)), examples)
+
+
+def _judged(
+    spec: LogitsProcessorSpec, bench: Bench, check: Callable[[LogitsProcessorSpec, Bench, LogitsExamples], str]
+) -> str:
+    return check(spec, bench, _examples(spec))
+
+
+def _examples(spec: LogitsProcessorSpec) -> LogitsExamples:
     if not spec.examples:
         raise Skip("the spec names no examples: parameters of requests")
-    examples = load_object(spec.examples)
-    good = isinstance(examples, Sequence) and examples and all(isinstance(one, Mapping) for one in examples)
-    assert good, f"{spec.examples} is {examples!r}, expected a sequence of parameters, each a mapping"
-    return check(Batch(load_object(spec.implementation), bench.device, bench.random(spec.id, name)), examples)
+    named = load_object(spec.examples)
+    if isinstance(named, LogitsExamples):
+        return named
+    good = isinstance(named, Sequence) and named and all(isinstance(one, Mapping) for one in named)
+    assert good, f"{spec.examples} is {named!r}, expected a sequence of parameters, each a mapping"
+    return LogitsExamples(parameters=named)
 
 
 def _alone(batch: Batch, number: int, parameters: Parameters, length: int) -> Tensor:

@@ -30,6 +30,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.parsers import PLAIN, Answer, Call, Factory
 from llmk_testing.purity import check_pure
+from llmk_testing.suites.parser_results import result_cases
 
 TOOL = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {"city": {}}}}
 CONTEXTS = {
@@ -80,6 +81,7 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
     yield case("an example may end anywhere", check_ends, make, examples)
     if kind == "tool_parser":
         yield case("arguments are JSON, however large the numbers in an example", check_large_numbers, make, examples)
+    yield from result_cases(spec, bench, kind, parser.factory)
     yield case("it returns the events of its kind alone", check_events, make, examples, EVENTS[kind])
     yield case("two parsers at once don't disturb each other", check_apart, make, examples)
     yield case("time is linear in an example's length", check_linear, make, examples)

@@ -36,6 +36,8 @@ def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
     def case(name: str, run: Callable[..., str | None], *arguments: object) -> Case:
         return Case(spec.id, "policy", name, partial(run, make, *arguments))
 
+    from llmk_testing.suites import policy_results
+
     seeds = range(bench.seed, bench.seed + (40 if bench.thorough else 8))
     yield case("it returns the given requests, each once", check_answers, seeds)
     yield case("the same history gives the same answers", check_repeatable, seeds)
@@ -44,6 +46,7 @@ def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
     yield case("equal requests are all served, however many come after", check_no_starvation)
     yield case("state of a request is freed with it", check_tickets_go)
     yield case("a step takes time in proportion to the queue", check_linear)
+    yield case("its answers are those of its oracle", partial(policy_results.check_oracle, spec), seeds)
 
 
 def check_answers(make: Make, seeds: Sequence[int]) -> None:
@@ -185,9 +188,7 @@ class Play:
             yield self._step()
 
     def _step(self) -> list[str]:
-        for _ in range(self._random.choice((0, 0, 1, 1, 2, 9))):
-            self._waiting.append(_ticket(self._random, self._number))
-            self._number += 1
+        self._arrive()
         prefilling = [ticket for ticket, done in self._running.items() if done < ticket.num_prompt_tokens]
         self.requests = (*prefilling, *sorted(self._waiting, key=lambda ticket: ticket.arrival))
         answers: list[str] = []
@@ -207,6 +208,11 @@ class Play:
                 break
         self._finish(answers)
         return answers
+
+    def _arrive(self) -> None:
+        for _ in range(self._random.choice((0, 0, 1, 1, 2, 9))):
+            self._waiting.append(_ticket(self._random, self._number))
+            self._number += 1
 
     def _admit(self, newcomer: Ticket, answers: list[str]) -> bool:
         running = self._by_arrival()

@@ -13,6 +13,7 @@ def llmk_scheduling_policies() -> list[PolicySpec]:
             id="acme.shortest",
             name="acme-shortest",
             implementation="llmk_acme.shortest:Shortest",
+            examples="llmk_acme.examples:SHORTEST",
             summary="short prompts first, then by arrival",
         )
     ]

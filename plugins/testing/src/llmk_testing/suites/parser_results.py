@@ -1,0 +1,176 @@
+"""Cases of parsers whose results are known: calls that the dialect's writer renders, and thoughts between its markers.
+
+``ParserSpec.writer`` renders the calls, ``ParserSpec.markers`` are around thoughts; dialects without either give their
+examples as :class:`~llmk_testing.parser_example.ParserExample`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from llmk.api import CallWriter, ParserContext, ParserSpec
+from llmk.kernel.loader import load_object
+from llmk_testing import parsers
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.parsers import Answer, Call, Factory
+from llmk_testing.written_calls import Written, tools, written
+
+BEFORE, AFTER = "First, I look: 3 < 4.\n", "\nThat is all {x: [1]}."
+THOUGHTS = (
+    "Hm.",
+    "a < b, {x: [1]} and </b>\n\nsecond paragraph: é😀",
+    'I could call {"name": "f", "arguments": {}} or f(x="y").',
+    "x" * 300,
+    "<",
+)
+ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300)
+
+
+def result_cases(spec: ParserSpec, bench: Bench, kind: str, made: Callable[[ParserContext], Factory]) -> Iterator[Case]:
+    """The cases of one parser that has a writer or markers; ``made`` makes parsers for a context."""
+
+    def case(name: str, run: Callable[..., str | None], *arguments: Any) -> Case:
+        return Case(spec.id, kind, name, partial(run, *arguments))
+
+    if kind == "tool_parser" and spec.writer:
+        make, drawn = made(ParserContext(tools=tools())), partial(_drawn, spec, bench)
+        yield case("what its writer renders comes back, as the tools' schemas type it", check_written, make, drawn)
+        yield case("text around calls comes back", check_around, make, drawn)
+        yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
+        yield case("text that looks like a call's beginning comes back", check_lookalikes, make, spec)
+    if kind == "reasoning_parser" and all(spec.markers):
+        for what, context in (("", ParserContext()), (", with thinking on", ParserContext(thinking=True))):
+            yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)
+        yield case("an unfinished thought comes back", check_unfinished, made(ParserContext()), spec.markers)
+        yield case("a thought that the prompt began comes back", check_begun, made, spec.markers)
+
+
+def _drawn(spec: ParserSpec, bench: Bench) -> tuple[CallWriter, list[Written]]:
+    writer: CallWriter = load_object(spec.writer)
+    return writer, list(written(writer, 140 if bench.thorough else 28, bench.seed))
+
+
+def check_written(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[Written]]]) -> str:
+    """Names and arguments of all calls, and no content, however the text is cut."""
+    _, texts = drawn()
+    assert texts, "its writer refuses all calls"
+    for one in texts:
+        answer = parsers.check_chunking(make, one.text, rounds=1)
+        _check_calls(answer, one, one.text)
+        assert not answer.content.strip(), f"content {answer.content!r} comes of calls alone: {one.text!r}"
+    return f"{len(texts)} texts"
+
+
+def check_around(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[Written]]]) -> None:
+    """Text before calls comes back as it is; of that after them, nothing is made up, and no call is lost."""
+    writer, texts = drawn()
+    if not writer.trigger:
+        raise Skip("its writer has no trigger, so that calls may not follow text")
+    for one in texts[:12]:
+        whole = BEFORE + one.text
+        answer = parsers.check_chunking(make, whole, rounds=1)
+        _check_calls(answer, one, whole)
+        assert answer.content.strip() == BEFORE.strip(), f"content {answer.content!r}, expected {BEFORE!r}: {whole!r}"
+        answer = parsers.parse(make, [*whole, *AFTER])
+        _check_calls(answer, one, whole + AFTER)
+        rest = answer.content.strip().removeprefix(BEFORE.strip()).strip()
+        assert rest in ("", AFTER.strip()), f"content {answer.content!r} of {whole + AFTER!r}"
+
+
+def check_cut_calls(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[Written]]]) -> None:
+    """A call of which arguments were read is a call or content; those that are whole are as they would be."""
+    for one in [one for one in drawn()[1] if len(one.calls) > 1][:4]:
+        for end in range(1, len(one.text), max(1, len(one.text) // 48)):
+            text = one.text[:end]
+            answer = parsers.parse(make, [text])
+            found = [call.name for call in answer.calls]
+            expected = [call.name for call in one.calls]
+            assert found == expected[: len(found)], f"calls {found}, expected the first of {expected}: {text!r}"
+            for right in one.calls:
+                begun = right.arguments and next(iter(right.arguments)) in text.partition(right.name)[2]
+                kept = right.name in found or right.name in answer.content
+                assert kept or not begun, f"a call of {right.name} is lost at the end of {text!r}: {answer}"
+            for call, right in list(zip(answer.calls, one.calls, strict=False))[:-1]:
+                _check_same(call, right.arguments, text)
+
+
+def check_lookalikes(make: Factory, spec: ParserSpec) -> None:
+    """A part of the text that begins calls, and that text before something else."""
+    writer: CallWriter = load_object(spec.writer)
+    trigger = writer.trigger
+    for end in range(1, len(trigger)):
+        text = f"a {trigger[:end]} b"
+        for chunks in ([text], list(text)):
+            answer = parsers.parse(make, chunks)
+            assert (answer.content, answer.calls) == (text, []), f"{text!r} comes back as {answer}"
+    for end in range(1, len(trigger)):
+        text = f"a {trigger[:end]}"
+        answer = parsers.parse(make, list(text))
+        whole = answer.content.rstrip() in (text.rstrip(), "a") and not answer.calls  # what the end cut off may go
+        assert whole, f"{text!r} comes back as {answer}"
+
+
+def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
+    """Between the markers is reasoning, behind them the answer; white space around them may go."""
+    opens, closes = markers
+    for thought in (*THOUGHTS, closes[:-1], closes[:1] + " " + closes[1:]):
+        for answer in (*ANSWERS, opens[:-1] + "."):
+            text = f"{opens}{thought}{closes}{answer}"
+            found = parsers.check_chunking(make, text, rounds=1)
+            _check_thought(found, thought, answer, text)
+
+
+def check_unfinished(make: Factory, markers: tuple[str, str]) -> None:
+    """Without its end, all is thought."""
+    for thought in THOUGHTS:
+        for held in ("", markers[1][: len(markers[1]) // 2]):
+            text = f"{markers[0]}{thought}{held}"
+            _check_thought(parsers.check_chunking(make, text, rounds=1), thought + held, "", text)
+
+
+def check_begun(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
+    """Templates may end the prompt with the opening marker."""
+    make = made(ParserContext(thinking=True, prompt_tail=f"<|assistant|>\n{markers[0]}\n"))
+    for thought in THOUGHTS:
+        for answer in ANSWERS:
+            text = f"{thought}{markers[1]}{answer}"
+            _check_thought(parsers.check_chunking(make, text, rounds=1), thought, answer, text)
+
+
+def _check_thought(found: Answer, thought: str, answer: str, text: str) -> None:
+    same = found.reasoning.strip() == thought.strip() and found.content.strip() == answer.strip() and not found.calls
+    assert same, f"{text!r} comes back as {found}"
+
+
+def _check_calls(answer: Answer, one: Written, text: str) -> None:
+    found, expected = [call.name for call in answer.calls], [call.name for call in one.calls]
+    assert found == expected, f"calls of {found}, expected {expected}: {text!r}"
+    for call, right in zip(answer.calls, one.calls, strict=True):
+        _check_same(call, right.arguments, text)
+    ids = [call.id for call in answer.calls if call.id]
+    assert len(ids) == len(set(ids)), f"calls share an id: {ids} of {text!r}"
+
+
+def _check_same(call: Call, right: Any, text: str) -> None:
+    try:
+        found = json.loads(call.arguments)
+    except ValueError:
+        found = call.arguments
+    assert _alike(found, dict(right)), f"arguments {call.arguments} of {call.name}, expected {right}: {text!r}"
+
+
+def _alike(found: Any, right: Any) -> bool:
+    """Equal values of equal types; a whole number may be written as an integer or not."""
+    if isinstance(right, dict):
+        return (
+            isinstance(found, dict) and found.keys() == right.keys() and all(_alike(found[k], right[k]) for k in right)
+        )
+    if isinstance(right, list):
+        return isinstance(found, list) and len(found) == len(right) and all(map(_alike, found, right))
+    if isinstance(right, bool) or right is None or isinstance(right, str):
+        return type(found) is type(right) and bool(found == right)
+    return isinstance(found, int | float) and not isinstance(found, bool) and bool(found == right)

@@ -1,0 +1,137 @@
+"""Compares a policy with its oracle, call by call, over histories in which tenants come, leave and return."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+
+from llmk.api import PolicyContext, PolicySpec, SchedulingPolicy, Ticket
+from llmk.kernel.loader import load_object
+from llmk_testing.case import Skip
+from llmk_testing.policy_examples import PolicyExamples
+from llmk_testing.suites.policy import Play
+
+Make = Callable[[PolicyContext], SchedulingPolicy]
+
+CONTEXTS = (
+    PolicyContext(step_tokens=16),
+    PolicyContext(weights={"t0": 3.0, "t1": 0.25, "t2": 1.0}, step_tokens=64),
+    PolicyContext(weights={"t3": 7.0}, step_tokens=1),
+)
+TENANTS = 5
+PHASE = 12
+"""Steps for which the same tenants send requests; some phases have none, so that the queue runs empty."""
+MANY = 1400
+"""Tenants of one history, each of which sends one request: more than a policy may keep accounts of."""
+
+
+def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
+    """The same order, as far as it is read, the same victims, and the same displaced requests."""
+    own = _examples(spec)
+    contexts = [*CONTEXTS, *(PolicyContext(weights=weights, step_tokens=32) for weights in own.weights)]
+    calls = 0
+    for seed in seeds:
+        for context in contexts:
+            both = Both(make(context), own.oracle(context), f"seed {seed}, weights {dict(context.weights)}")
+            play = Phased(both, seed, slots=1 + seed % 4, capacity=(80, 150, 400)[seed % 3])
+            for _ in play.steps(8 * PHASE):
+                play.ask()
+            calls += both.calls
+    both = Both(make(CONTEXTS[1]), own.oracle(CONTEXTS[1]), f"{MANY} tenants")
+    for _ in Crowd(both, seeds[0]).steps(MANY // 8 + 40):
+        pass
+    return f"{calls + both.calls} calls"
+
+
+def _examples(spec: PolicySpec) -> PolicyExamples:
+    if not spec.examples:
+        raise Skip("the spec names no examples: an oracle")
+    found = load_object(spec.examples)
+    assert isinstance(found, PolicyExamples), f"{spec.examples} is {found!r}, expected a {PolicyExamples.__qualname__}"
+    return found
+
+
+class Both(SchedulingPolicy):
+    """A policy and its oracle. Raises ``AssertionError`` at the first answer that differs."""
+
+    def __init__(self, policy: SchedulingPolicy, oracle: SchedulingPolicy, where: str) -> None:
+        self._policy, self._oracle, self._where = policy, oracle, where
+        self.calls = 0
+
+    def order(self, requests: Sequence[Ticket]) -> Iterator[Ticket]:
+        """Both are read step by step, because work is reported in between."""
+        before = list(requests)
+        pairs: Iterable[tuple[Ticket | None, Ticket | None]]
+        pairs = zip_longest(self._policy.order(requests), self._oracle.order(requests))
+        for place, (found, right) in enumerate(pairs):
+            self._same(f"place {place} of order()", found, right, before)
+            assert found is not None
+            yield found
+        assert list(requests) == before, f"{self._where}: order() changed the queue that it was given"
+
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        """The same one."""
+        found = self._policy.victim(running)
+        self._same("victim()", found, self._oracle.victim(running), running)
+        return found
+
+    def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:
+        """The same one, or none."""
+        found = self._policy.displaced(running, newcomer)
+        self._same(f"displaced() for {newcomer}", found, self._oracle.displaced(running, newcomer), running)
+        return found
+
+    def computed(self, request: Ticket, num_tokens: int) -> None:
+        """Tells both."""
+        self._policy.computed(request, num_tokens)
+        self._oracle.computed(request, num_tokens)
+
+    def _same(self, what: str, found: Ticket | None, right: Ticket | None, asked: Sequence[Ticket]) -> None:
+        self.calls += 1
+        if found is not right:
+            among = [f"{t.id} of {t.tenant!r} at {t.priority}" for t in asked]
+            names = [getattr(ticket, "id", ticket) for ticket in (found, right)]
+            raise AssertionError(f"{self._where}: {what} is {names[0]}, expected {names[1]}, among {among}")
+
+
+class Phased(Play):
+    """Some tenants send requests for a while, then others do, then none, and earlier ones return."""
+
+    def _arrive(self) -> None:
+        self._steps = getattr(self, "_steps", -1) + 1
+        phase = random.Random(1000 * self._seed + self._steps // PHASE)
+        active = phase.sample(range(TENANTS), phase.randint(0, 3))
+        rush = phase.choice((1, 1, 4))
+        for tenant in active:
+            if self._random.random() < 0.4:
+                for _ in range(self._random.randint(1, rush)):
+                    self._send(f"t{tenant}")
+
+    def _send(self, tenant: str) -> None:
+        prompt, priority = self._random.choice((1, 5, 40, 200)), self._random.choice((0, 0, 1, -1, 5))
+        length = prompt + self._random.randint(1, 60)
+        self._waiting.append(Ticket(f"r{self._number}", self._number, tenant, priority, prompt, length))
+        self._number += 1
+
+    def ask(self) -> None:
+        """Questions about any requests, which change nothing."""
+        known = sorted({*self._running, *self._waiting}, key=lambda ticket: ticket.arrival)
+        for _ in range(3 if known else 0):
+            chosen = self._random.sample(known, self._random.randint(1, len(known)))
+            running = tuple(sorted(chosen, key=lambda ticket: ticket.arrival))
+            self.policy.victim(running)
+            self.policy.displaced(running, self._random.choice(known))
+
+
+class Crowd(Phased):
+    """Tenants without end, and two that return all the time."""
+
+    def _arrive(self) -> None:
+        for _ in range(8):
+            self._send(f"one-of-many-{self._number}")
+        if self._number % 3 == 0:
+            self._send("t0")
+        if self._number % 50 < 8:
+            self._send("t1")
+        del self._waiting[200:]
