@@ -111,7 +111,8 @@ class _Finder(ast.NodeVisitor):
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.arg)
-        assert node.end_lineno is not None and node.end_col_offset is not None
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
         return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
 
     def _text(self, node: ast.AST) -> str:
@@ -151,13 +152,12 @@ class _Finder(ast.NodeVisitor):
         self._assigned = outer
 
     def _body(self, body: Sequence[ast.stmt]) -> None:
-        for at, statement in enumerate(body):
+        for statement in body:
             docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
             guarded = isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test)
             if not (docstring or guarded or isinstance(statement, ast.Import | ast.ImportFrom | ast.Assert)):
                 self._drop(statement)
                 self.visit(statement)
-            del at
 
     def _drop(self, node: ast.stmt) -> None:
         """The line is forgotten."""
@@ -184,9 +184,8 @@ class _Finder(ast.NodeVisitor):
         yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
         decorated = [ast.unparse(one) for one in node.decorator_list]
         answers = any(isinstance(inner, ast.Return) and inner.value is not None for inner in ast.walk(node))
-        plain = not any(
-            "jit" in one or "property" in one or "abstract" in one or "hookimpl" in one for one in decorated
-        )
+        special = ("jit", "property", "abstract", "hookimpl", "cache")
+        plain = not any(what in one for one in decorated for what in special)
         if changing and answers and plain and not yields and not node.name.startswith("__"):
             start = self._at(node.lineno, node.col_offset)
             after = "@__import__('builtins').stale_mutant\n" + " " * node.col_offset

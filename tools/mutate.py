@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,24 +84,31 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
         elif planned.key not in kept["results"] or (
             arguments.again and kept["results"][planned.key]["outcome"] == "survived"
         ):
-            start = time.monotonic()
-            result = warm.on(PLATFORMS.get(planned.subject.distribution, "")).attempt(planned.subject, planned.mutant)
-            result |= {
-                "module": planned.subject.module,
-                "mutant": str(planned.mutant),
-                "seconds": round(time.monotonic() - start, 1),
-            }
-            result |= {"operator": planned.mutant.operator}
+            result = _attempt(warm, planned)
             kept["results"][planned.key] = result
-            print(
-                f"{number + 1}/{len(chosen)} {result['outcome']:9} {result['seconds']:5} s {planned.subject.module}"
-                f" {planned.mutant} [{result['case'][:80]}]",
-                flush=True,
-            )
+            print(f"{number + 1}/{len(chosen)}", _line(result), flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
     if not arguments.list:
         print(report([kept]))
+
+
+def _attempt(warm: Warm, planned: Planned) -> dict[str, Any]:
+    start = time.monotonic()
+    subject, mutant = planned.subject, planned.mutant
+    result = warm.on(PLATFORMS.get(subject.distribution, "")).attempt(subject, mutant)
+    seconds = round(time.monotonic() - start, 1)
+    return result | {
+        "module": subject.module,
+        "operator": mutant.operator,
+        "mutant": str(mutant),
+        "seconds": seconds,
+    }
+
+
+def _line(result: Mapping[str, Any]) -> str:
+    found = f"{result['outcome']:9} {result['seconds']:5} s {result['module']} {result['mutant']}"
+    return f"{found} [{result['case'][:80]}]"
 
 
 def _read(arguments: argparse.Namespace, pool: int) -> dict[str, Any]:
@@ -130,10 +137,11 @@ def report(files: Sequence[dict[str, Any]]) -> str:
         results = kept["results"].values()
         outcomes = Counter(result["outcome"] for result in results)
         found = outcomes["killed"] + outcomes["timed out"]
-        lines.append(
-            f"{kept['kind']:18} {len(results):5}  {found:5}  {outcomes['survived']:8}  {found / max(1, len(results)):.1%}"
+        survived, rate = outcomes["survived"], found / max(1, found + outcomes["survived"])
+        lines.append(f"{kept['kind']:18} {found + survived:5}  {found:5}  {survived:8}  {rate:.1%}")
+        by: Counter[tuple[str, bool]] = Counter(
+            (r["operator"], r["outcome"] != "survived") for r in results if r["outcome"] != "untried"
         )
-        by: Counter[tuple[str, bool]] = Counter((r["operator"], r["outcome"] != "survived") for r in results)
         for operator in sorted({operator for operator, _ in by}):
             good, all_ = by[operator, True], by[operator, True] + by[operator, False]
             lines.append(f"    {operator:18} {good} of {all_}")

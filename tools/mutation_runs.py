@@ -30,7 +30,7 @@ from llmk.kernel.registry import Registry
 from llmk_testing import suites
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import dtypes_of
-from llmk_testing.case import Case, Result
+from llmk_testing.case import Result
 from llmk_testing.collect import missing_needs
 from llmk_testing.imports import Imports
 
@@ -53,6 +53,7 @@ class Warm:
         if platform not in self._ready:
             for module in suites.SUITES.values():
                 importlib.import_module(f"{suites.__name__}.{module}")  # once, not in every fork
+            importlib.import_module("transformers.models.qwen3.modeling_qwen3")
             self._ready[platform] = Ready(self.folder, Bench.open(platform, seed=self.seed))
         return self._ready[platform]
 
@@ -202,6 +203,3 @@ def _shape(value: Any) -> Any:
     if hasattr(value, "__len__"):
         return type(value), len(value)
     return type(value) if hasattr(value, "__dataclass_fields__") else id(value)
-
-
-__all__ = ["Case", "Ready", "Warm"]
