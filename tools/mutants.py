@@ -37,6 +37,7 @@ COMPARE: dict[type[ast.cmpop], str] = {
     ast.Is: "is not",
     ast.IsNot: "is",
 }
+REVERSED: dict[type[ast.cmpop], str] = {ast.Lt: ">", ast.LtE: ">=", ast.Gt: "<", ast.GtE: "<="}
 UNTOUCHED_KEYWORDS = re.compile(
     r"score|hint|summary|help|description|strict|maxsize|frozen|slots|kw_only|repr|reason|message|id|name|rank|tier"
     r"|implementation|prepare|describe|examples|num_warps|num_stages|[A-Z]*(BLOCK|TILE|WARP|STAGE)[A-Z_]*|default_factory"
@@ -172,6 +173,8 @@ class _Finder(ast.NodeVisitor):
                 if name in self._assigned:
                     self._add("dropped line", node, "pass")
                 self._assigned.add(name)
+            case ast.Return(value=ast.expr()) if ast.unparse(node.value) != "None":
+                self._add("dropped line", node, "return None")
             case ast.Continue():
                 self._add("control flow", node, "break")
             case ast.Break():
@@ -268,6 +271,8 @@ class _Finder(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         for left, sign, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
             self._between("comparison", left, right, COMPARE[type(sign)])
+            if type(sign) in REVERSED:
+                self._between("comparison", left, right, REVERSED[type(sign)])
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:

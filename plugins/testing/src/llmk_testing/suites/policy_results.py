@@ -39,7 +39,7 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
                 play.ask()
             calls += both.calls
     both = Both(make(CONTEXTS[1]), own.oracle(CONTEXTS[1]), f"{MANY} tenants")
-    for _ in Crowd(both, seeds[0]).steps(MANY // 8 + 40):
+    for _ in Crowd(both, seeds[0], slots=40, capacity=2000).steps(MANY // 8 + 60):
         pass
     return f"{calls + both.calls} calls"
 
@@ -125,9 +125,10 @@ class Phased(Play):
 
 
 class Crowd(Phased):
-    """Tenants without end, and two that return all the time."""
+    """Tenants without end, and two that return all the time; now and then, most of those that run are preempted."""
 
     def _arrive(self) -> None:
+        self._capacity = 60 if self._random.random() < 0.1 else 2000
         for _ in range(8):
             self._send(f"one-of-many-{self._number}")
         if self._number % 3 == 0:
