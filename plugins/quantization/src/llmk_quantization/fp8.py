@@ -50,7 +50,8 @@ class Stored(Quantization, ABC):
         scale = next((stored[name] for name in _SCALES if name in stored), None)
         if scale is None:
             raise bad(module, f"lacks a scale ({' or '.join(_SCALES)})")
-        if scale.dtype not in _WIDE or scale.shape not in (shapes := self._shapes(*weight.shape)):
+        shapes = self._shapes(*weight.shape)
+        if scale.dtype not in _WIDE or scale.shape not in shapes:
             wanted = " or ".join(str(list(shape)) for shape in shapes)
             raise bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of {wanted}")
 

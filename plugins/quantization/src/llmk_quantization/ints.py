@@ -94,8 +94,8 @@ class PackedInt4(Integers):
             raise bad(
                 module, f"has a weight_packed of {packed.dtype} {list(packed.shape)}, not of I32 in two dimensions"
             )
-        if shape.shape != (2,):
-            raise bad(module, f"has a weight_shape of {list(shape.shape)}, not of [2]")
+        if shape.shape != (2,) or shape.dtype not in ("I32", "I64"):
+            raise bad(module, f"has a weight_shape of {shape.dtype} {list(shape.shape)}, not of integers [2]")
         rows, columns = self.shape(stored)
         groups = scale.shape[1] if len(scale.shape) == 2 else 0
         if not groups or columns % groups:

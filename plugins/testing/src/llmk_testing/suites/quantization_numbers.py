@@ -1,0 +1,189 @@
+"""What a quantization method makes of numbers at the edges: zeros, one sign, tiny and huge ones, ties, outliers; of
+dummy weights; and of tensors in dtypes that no file of the format has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import Checkpoint, CheckpointError, QuantizationSpec, StoredTensor
+from llmk.kernel.loader import load_object
+from llmk.nn.quantization import Quantization
+from llmk.reference import quantized_weight
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.quantization_example import QuantizationExample
+
+ROWS, COLUMNS = 256, 384
+"""Both whole blocks of 128, and unlike."""
+TOLERANCE = 1e-4
+DTYPES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float8_e4m3fn: "F8_E4M3",
+}
+FOREIGN = ("F64", "F8_E5M2", "BOOL", "I16")
+WIDE = ("F32", "BF16", "F16")
+
+
+def number_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> Iterator[Case]:
+    """The cases of one example."""
+    trial = Numbers(spec, bench, example)
+    checks = {
+        "weights at the edges are what the stored tensors represent": trial.edges,
+        "a share of the rows is that share of the weights": trial.share,
+        "dummy weights are near what they were": trial.dummy,
+        "tensors in dtypes that the format has not are refused": trial.foreign,
+        "scales in any floating-point dtype of files are read": trial.wide_scales,
+    }
+    for name, run in checks.items():
+        yield Case(spec.id, "quantization", f"{example.name}: {name}", torch.inference_mode()(run))
+
+
+class Numbers:
+    """One example of one method, without a model."""
+
+    def __init__(self, spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> None:
+        self._spec, self._bench, self._example = spec, bench, example
+
+    def edges(self) -> str:
+        """Each kind of number in rows of its own, and each magnitude of rows in a weight of its own."""
+        weights = self._edges()
+        for name, weight in weights.items():
+            given = self._given(weight)
+            self._compare(self._meaning(given, [len(weight)]), self._right(weight), name)
+        return f"{len(weights)} weights"
+
+    def share(self) -> None:
+        """What a method keeps of one layer must not be used for another of the same shape."""
+        method, weights = self._method(), list(self._edges().values())[:3]
+        for weight in weights:
+            made = method.convert("layer", self._given(weight), [len(weight)])
+            self._compare(self._dequantized(made), self._right(weight), "the next layer of one shape")
+
+    def dummy(self) -> str:
+        """As ``load_format = "dummy"`` passes them."""
+        weight = self._drawn()
+        meaning = self._meaning({"weight": weight}, [len(weight)])
+        error = float((meaning - weight).norm() / weight.norm())
+        assert error <= self._example.error, f"relative error {error:.1e}, at most {self._example.error} is allowed"
+        return f"relative error {error:.1e}"
+
+    def foreign(self) -> str:
+        """One tensor at a time."""
+        good, tried = self._stored(), 0
+        self._method().check("model.layer", good)
+        for part in good.keys() - set(self._example.unused):
+            for dtype in FOREIGN:
+                spoilt = {**good, part: replace(good[part], dtype=dtype)}
+                refusal = self._refusal(spoilt)
+                assert refusal, f"{part} is accepted as {dtype}, though the format stores {good[part].dtype}"
+                assert "model.layer" in refusal, f"the refusal doesn't name the module: {refusal}"
+                tried += 1
+        return f"{tried} dtypes"
+
+    def wide_scales(self) -> str:
+        """Files store them as float32 or narrower."""
+        tensors, good, tried = self._given(self._drawn()), self._stored(), 0
+        if self._spec.online:
+            for dtype in WIDE:
+                self._method().check("model.layer", {"weight": replace(good["weight"], dtype=dtype)})
+            return f"plain weights of {', '.join(WIDE)}"
+        for part, tensor in tensors.items():
+            if tensor.dtype is not torch.float32:
+                continue
+            for dtype in (torch.bfloat16, torch.float16):
+                stored = {**tensors, part: tensor.to(dtype)}
+                self._method().check("model.layer", {**good, part: replace(good[part], dtype=DTYPES[dtype])})
+                widened = {name: value.float() if name == part else value for name, value in stored.items()}
+                self._compare(
+                    self._meaning(stored, [ROWS]), self._example.restored(widened).float(), f"{part}, {dtype}"
+                )
+                tried += 1
+        return f"{tried} dtypes"
+
+    def _refusal(self, stored: dict[str, StoredTensor]) -> str:
+        try:
+            self._method().check("model.layer", stored)
+        except CheckpointError as error:
+            return str(error)
+        return ""
+
+    def _drawn(self) -> Tensor:
+        return torch.randn(ROWS, COLUMNS, generator=self._bench.random("numbers", self._example.name))
+
+    def _edges(self) -> dict[str, Tensor]:
+        drawn = self._drawn()
+        steps = torch.arange(COLUMNS).remainder(255).sub(127).div(2).expand(ROWS, COLUMNS)
+        mixed = drawn.clone()
+        mixed[0::4] = drawn[0::4].abs() + 0.5
+        mixed[1::4] = -drawn[1::4].abs() - 0.5
+        mixed[2::4] *= 1e-3
+        mixed[3::8] *= 100
+        outliers = drawn.clone()
+        outliers[:, 5] *= 50
+        return {
+            "rows of one sign, and of several magnitudes": mixed,
+            "zeros in whole rows": drawn * (torch.arange(ROWS) % 3 > 0)[:, None],
+            "tiny numbers": drawn * 1e-6,
+            "large numbers": drawn * 300,
+            "ties between two steps": steps.clone().float(),
+            "an outlier in each row": outliers,
+        }
+
+    def _method(self) -> Quantization:
+        config = {"architectures": ["Some"], "quantization_config": dict(self._example.quantization_config)}
+        made: Quantization = load_object(self._spec.implementation)(Checkpoint(Path("/nowhere"), config))
+        return made
+
+    def _given(self, weight: Tensor) -> dict[str, Tensor]:
+        return {"weight": weight.clone()} if self._spec.online else self._example.stored(weight.clone())
+
+    def _right(self, weight: Tensor) -> Tensor:
+        return self._example.restored(self._example.stored(weight.clone())).float()
+
+    def _stored(self) -> dict[str, StoredTensor]:
+        given = self._given(self._drawn())
+        file: Any = None  # checks read no tensor
+        return {
+            name: StoredTensor(f"model.layer.{name}", file, DTYPES[tensor.dtype], tuple(tensor.shape), 0, tensor.nbytes)
+            for name, tensor in given.items()
+        }
+
+    def _meaning(self, given: dict[str, Tensor], rows: list[int]) -> Tensor:
+        before = {name: tensor.clone() for name, tensor in given.items()}
+        made = self._method().convert("layer", dict(given), rows)
+        for name, tensor in before.items():
+            same = torch.equal(given[name].view(torch.uint8), tensor.view(torch.uint8)) if tensor.ndim else True
+            assert same, f"convert changed the stored {name}, which it was given"
+        return self._dequantized(made)
+
+    def _dequantized(self, made: dict[str, Tensor]) -> Tensor:
+        prepare: Any = getattr(quantized_weight, f"prepare_{self._spec.weight_format}", None)
+        if prepare is None:
+            raise Skip(f"the reference can't dequantize {self._spec.weight_format}")
+        found: Tensor = prepare(made).dequantize(torch.float32)
+        return found
+
+    def _compare(self, found: Tensor, right: Tensor, what: str) -> None:
+        assert found.shape == right.shape, f"{what}: {list(found.shape)}, expected {list(right.shape)}"
+        assert bool(found.isfinite().all()), f"{what}: not all weights are finite"
+        error = (found - right).norm(dim=1) - TOLERANCE * right.norm(dim=1)
+        wrong = (error > 1e-30).nonzero().flatten().tolist()
+        if wrong:
+            row = wrong[0]
+            place = int((found[row] - right[row]).abs().argmax())
+            values = f"{float(found[row, place]):.4g}, expected {float(right[row, place]):.4g}"
+            raise AssertionError(
+                f"{what}: {len(wrong)} of {len(right)} rows differ, first {row}: input {place} is {values}"
+            )
