@@ -13,7 +13,9 @@ from llmk_testing.bench import Bench
 
 def spec(provider: type) -> LogitsProcessorSpec:
     where = "defects.logits_processor"
-    return LogitsProcessorSpec(id="x.y", implementation=f"{where}:{provider.__name__}", examples=f"{where}:EXAMPLES")
+    return LogitsProcessorSpec(
+        id="x.y", implementation=f"{where}:{provider.__name__}", examples="defects.results:LOGITS"
+    )
 
 
 def test_a_good_one_passes(bench: Bench) -> None:

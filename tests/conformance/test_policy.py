@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from defects import Defect
 from defects.policy import DEFECTS, Good
-from killing import check_good, check_killed
+from killing import check_good, check_killed, failed
 
 from llmk.api import PolicySpec
 from llmk_testing.bench import Bench
 
 
 def spec(provider: type) -> PolicySpec:
-    return PolicySpec(id="x.y", name="y", implementation=f"defects.policy:{provider.__name__}")
+    where = f"defects.policy:{provider.__name__}"
+    return PolicySpec(id="x.y", name="y", implementation=where, examples="defects.results:POLICY")
 
 
 def test_a_good_one_passes(bench: Bench) -> None:
@@ -20,9 +21,8 @@ def test_a_good_one_passes(bench: Bench) -> None:
 
 
 def test_the_built_in_order_passes(bench: Bench) -> None:
-    check_good(
-        "policy", PolicySpec(id="x.y", name="y", implementation="llmk.engine.scheduling.fair_policy:FairPolicy"), bench
-    )
+    where = "llmk.engine.scheduling.fair_policy:FairPolicy"
+    assert failed("policy", PolicySpec(id="x.y", name="y", implementation=where), bench) == {}
 
 
 @pytest.mark.slow

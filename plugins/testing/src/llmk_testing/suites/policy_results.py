@@ -18,6 +18,7 @@ CONTEXTS = (
     PolicyContext(step_tokens=16),
     PolicyContext(weights={"t0": 3.0, "t1": 0.25, "t2": 1.0}, step_tokens=64),
     PolicyContext(weights={"t3": 7.0}, step_tokens=1),
+    PolicyContext(weights={"t0": 100.0, "t1": 40.0, "t2": 60.0}, step_tokens=2),
 )
 TENANTS = 5
 PHASE = 12
@@ -32,10 +33,10 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
     contexts = [*CONTEXTS, *(PolicyContext(weights=weights, step_tokens=32) for weights in own.weights)]
     calls = 0
     for seed in seeds:
-        for context in contexts:
+        for context in (contexts[seed % len(contexts)], contexts[(seed + 1) % len(contexts)]):
             both = Both(make(context), own.oracle(context), f"seed {seed}, weights {dict(context.weights)}")
             play = Phased(both, seed, slots=1 + seed % 4, capacity=(80, 150, 400)[seed % 3])
-            for _ in play.steps(8 * PHASE):
+            for _ in play.steps(6 * PHASE):
                 play.ask()
             calls += both.calls
     both = Both(make(CONTEXTS[1]), own.oracle(CONTEXTS[1]), f"{MANY} tenants")
@@ -130,7 +131,8 @@ class Crowd(Phased):
     def _arrive(self) -> None:
         self._capacity = 60 if self._random.random() < 0.1 else 2000
         for _ in range(8):
-            self._send(f"one-of-many-{self._number}")
+            old = self._number > 300 and self._random.random() < 0.25
+            self._send(f"one-of-many-{self._random.randrange(self._number) if old else self._number}")
         if self._number % 3 == 0:
             self._send("t0")
         if self._number % 50 < 8:

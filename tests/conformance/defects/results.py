@@ -1,0 +1,375 @@
+"""Providers whose answers are plausible and wrong, each with an oracle, a writer or markers that know better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from defects import Defect, io_processor, logits_processor, parser, policy
+from llmk.api import (
+    Event,
+    IOContext,
+    IOOutput,
+    IOPrompt,
+    LogitsRequest,
+    LogitsRows,
+    ParserContext,
+    PolicyContext,
+    ReasoningDelta,
+    TextDelta,
+    Ticket,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    WrittenCall,
+)
+from llmk_testing.logits_examples import LogitsExamples, Parameters
+from llmk_testing.policy_examples import PolicyExamples
+from llmk_testing.suites.io_processor import IOExamples
+
+WRITTEN = "what its writer renders comes back"
+ORACLE = "of its oracle"
+
+
+# Tool parsers
+
+
+class Writer:
+    """Writes ``[[call name {...}]]``."""
+
+    trigger = parser.OPEN
+    stops = (parser.CLOSE,)
+
+    def render(self, calls: Sequence[WrittenCall]) -> str:
+        return "\n".join(f"[[call {call.name} {json.dumps(dict(call.arguments))}]]" for call in calls)
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
+        raise NotImplementedError
+
+
+WRITER = Writer()
+
+
+class Calls(parser.Good):
+    """Takes long calls, and drops what is between calls if that is white space."""
+
+    limit = 100_000
+
+    def finish(self) -> list[Event]:
+        return super().finish()
+
+
+class FirstArguments(Calls):
+    first = ""
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        if len(events) == 3:
+            self.first = self.first or events[1].text
+            events[1] = ToolCallArguments(events[1].index, self.first)
+        return events
+
+
+class Texts(Calls):
+    """Every value is a text."""
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        if len(events) == 3:
+            values = json.loads(events[1].text)
+            plain = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+            events[1] = ToolCallArguments(events[1].index, json.dumps(plain))
+        return events
+
+
+class Lost(Calls):
+    """What was held back is forgotten at the end."""
+
+    def finish(self) -> list[Event]:
+        return []
+
+
+class Once(Calls):
+    """A call that is written twice is taken for one."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._seen: set[str] = set()
+
+    def _call(self, held: str) -> list[Event]:
+        again = held in self._seen
+        self._seen.add(held)
+        return [] if again else super()._call(held)
+
+
+class NoText(Calls):
+    """A part of the marker that becomes none is dropped."""
+
+    def _take(self, character: str) -> list[Event]:
+        events = super()._take(character)
+        return [event for event in events if not (isinstance(event, TextDelta) and event.text == "[")]
+
+
+class Shared(Calls):
+    """The ids of all calls are equal."""
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        return [
+            ToolCallStart(one.index, one.name, "call_1") if isinstance(one, ToolCallStart) else one for one in events
+        ]
+
+
+class Dropped(Calls):
+    """Text before calls is not content."""
+
+    def push(self, text: str) -> list[Event]:
+        events = super().push(text)
+        called = any(isinstance(event, ToolCallEnd) for event in events)
+        return [event for event in events if not (called and isinstance(event, TextDelta))]
+
+
+TOOL_PARSERS = (
+    Defect("first-arguments", "every call has the first one's arguments", FirstArguments, WRITTEN),
+    Defect("texts", "every value becomes a text", Texts, WRITTEN),
+    Defect("once", "the second of two equal calls is lost", Once, WRITTEN),
+    Defect("shared-ids", "calls share an id", Shared, WRITTEN),
+    Defect("dropped", "text around calls is lost", Dropped, "text around calls"),
+    Defect("lost", "an unfinished call is lost", Lost, "calls before the text's end"),
+    Defect("no-text", "what looks like a call's beginning is lost", NoText, "looks like a call's beginning"),
+)
+
+
+# Reasoning parsers
+
+MARKERS = ("<t>", "</t>")
+
+
+class Thoughts:
+    """Reasoning between ``<t>`` and ``</t>``, which the prompt may have begun."""
+
+    closes = "</t>"
+
+    def __init__(self, context: ParserContext) -> None:
+        self._held = ""
+        self._inside = context.prompt_tail.rstrip().endswith("<t>")
+
+    def push(self, text: str) -> list[Event]:
+        events: list[Event] = []
+        for character in text:
+            self._held += character
+            marker = self.closes if self._inside else "<t>"
+            if self._held == marker:
+                self._held, self._inside = "", not self._inside
+            while self._held and not marker.startswith(self._held):
+                events.append(self._said(self._held[0]))
+                self._held = self._held[1:]
+        return events
+
+    def finish(self) -> list[Event]:
+        held, self._held = self._held, ""
+        return [self._said(held)] if held else []
+
+    def _said(self, text: str) -> Event:
+        return ReasoningDelta(text) if self._inside else TextDelta(text)
+
+
+class Forgetful(Thoughts):
+    def finish(self) -> list[Event]:
+        return []
+
+
+class Unbegun(Thoughts):
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(ParserContext())
+
+
+class EndsEarly(Thoughts):
+    """Ends a thought at the first tag."""
+
+    closes = "</"
+
+
+class Swapped(Thoughts):
+    def _said(self, text: str) -> Event:
+        return TextDelta(text) if self._inside else ReasoningDelta(text)
+
+
+THOUGHTS = ("<t>Hm, a < b.</t>It is 4.",)
+REASONING_PARSERS = (
+    Defect("forgetful", "the end of an unfinished thought is lost", Forgetful, "an unfinished thought"),
+    Defect("unbegun", "the prompt's opening marker is ignored", Unbegun, "that the prompt began"),
+    Defect("ends-early", "any closing tag ends a thought", EndsEarly, "thoughts and answers come back"),
+    Defect("swapped", "thoughts are content", Swapped, "thoughts and answers come back"),
+)
+
+
+# Policies
+
+
+class Plain(policy.Good):
+    """The oracle."""
+
+
+POLICY = PolicyExamples(oracle=Plain)
+
+
+class LatestFirst(policy.Good):
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        return running[0]
+
+
+class Giving(policy.Good):
+    """Everyone gives way to short prompts."""
+
+    def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:
+        return running[-1] if newcomer.num_prompt_tokens < running[-1].num_prompt_tokens else None
+
+
+class Memoized(policy.Good):
+    """The order is kept by the length of the queue."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._kept: dict[tuple[int, int], list[int]] = {}
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        right = list(super().order(requests))
+        places = self._kept.setdefault((len(requests), 0), [list(requests).index(ticket) for ticket in right])
+        return [requests[place] for place in places]
+
+
+class OffByOne(policy.Good):
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        return sorted(requests, key=lambda ticket: ticket.arrival + min(ticket.num_prompt_tokens, 4))
+
+
+POLICIES = (
+    Defect("latest-first", "the oldest gives up its blocks", LatestFirst, ORACLE),
+    Defect("giving", "a request is displaced that is not to be", Giving, ORACLE),
+    Defect("memoized", "the order is kept by the length of the queue", Memoized, ORACLE),
+    Defect("off-by-one", "requests wait too long", OffByOne, ORACLE),
+)
+
+
+# Logits processors
+
+
+def pushed(logits: Tensor, tokens: Sequence[int], num_prompt_tokens: int, parameters: Parameters) -> Tensor:
+    logits[(tokens[-1] + parameters["step"]) % len(logits)] += parameters.get("push", 5.0)
+    return logits
+
+
+LOGITS = LogitsExamples(
+    parameters=[*logits_processor.EXAMPLES, {"step": 2, "push": 100}, {"step": 0, "push": -100}],
+    refused=[{}, {"step": -1}, {"step": True}, {"step": 1, "push": 100.5}, {"step": 1, "push": -101}],
+    expected=pushed,
+)
+
+
+class BeforeLast(logits_processor.Good):
+    def _wanted(self, rows: LogitsRows) -> Tensor:
+        last: Tensor = self._tokens[rows.index, (rows.lengths - 2).clamp_min(0)].long()
+        return last + self._step[rows.index]
+
+
+class SecondRun(logits_processor.Good):
+    """A request that returns has its last token from when it left."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__(batch)
+        self._lengths: dict[str, int] = {}
+
+    def enter(self, slot: int, request: LogitsRequest) -> None:
+        super().enter(slot, request)
+        self._lengths.setdefault(request.id, len(request.token_ids))
+        if self._lengths[request.id] != len(request.token_ids):
+            self._push[slot] = 0
+
+
+class Capped(logits_processor.Good):
+    """Large logits are cut."""
+
+    def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
+        return super().apply(logits, rows).clamp(-5000, 5000)
+
+
+class Generous(logits_processor.Good):
+    """Takes a push of up to 200."""
+
+    def _read(self, parameters: Mapping[str, Any]) -> tuple[int, float]:
+        step, _ = super()._read({**parameters, "push": 1})
+        return step, float(parameters.get("push", 5.0))
+
+
+LOGITS_PROCESSORS = (
+    Defect("before-last", "off by one token", BeforeLast, ORACLE),
+    Defect("second-run", "a request that returns is treated otherwise", SecondRun, ORACLE),
+    Defect("capped", "large logits are cut", Capped, ORACLE),
+    Defect("generous", "takes more than it says", Generous, "beyond its ranges"),
+)
+
+
+# IO processors
+
+
+def summed(context: IOContext, body: Mapping[str, Any], model: Callable[[IOPrompt], IOOutput]) -> Any:
+    sums, texts = [], ""
+    for text in body["texts"]:
+        whole = model(IOPrompt(prompt=text, returns=body["kind"]))
+        hidden = whole.hidden
+        sums.append(float(hidden.sum()) if hidden is not None else sum(whole.logprobs[1:]))  # type: ignore[arg-type]
+        texts += whole.text
+    return {"sums": sums, "text": texts}
+
+
+IO = IOExamples(
+    write=io_processor.EXAMPLES.write,
+    bodies=[*io_processor.BODIES, {"texts": ["a b", "b a", "a"], "kind": "logprobs"}],
+    refused=io_processor.REFUSED,
+    tolerance=1e-4,
+    expected=summed,
+)
+
+
+class Shifted(io_processor.Sums):
+    """Each text's sum belongs to its neighbour."""
+
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        request = io_processor.SumsRequest(prompts)
+        answer = request.answer
+        request.answer = lambda: answer() | {"sums": request.sums[1:] + request.sums[:1]}  # type: ignore[method-assign]
+        return request
+
+
+class FirstToken(io_processor.Sums):
+    """The first log-probability that there is is left out."""
+
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        request = io_processor.SumsRequest(prompts)
+        take = request.take
+
+        def shorter(output: Any) -> None:
+            take(output)
+            if output.hidden is None and len(output.logprobs) > 1:
+                request.sums[output.prompt] -= output.logprobs[1]
+
+        request.take = shorter  # type: ignore[method-assign]
+        return request
+
+
+class FirstText(io_processor.Sums):
+    """All texts are the first one."""
+
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        return io_processor.SumsRequest([prompts[0] for _ in prompts])
+
+
+IO_PROCESSORS = (
+    Defect("shifted", "answers belong to the next text", Shifted, ORACLE),
+    Defect("first-token", "off by one token", FirstToken, ORACLE),
+    Defect("first-text", "all answers are of the first text", FirstText, ORACLE),
+)

@@ -1,0 +1,70 @@
+"""Suites find answers that are plausible and wrong, by what is known to be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from defects import Defect, results
+from killing import check_good, failed
+
+from llmk.api import IOProcessorSpec, LogitsProcessorSpec, ParserSpec, PolicySpec
+from llmk_testing.bench import Bench
+
+WHERE = "defects.results"
+
+
+def tool_parser(name: str) -> ParserSpec:
+    return ParserSpec(
+        id="x.y",
+        name="y",
+        claims=results.parser.claims,
+        implementation=f"{WHERE}:{name}",
+        examples="defects.parser:EXAMPLES",
+        writer=f"{WHERE}:WRITER",
+    )
+
+
+def reasoning_parser(name: str) -> ParserSpec:
+    return ParserSpec(
+        id="x.y",
+        name="y",
+        claims=results.parser.claims,
+        implementation=f"{WHERE}:{name}",
+        examples=f"{WHERE}:THOUGHTS",
+        markers=results.MARKERS,
+    )
+
+
+def policy(name: str) -> PolicySpec:
+    return PolicySpec(id="x.y", name="y", implementation=f"{WHERE}:{name}", examples=f"{WHERE}:POLICY")
+
+
+def logits_processor(name: str) -> LogitsProcessorSpec:
+    return LogitsProcessorSpec(id="x.y", implementation=f"{WHERE}:{name}", examples=f"{WHERE}:LOGITS")
+
+
+def io_processor(name: str) -> IOProcessorSpec:
+    return IOProcessorSpec(id="x.y", name="y", implementation=f"{WHERE}:{name}", examples=f"{WHERE}:IO")
+
+
+KINDS: dict[str, tuple[Any, tuple[Defect, ...]]] = {
+    "tool_parser": (tool_parser, results.TOOL_PARSERS),
+    "reasoning_parser": (reasoning_parser, results.REASONING_PARSERS),
+    "policy": (policy, results.POLICIES),
+    "logits_processor": (logits_processor, results.LOGITS_PROCESSORS),
+    "io_processor": (io_processor, results.IO_PROCESSORS),
+}
+PLANTED = [pytest.param(kind, defect, id=f"{kind}-{defect}") for kind, (_, all_) in KINDS.items() for defect in all_]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("tool_parser", "Calls"), ("reasoning_parser", "Thoughts")])
+def test_good_parsers_pass(kind: str, name: str, bench: Bench) -> None:
+    check_good(kind, KINDS[kind][0](name), bench)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "defect"), PLANTED)
+def test_killed(kind: str, defect: Defect, bench: Bench) -> None:
+    found = failed(kind, KINDS[kind][0](defect.provider.__name__), bench)
+    assert any(defect.case in name for name in found), f"{defect.what}, and what fails is {found}"
