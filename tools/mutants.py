@@ -72,28 +72,28 @@ class Mutant:
         """The file with the mistake."""
         return source[: self.start] + self.after.encode() + source[self.end :]
 
+    def compiles(self, source: bytes) -> bool:
+        """Whether the file with the mistake is Python."""
+        try:
+            compile(self.apply(source), "mutant", "exec")
+        except (SyntaxError, ValueError):
+            return False
+        return True
+
     def __str__(self) -> str:
         before, after = (" ".join(text.split())[:70] for text in (self.before, self.after))
         return f"line {self.line}, {self.operator}: {before!r} becomes {after!r}"
 
 
 def mutants(source: bytes) -> list[Mutant]:
-    """Every mutant of a file that compiles, each once, in order of place."""
+    """Every mutant of a file, each once, in order of place. A few don't compile."""
     finder = _Finder(source)
     finder.visit(ast.parse(source))
     found: dict[tuple[int, int, str], Mutant] = {}
     for mutant in finder.found:
-        if mutant.before != mutant.after and _compiles(mutant.apply(source)):
+        if mutant.before != mutant.after:
             found.setdefault((mutant.start, mutant.end, mutant.after), mutant)
     return sorted(found.values(), key=lambda mutant: (mutant.start, mutant.end, mutant.after))
-
-
-def _compiles(source: bytes) -> bool:
-    try:
-        compile(source, "mutant", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 class _Finder(ast.NodeVisitor):

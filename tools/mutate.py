@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,9 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
     """Tries the sample and keeps results after each."""
     warm = Warm(folder, arguments.seed)
     pool = list(_pool(arguments, warm))
-    chosen = random.Random(arguments.seed).sample(pool, min(arguments.sample, len(pool)))
+    random.Random(arguments.seed).shuffle(pool)
+    good = (planned for planned in pool if planned.mutant.compiles(planned.subject.path.read_bytes()))
+    chosen = list(islice(good, arguments.sample))
     kept = _read(arguments, len(pool))
     for number, planned in enumerate(chosen):
         if arguments.list:

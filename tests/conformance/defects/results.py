@@ -247,7 +247,19 @@ class OffByOne(policy.Good):
         return sorted(requests, key=lambda ticket: ticket.arrival + min(ticket.num_prompt_tokens, 4))
 
 
+class Accounts(policy.Good):
+    """Counts what each tenant ever used."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._used: dict[str, int] = {}
+
+    def computed(self, request: Ticket, num_tokens: int) -> None:
+        self._used[request.tenant] = self._used.get(request.tenant, 0) + num_tokens
+
+
 POLICIES = (
+    Defect("accounts", "an account is kept of every tenant, for ever", Accounts, "of tenants is bounded"),
     Defect("latest-first", "the oldest gives up its blocks", LatestFirst, ORACLE),
     Defect("giving", "a request is displaced that is not to be", Giving, ORACLE),
     Defect("memoized", "the order is kept by the length of the queue", Memoized, ORACLE),

@@ -46,6 +46,7 @@ def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
     yield case("equal requests are all served, however many come after", check_no_starvation)
     yield case("state of a request is freed with it", check_tickets_go)
     yield case("a step takes time in proportion to the queue", check_linear)
+    yield case("what it keeps of tenants is bounded", policy_results.check_bounded)
     yield case("its answers are those of its oracle", partial(policy_results.check_oracle, spec), seeds)
 
 

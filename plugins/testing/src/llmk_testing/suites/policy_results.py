@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 
@@ -43,6 +44,33 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
     for _ in Crowd(both, seeds[0], slots=40, capacity=2000).steps(MANY // 8 + 60):
         pass
     return f"{calls + both.calls} calls"
+
+
+def check_bounded(make: Make) -> str:
+    """Tenants come once and never again, as addresses do; what is kept of them may not grow without end."""
+    policy, sizes = make(PolicyContext(step_tokens=8)), []
+    for start in range(0, 12000, 4):
+        queue = tuple(Ticket(f"{i}", i, f"tenant-{i}", 0, 4, 8) for i in range(start, start + 4))
+        for ticket in policy.order(queue):
+            policy.computed(ticket, 4)
+        if start in (3000, 11996):
+            sizes.append(_size(policy, set()))
+    assert sizes[1] <= 2 * sizes[0] + 200, f"it keeps {sizes[0]} things of 3000 tenants, and {sizes[1]} of 12000"
+    return f"{sizes[1]} things of 12000 tenants"
+
+
+def _size(value: object, seen: set[int]) -> int:
+    """The number of elements in containers, through attributes."""
+    if id(value) in seen or isinstance(value, str | int | float | Ticket):
+        return 1
+    seen.add(id(value))
+    inner: list[object] = list(getattr(value, "__dict__", {}).values())
+    inner += [getattr(value, name, None) for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    if isinstance(value, dict):
+        inner += value.values()
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        inner += value
+    return 1 + sum(_size(each, seen) for each in inner)
 
 
 def _examples(spec: PolicySpec) -> PolicyExamples:
