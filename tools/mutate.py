@@ -3,7 +3,7 @@
     python tools/mutate.py --kind policy --sample 100 --json policy.json
     python tools/mutate.py --kind policy --sample 100 --json policy.json        # goes on where it stopped
     python tools/mutate.py --kind policy --list | head
-    python tools/mutate.py --report policy.json parser.json
+    python tools/mutate.py --report policy.json parser.json --score tools/mutation_score.json
 
 A mutant runs in a process forked from one that has the kit, torch and a platform ready. It ends at the first failure.
 """
@@ -26,6 +26,7 @@ from typing import Any
 
 from mutants import Mutant, mutants
 from mutation_runs import Warm
+from mutation_score import score
 from mutation_subjects import DISTRIBUTIONS, KINDS_OF, PLATFORMS, Subject, subjects, template_of, write_templates
 
 
@@ -47,7 +48,10 @@ def main() -> int:
     """Runs, lists or reports."""
     arguments = _arguments()
     if arguments.report:
-        print(report([json.loads(path.read_text()) for path in arguments.report]))
+        files = [json.loads(path.read_text()) for path in arguments.report]
+        print(report(files))
+        if arguments.score:
+            arguments.score.write_text(json.dumps(score(files), indent=1, ensure_ascii=False) + "\n")
         return 0
     with tempfile.TemporaryDirectory(prefix="llmk-mutants-") as folder:
         site = Path(folder) / "site"
@@ -70,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="try those again that survived")
     parser.add_argument("--list", action="store_true", help="list the sample, run none")
     parser.add_argument("--report", type=Path, nargs="+", help="tables of results, in place of a run")
+    parser.add_argument("--score", type=Path, help="with --report: where the counts are kept for the documentation")
     return parser.parse_args()
 
 
@@ -128,8 +133,9 @@ def _pool(arguments: argparse.Namespace, warm: Warm) -> Iterator[Planned]:
         bench = warm.on(PLATFORMS.get(distribution, ""))
         for subject in subjects(distribution, bench.specs(distribution, kinds)):
             if arguments.only in subject.module:
+                lines = {line for first, last in subject.reached() for line in range(first, last + 1)}
                 for mutant in mutants(subject.path.read_bytes()):
-                    if arguments.operator in mutant.operator:
+                    if arguments.operator in mutant.operator and mutant.line in lines:
                         yield Planned(subject, mutant)
 
 

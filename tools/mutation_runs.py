@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -36,11 +36,11 @@ from llmk_testing.case import Case, Result
 from llmk_testing.collect import missing_needs
 from llmk_testing.imports import Imports
 
-LONGEST = 240.0
-"""Seconds after which a mutant counts as one that never ends, unless the good one takes a quarter of that."""
+LONGEST = 300.0
+"""Seconds after which a mutant counts as one that never ends."""
 FIRST = re.compile("oracle|comes? back|agrees|edges|stored tensors represent")
 """Names of the cases that run first."""
-MOST_SPECS = 8
+MOST_SPECS = 3
 """Specs that a mutant of a shared module is tried on."""
 
 
@@ -69,8 +69,8 @@ class Ready:
 
     folder: Path
     bench: Bench
-    _good: dict[str, float] = field(default_factory=dict)
-    """Seconds that a good spec takes; NaN for one that is red without a mistake."""
+    _good: dict[str, bool] = field(default_factory=dict)
+    """Whether cases that found a mistake pass without one."""
 
     def specs(self, distribution: str, kinds: Sequence[str]) -> list[tuple[str, Any]]:
         """Those of a distribution that run on this platform, with their kinds."""
@@ -84,23 +84,22 @@ class Ready:
 
     def attempt(self, subject: Subject, mutant: Mutant) -> dict[str, Any]:
         """What the kit says of one mutant: ``killed``, ``survived`` or ``timed out``, and by which case."""
-        chosen = [(kind, spec) for kind, spec in subject.specs[:MOST_SPECS] if self._is_good(subject, kind, spec)]
-        if not chosen:
-            return {"outcome": "untried", "case": "no spec that uses it is green without a mistake"}
+        chosen = subject.specs[:MOST_SPECS]
         path = self.folder / f"{subject.module.rpartition('.')[2]}_mutant.py"
         path.write_bytes(mutant.apply(subject.path.read_bytes()))
-        limit = max(LONGEST, 4 * sum(self._good[spec.id] for _, spec in chosen))
-        return _forked(lambda: _try(self.bench, subject, path, chosen), limit)
+        while True:
+            red = frozenset(name for name, good in self._good.items() if not good)
+            result = _forked(lambda red=red: _try(self.bench, subject, path, chosen, leave=red), LONGEST)
+            if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
+                return result
 
-    def _is_good(self, subject: Subject, kind: str, spec: Any) -> bool:
-        if spec.id not in self._good:
-            start = time.monotonic()
-            result = _forked(lambda: _try(self.bench, subject, subject.path, [(kind, spec)]), 600.0)
-            green = result["outcome"] == "survived"
-            self._good[spec.id] = time.monotonic() - start if green else float("nan")
-            if not green:
-                print(f"{spec.id} is red without a mistake: {result['case']}: {result.get('message', '')}"[:400])
-        return self._good[spec.id] == self._good[spec.id]
+    def _is_good(self, subject: Subject, chosen: Sequence[tuple[str, Any]], case: str) -> bool:
+        """Whether a case, ``spec::name``, passes without a mistake."""
+        if "::" in case and case not in self._good:
+            only = frozenset([case])
+            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, only=only), LONGEST)
+            self._good[case] = result["outcome"] == "survived"
+        return self._good.get(case, True)
 
 
 def _forked(run: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any]:
@@ -144,26 +143,39 @@ def _answer(run: Callable[[], dict[str, Any]], read: int, write: int) -> None:
     os._exit(0)
 
 
-def _try(bench: Bench, subject: Subject, path: Path, chosen: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails."""
+def _try(
+    bench: Bench,
+    subject: Subject,
+    path: Path,
+    chosen: Sequence[tuple[str, Any]],
+    only: Container[str] = (),
+    leave: Container[str] = (),
+) -> dict[str, Any]:
+    """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails; of cases
+    ``spec::name``, ``only`` some, or all but those to ``leave``."""
     torch.set_num_threads(1)
     builtins.stale_mutant = stale  # type: ignore[attr-defined]
     name = COPY if subject.distribution == CORE else subject.module
     sys.meta_path.insert(0, _Finder(name, path))  # type: ignore[arg-type]
     if subject.distribution != CORE and subject.module in sys.modules:
         bench = _discovered(bench, subject.module.partition(".")[0])
-        now = {one.spec.id: one.spec for one in bench.registry.of(object)}
-        chosen = [(kind, now[spec.id]) for kind, spec in chosen]
-    count = 0
+        now = {(one.kind, one.spec.id): one.spec for one in bench.registry.of(object)}
+        chosen = [(kind, now[kind, spec.id]) for kind, spec in chosen]
+    cases: list[Case] = []
     for kind, spec in chosen:
         places = [getattr(spec, name, "") for name in ("implementation", "prepare", "describe", "examples")]
         for place in filter(None, places):
             load_object(place)
-        for case in sorted(suites.cases(kind, spec, bench), key=_late):
-            result = Result.of(case)
-            count += result.outcome == "passed"
-            if result.outcome == "failed":
-                return {"outcome": "killed", "case": f"{spec.id}::{case.name}", "message": result.message[:300]}
+        cases += suites.cases(kind, spec, bench)
+    count = 0
+    for case in sorted(cases, key=_late):
+        name = f"{case.spec}::{case.name}"
+        if name in leave or (only and name not in only):
+            continue
+        result = Result.of(case)
+        count += result.outcome == "passed"
+        if result.outcome == "failed":
+            return {"outcome": "killed", "case": name, "message": result.message[:300]}
     return {"outcome": "survived", "case": f"{count} cases passed"}
 
 

@@ -42,6 +42,9 @@ PLATFORMS = {"llmk-nova": "nova"}
 """Distributions that are tried on a platform of their own."""
 
 
+_closures: dict[tuple[str, ...], dict[str, int]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A module that may be mutated, and the specs whose implementations use it, the nearest first."""
@@ -51,6 +54,56 @@ class Subject:
     path: Path
     specs: tuple[tuple[str, Any], ...]
     """Kinds and specs."""
+
+    def reached(self) -> list[tuple[int, int]]:
+        """The lines, first and last, of top-level statements of the module that the specs reach by name."""
+        tree = ast.parse(self.path.read_text())
+        named = {_name(node): node for node in tree.body if _name(node)}
+        reached = {name for _, spec in self.specs for name in _attributes(spec, self.module, self.distribution)}
+        reached |= {name for _, spec in self.specs for name in _imported(spec, self.module)}
+        left = [named[name] for name in reached & named.keys()]
+        while left:
+            names = {inner.id for inner in ast.walk(left.pop()) if isinstance(inner, ast.Name)} - reached
+            reached |= names
+            left += [named[name] for name in names & named.keys()]
+        kept = [node for node in tree.body if not _name(node) or _name(node) in reached or "*" in reached]
+        return [(node.lineno, node.end_lineno or node.lineno) for node in kept]
+
+
+def _name(node: ast.stmt) -> str:
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+    return ""
+
+
+def _attributes(spec: Any, module: str, distribution: str) -> Iterator[str]:
+    """The objects of a module that a spec names."""
+    for place in (getattr(spec, name, "") for name in ("implementation", "prepare", "describe", "writer")):
+        where, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
+        if where in (module, COPY if distribution == CORE else module):
+            yield name
+
+
+def _imported(spec: Any, module: str) -> Iterator[str]:
+    """The objects of a module that other modules import which the spec uses; ``*``: the whole module."""
+    for other in closure(spec):
+        for source, names in _froms(other):
+            if source == module:
+                yield from names
+            elif module in (f"{source}.{name}" for name in names):
+                yield "*"
+
+
+@cache
+def _froms(module: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What a module imports from others, as their names and those of the objects."""
+    found = find_spec(module)
+    tree = ast.parse(Path(found.origin).read_text()) if found and found.origin else ast.Module([], [])
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return tuple((node.module or "", tuple(alias.name for alias in node.names)) for node in nodes)
 
 
 def write_templates(folder: Path) -> list[str]:
@@ -87,8 +140,8 @@ def subjects(distribution: str, specs: Sequence[tuple[str, Any]]) -> Iterator[Su
             if module.startswith("llmk.reference."):
                 used.setdefault(module, []).append((0, kind, copied(spec, module)))
             continue
-        for distance, module in closure(spec).items():
-            used.setdefault(distance, []).append((module, kind, spec))
+        for module, distance in closure(spec).items():
+            used.setdefault(module, []).append((distance, kind, spec))
     for module, users in sorted(used.items()):
         found = find_spec(module)
         if found and found.origin and found.origin.endswith(".py"):
@@ -108,6 +161,13 @@ def copied(spec: Any, module: str) -> Any:
 
 def closure(spec: Any) -> dict[str, int]:
     """The modules of its own package that a spec's objects import, with the number of imports between."""
+    key = (type(spec).__name__, spec.id, getattr(spec, "implementation", ""))
+    if key not in _closures:
+        _closures[key] = _closure(spec)
+    return _closures[key]
+
+
+def _closure(spec: Any) -> dict[str, int]:
     places = [getattr(spec, name, "") for name in ("implementation", "prepare", "describe")]
     places += [call.__module__ + ":" for call in (getattr(spec, "build", None), getattr(spec, "tree", None)) if call]
     level = [place.partition(":")[0] for place in places if isinstance(place, str) and place]

@@ -16,6 +16,7 @@ import feature_matrix
 import hook_pages
 import http_reference
 import model_table
+import mutation_score
 import package_pages
 import package_tables
 import plugin_directory
@@ -31,6 +32,7 @@ SOURCES = (
     hook_pages,
     http_reference,
     model_table,
+    mutation_score,
     package_pages,
     package_tables,
     plugin_directory,
