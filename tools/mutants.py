@@ -173,7 +173,7 @@ class _Finder(ast.NodeVisitor):
                 if name in self._assigned:
                     self._add("dropped line", node, "pass")
                 self._assigned.add(name)
-            case ast.Return(value=ast.expr()) if ast.unparse(node.value) != "None":
+            case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
                 self._add("dropped line", node, "return None")
             case ast.Continue():
                 self._add("control flow", node, "break")

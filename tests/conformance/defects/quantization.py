@@ -53,6 +53,12 @@ def _of_whole(weight: Tensor) -> dict[str, Tensor]:
     return {**parts, "weight_scale": parts["weight_scale"].amax().expand_as(parts["weight_scale"]).contiguous()}
 
 
+def _of_zeros(weight: Tensor) -> dict[str, Tensor]:
+    """Divides by the largest weight of an output, which may be 0."""
+    scale = weight.float().abs().amax(dim=1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+    return {"weight": (weight / scale).to(torch.float8_e4m3fn), "weight_scale": scale}
+
+
 def _unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stored, "check", lambda self, module, stored: None)
 
@@ -117,6 +123,8 @@ DEFECTS = (
         "dense: weights are those",
     ),
     Defect("saturates", "clips an output's largest weights", "fp8", _converts(_saturated), "dense: numbers are near"),
+    Defect("zeros", "divides by zero for rows of zeros", "fp8", _converts(_of_zeros), "dense: weights at the edges"),
+    Defect("unchecked_dtypes", "takes scales of any dtype", "stored_fp8", _unchecked, "dense: tensors in dtypes"),
     Defect("one_scale", "scales all outputs alike", "fp8", _converts(_of_whole), "dense: weights are those"),
     Defect(
         "shard_of_scales",
