@@ -28,7 +28,7 @@ SCRIPTS = ("tools", "benchmarks", "models/training")
 TEMPLATES = "templates"
 """Folder of what is copied into new plugins, and used there."""
 
-CALLED_BY_NAME = ("llmk_*", "pytest_*", "test_*", "__getattr__", "__init_subclass__")
+CALLED_BY_NAME = ("llmk_*", "pytest_*", "test_*", "visit_*", "__getattr__", "__init_subclass__")
 CALLED_BY_DECORATOR = ("@router.*", "@model_validator", "@field_validator", "@pytest.fixture")
 
 KEPT = {

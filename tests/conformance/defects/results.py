@@ -139,7 +139,7 @@ TOOL_PARSERS = (
     Defect("shared-ids", "calls share an id", Shared, WRITTEN),
     Defect("dropped", "text around calls is lost", Dropped, "text around calls"),
     Defect("lost", "an unfinished call is lost", Lost, "calls before the text's end"),
-    Defect("no-text", "what looks like a call's beginning is lost", NoText, "looks like a call's beginning"),
+    Defect("no-text", "what looks like the start of a call is lost", NoText, "looks like the start of a call"),
 )
 
 
@@ -149,7 +149,7 @@ MARKERS = ("<t>", "</t>")
 
 
 class Thoughts:
-    """Reasoning between ``<t>`` and ``</t>``, which the prompt may have begun."""
+    """Reasoning between ``<t>`` and ``</t>``, which the prompt may have started."""
 
     closes = "</t>"
 
@@ -182,7 +182,7 @@ class Forgetful(Thoughts):
         return []
 
 
-class Unbegun(Thoughts):
+class Unopened(Thoughts):
     def __init__(self, context: ParserContext) -> None:
         super().__init__(ParserContext())
 
@@ -201,7 +201,7 @@ class Swapped(Thoughts):
 THOUGHTS = ("<t>Hm, a < b.</t>It is 4.",)
 REASONING_PARSERS = (
     Defect("forgetful", "the end of an unfinished thought is lost", Forgetful, "an unfinished thought"),
-    Defect("unbegun", "the prompt's opening marker is ignored", Unbegun, "that the prompt began"),
+    Defect("unopened", "the prompt's opening marker is ignored", Unopened, "that the prompt started"),
     Defect("ends-early", "any closing tag ends a thought", EndsEarly, "thoughts and answers come back"),
     Defect("swapped", "thoughts are content", Swapped, "thoughts and answers come back"),
 )

@@ -91,7 +91,7 @@ class Steps:
         )
 
     def _change(self) -> None:
-        """Requests end, are preempted, and take free slots, with whatever tokens they have by then."""
+        """Requests end, are preempted, and take free slots, with the tokens that they have by then."""
         for slot in list(self._running):
             ended = len(self._running[slot].tokens) >= LONGEST
             if ended or self._random.random() < 0.1:

@@ -41,12 +41,12 @@ def result_cases(spec: ParserSpec, bench: Bench, kind: str, made: Callable[[Pars
         yield case("what its writer renders comes back, as the tools' schemas type it", check_written, make, drawn)
         yield case("text around calls comes back", check_around, make, drawn)
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
-        yield case("text that looks like a call's beginning comes back", check_lookalikes, make, spec)
+        yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
     if kind == "reasoning_parser" and all(spec.markers):
         for what, context in (("", ParserContext()), (", with thinking on", ParserContext(thinking=True))):
             yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)
         yield case("an unfinished thought comes back", check_unfinished, made(ParserContext()), spec.markers)
-        yield case("a thought that the prompt began comes back", check_begun, made, spec.markers)
+        yield case("a thought that the prompt started comes back", check_started, made, spec.markers)
 
 
 def _drawn(spec: ParserSpec, bench: Bench) -> tuple[CallWriter, list[Written]]:
@@ -61,7 +61,7 @@ def check_written(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[
     for one in texts:
         answer = parsers.check_chunking(make, one.text, rounds=1)
         _check_calls(answer, one, one.text)
-        assert not answer.content.strip(), f"content {answer.content!r} comes of calls alone: {one.text!r}"
+        assert not answer.content.strip(), f"content {answer.content!r} is found in calls alone: {one.text!r}"
     return f"{len(texts)} texts"
 
 
@@ -91,15 +91,15 @@ def check_cut_calls(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequenc
             expected = [call.name for call in one.calls]
             assert found == expected[: len(found)], f"calls {found}, expected the first of {expected}: {text!r}"
             for right in one.calls:
-                begun = right.arguments and next(iter(right.arguments)) in text.partition(right.name)[2]
+                started = right.arguments and next(iter(right.arguments)) in text.partition(right.name)[2]
                 kept = right.name in found or right.name in answer.content
-                assert kept or not begun, f"a call of {right.name} is lost at the end of {text!r}: {answer}"
+                assert kept or not started, f"a call of {right.name} is lost at the end of {text!r}: {answer}"
             for call, right in list(zip(answer.calls, one.calls, strict=False))[:-1]:
                 _check_same(call, right.arguments, text)
 
 
 def check_lookalikes(make: Factory, spec: ParserSpec) -> None:
-    """A part of the text that begins calls, and that text before something else."""
+    """A part of the text with which calls start, and that text before something else."""
     writer: CallWriter = load_object(spec.writer)
     trigger = writer.trigger
     for end in range(1, len(trigger)):
@@ -132,7 +132,7 @@ def check_unfinished(make: Factory, markers: tuple[str, str]) -> None:
             _check_thought(parsers.check_chunking(make, text, rounds=1), thought + held, "", text)
 
 
-def check_begun(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
+def check_started(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
     """Templates may end the prompt with the opening marker."""
     make = made(ParserContext(thinking=True, prompt_tail=f"<|assistant|>\n{markers[0]}\n"))
     for thought in THOUGHTS:

@@ -112,7 +112,7 @@ class Both(SchedulingPolicy):
         return found
 
     def computed(self, request: Ticket, num_tokens: int) -> None:
-        """Tells both."""
+        """Reports to both."""
         self._policy.computed(request, num_tokens)
         self._oracle.computed(request, num_tokens)
 
