@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,11 @@ def _pool(arguments: argparse.Namespace, warm: Warm) -> Iterator[Planned]:
     """Every mutant of a kind whose specs run here."""
     kinds = KINDS_OF.get(arguments.kind, (arguments.kind,))
     for distribution in (*DISTRIBUTIONS[arguments.kind], *template_of(arguments.kind), *arguments.distribution):
+        if distribution in PLATFORMS and not _is_installed(distribution):
+            print(
+                f"{distribution} is left out: it is not installed; --site names a folder that has it", file=sys.stderr
+            )
+            continue
         bench = warm.on(PLATFORMS.get(distribution, ""))
         for subject in subjects(distribution, bench.specs(distribution, kinds)):
             if arguments.only in subject.module:
@@ -137,6 +143,10 @@ def _pool(arguments: argparse.Namespace, warm: Warm) -> Iterator[Planned]:
                 for mutant in mutants(subject.path.read_bytes()):
                     if arguments.operator in mutant.operator and mutant.line in lines:
                         yield Planned(subject, mutant)
+
+
+def _is_installed(distribution: str) -> bool:
+    return any(True for _ in metadata.distributions(name=distribution))
 
 
 def report(files: Sequence[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Examples for the conformance kit: parameters that change logits differently, and the logits that are expected of a row."""
+"""Examples for the conformance kit: parameters that change logits differently, and the logits expected of a row."""
 
 from __future__ import annotations
 
