@@ -346,12 +346,18 @@ def test_nothing_that_is_chosen_is_imported(environment: Environment, checkpoint
 
 @pytest.mark.hook("llmk_executors")
 def test_executor_arrives(environment: Environment, checkpoint: Path) -> None:
-    """It computes every site of the plan, and what it does not know is refused by name."""
+    """It computes every site of the plan, by its own kernels where it has any, and what it does not know is refused by
+    name."""
     plan = explain(environment, checkpoint, "--select.executor.use", "good-executor")
     assert chosen(plan, "executor", "executor") == "good.executor"
-    sites = [one for one in plan["choices"] if one["kind"] in ("attention", "linear")]
-    assert sites
-    assert {(one["pieces"][0]["id"], one["pieces"][0]["why"]) for one in sites} == {("good.executor", "by hand")}
+    sites = {one["kind"]: one for one in plan["choices"]}
+    assert (sites["linear"]["pieces"][0]["id"], sites["linear"]["pieces"][0]["why"]) == ("good.executor", "by hand")
+    assert {out["id"] for out in sites["attention"]["rejected"]} == {"good.crawl"}, "the engine's are no candidates"
+    assert chosen(plan, "attention", "attention") == "good.walk"
+    pinned = explain(
+        environment, checkpoint, "--select.executor.use", "good-executor", "--select.attention.use", "good.crawl"
+    )
+    assert chosen(pinned, "attention", "attention") == "good.crawl"
     flags = ("--on", "good/g1", "--select.executor.use", "good.executor", "--model.load-format", "dummy")
     refused = environment.llmk("explain", str(checkpoint), *flags, cwd=checkpoint)
     assert refused.returncode != 0

@@ -1,8 +1,8 @@
 """The blocks of decoders in JAX: what each spec computes.
 
 Each function takes a spec, its parameters as :func:`llmk_tpu.parameters.parameters` returns them, hidden states
-``[tokens, hidden]``, and what it must know of the tokens. Rounding is that of ``llmk.reference``: norms, angles, scores
-and softmax are float32, GEMMs have the dtype of the weights.
+``[tokens, hidden]``, and the program that it is a part of. Rounding is that of ``llmk.reference``: norms, angles,
+scores and softmax are float32, GEMMs have the dtype of the weights.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jax import Array, lax
 
 from llmk import tree
 from llmk_tpu.parameters import Parameters
+from llmk_tpu.ranks import Ranks
 from llmk_tpu.rope import inverse_frequencies
 
 _ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -26,11 +27,12 @@ _ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-class Tokens(Protocol):
-    """What attention must know of the tokens of a program: their positions, int32 ``[tokens]``, and which others each
-    attends to."""
+class Context(Protocol):
+    """The program that blocks are a part of: the positions of its tokens, int32 ``[tokens]``, what computes its sites,
+    and the devices that it runs on."""
 
     positions: Array
+    ranks: Ranks
 
     @abstractmethod
     def attend(self, spec: tree.Attend, q: Array, k: Array, v: Array) -> Array:
@@ -38,11 +40,16 @@ class Tokens(Protocol):
         the same tokens, all rotated; shaped as the queries."""
         ...
 
+    @abstractmethod
+    def multiply(self, spec: tree.Experts, rows: Array, weights: Array, rows_of: Array) -> Array:
+        """A grouped GEMM (:mod:`llmk_tpu.grouped`)."""
+        ...
 
-def residual(spec: tree.Residual, own: Parameters, x: Array, tokens: Tokens) -> Array:
+
+def residual(spec: tree.Residual, own: Parameters, x: Array, context: Context) -> Array:
     """``x + post(block(norm(x)))``."""
     inner = x if spec.norm is None else norm(spec.norm, own["norm"], x)
-    out = BLOCKS[type(spec.block)](spec.block, own["block"], inner, tokens)
+    out = BLOCKS[type(spec.block)](spec.block, own["block"], inner, context)
     return x + (out if spec.post is None else norm(spec.post, own["post"], out))
 
 
@@ -64,14 +71,17 @@ def _rms_norm(x: Array, weight: Array, eps: float, offset: float) -> Array:
     return weight * normed.astype(x.dtype)
 
 
-def _linear(own: Parameters, x: Array) -> Array:
+def linear(spec: tree.Linear, own: Parameters, x: Array, context: Context) -> Array:
+    """A GEMM with a weight. Devices that each have some of its input features add up their results."""
     out: Array = x @ own["weight"].T
+    if spec.cut == "row":
+        out = context.ranks.sum(out)
     return out + own["bias"] if "bias" in own else out
 
 
-def _self_attention(spec: tree.SelfAttention, own: Parameters, x: Array, tokens: Tokens) -> Array:
-    attend, count = spec.attend, x.shape[0]
-    heads = _linear(own["qkv"], x).reshape(count, -1, attend.head_dim)
+def _self_attention(spec: tree.SelfAttention, own: Parameters, x: Array, context: Context) -> Array:
+    attend, count = context.ranks.share(spec.attend), x.shape[0]
+    heads = linear(spec.qkv, own["qkv"], x, context).reshape(count, -1, attend.head_dim)
     q, k, v = jnp.split(heads, (attend.heads, attend.heads + attend.kv_heads), axis=1)
     if attend.qk_norm is not None:
         weights = own["attend"]["q_norm.weight"], own["attend"]["k_norm.weight"]
@@ -79,8 +89,8 @@ def _self_attention(spec: tree.SelfAttention, own: Parameters, x: Array, tokens:
             _rms_norm(each, of, attend.qk_norm, attend.norm_offset) for each, of in zip((q, k), weights, strict=True)
         )
     assert attend.rope is not None
-    q, k = (_rotate(attend.rope, each, tokens.positions) for each in (q, k))
-    return _linear(own["out"], tokens.attend(attend, q, k, v).reshape(count, -1))
+    q, k = (_rotate(attend.rope, each, context.positions) for each in (q, k))
+    return linear(spec.out, own["out"], context.attend(spec.attend, q, k, v).reshape(count, -1), context)
 
 
 def _rotate(rope: tree.Rope, x: Array, positions: Array) -> Array:
@@ -100,26 +110,28 @@ def _gated(activation: str, gate_up: Array) -> Array:
     return _ACTIVATIONS[activation](gate.astype(jnp.float32)).astype(up.dtype) * up
 
 
-def _gated_mlp(spec: tree.GatedMLP, own: Parameters, x: Array, tokens: Tokens) -> Array:
-    return _linear(own["down"], _gated(spec.activation, _linear(own["gate_up"], x)))
+def _gated_mlp(spec: tree.GatedMLP, own: Parameters, x: Array, context: Context) -> Array:
+    gate_up = linear(spec.gate_up, own["gate_up"], x, context)
+    return linear(spec.down, own["down"], _gated(spec.activation, gate_up), context)
 
 
-def _moe(spec: tree.MoE, own: Parameters, x: Array, tokens: Tokens) -> Array:
+def _moe(spec: tree.MoE, own: Parameters, x: Array, context: Context) -> Array:
     """Sorts the rows by expert, for one grouped GEMM over all experts."""
     facts, weights = spec.experts.facts, own["experts"]
-    scores = jax.nn.softmax(_linear(own["router"], x).astype(jnp.float32), axis=-1)
+    scores = jax.nn.softmax(linear(spec.router, own["router"], x, context).astype(jnp.float32), axis=-1)
     shares, chosen = lax.top_k(scores, facts.top_k)
     if facts.renormalize:
         shares = shares / shares.sum(-1, keepdims=True)
     order = jnp.argsort(chosen.ravel())
     rows_of = jnp.bincount(chosen.ravel(), length=facts.num_experts)
-    gate_up = lax.ragged_dot(x[order // facts.top_k], weights["gate_up"], rows_of)
-    out = lax.ragged_dot(_gated(facts.activation, gate_up), weights["down"], rows_of)
+    gate_up = context.multiply(spec.experts, x[order // facts.top_k], weights["gate_up"], rows_of)
+    out = context.multiply(spec.experts, _gated(facts.activation, gate_up), weights["down"], rows_of)
     back = jnp.zeros_like(out).at[order].set(out).reshape(*chosen.shape, -1)
-    return jnp.einsum("tk,tkh->th", shares, back.astype(jnp.float32)).astype(x.dtype)
+    summed = jnp.einsum("tk,tkh->th", shares, back.astype(jnp.float32))
+    return context.ranks.sum(summed).astype(x.dtype)
 
 
-BLOCKS: Mapping[type[tree.Block], Callable[[Any, Parameters, Array, Tokens], Array]] = {
+BLOCKS: Mapping[type[tree.Block], Callable[[Any, Parameters, Array, Context], Array]] = {
     tree.SelfAttention: _self_attention,
     tree.GatedMLP: _gated_mlp,
     tree.MoE: _moe,

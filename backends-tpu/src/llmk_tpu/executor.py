@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,12 +26,15 @@ from llmk.api import (
     StepTokens,
 )
 from llmk.api.cache import DTYPE_BYTES
+from llmk_tpu.binding import Binding
+from llmk_tpu.devices import Devices
 from llmk_tpu.packing import sizes
 from llmk_tpu.parameters import model_parameters
 from llmk_tpu.platform import TPUMemory
+from llmk_tpu.ranks import Ranks
 from llmk_tpu.shapes import Shape, shape_for, shapes
 from llmk_tpu.slots import NO_ROW, Slots
-from llmk_tpu.step import State, attentions, change_tables, run_step
+from llmk_tpu.step import Program, State, attentions, change_tables
 from llmk_tpu.weights import read_weights
 
 logger = logging.getLogger(__name__)
@@ -65,7 +70,7 @@ class JaxExecutor:
         query, options = context.query, context.options
         self._emulated = bool(options.get("emulate"))
         if self._emulated:
-            jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+            emulate(query.tensor)
         if folder := options.get("compilation_cache"):
             jax.config.update("jax_compilation_cache_dir", folder)  # type: ignore[no-untyped-call]
         self.asynchronous = f"{query.platform.label} runs programs while the host goes on"
@@ -73,15 +78,18 @@ class JaxExecutor:
         self._memory = TPUMemory()
         self._shapes = shapes(context.max_num_seqs, context.max_num_batched_tokens)
         self._programs: dict[Shape, Any] = {}
-        self._change = jax.jit(change_tables, donate_argnums=0)
+        self._devices = Devices.of(jax.devices(), query.tensor)
+        self._binding = Binding(self._model, context.plan)
+        self._change = jax.jit(change_tables, donate_argnums=0, out_shardings=self._devices.state_shardings)
         self.cache_specs = cache_specs(context)
         weights = read_weights(self._model, context.checkpoint)
-        self._own = jax.device_put(model_parameters(self._model, weights, query.dtype))
+        own = model_parameters(self._model, weights, query.dtype, ranks=query.tensor)
+        self._cuts, self._own = self._devices.cuts(own), self._devices.put(own)
 
     def available(self) -> int:
         """Bytes that are free, once the largest step has what it needs; emulated, what a step needs is small."""
         if self._emulated:
-            return self._memory.available()
+            return self._memory.available() // self._context.query.tensor
         groups = [_Group(self._context.block_size, tuple(range(len(self.cache_specs))))]
         state = jax.eval_shape(partial(self._state, 1, groups))
         needed = self._compile(self._shapes[-1], _places(groups, len(self.cache_specs)), state).memory_analysis()
@@ -90,7 +98,8 @@ class JaxExecutor:
     def allocate(self, num_blocks: int, groups: Sequence[LayerGroup]) -> None:
         """Allocates the cache. With ``warm_up``, compiles all shapes, else each when it is first needed."""
         self._places = _places(groups, len(self.cache_specs))
-        self._state_now = jax.jit(partial(self._state, num_blocks, groups))()
+        make = partial(self._state, num_blocks, groups)
+        self._state_now = jax.jit(make, out_shardings=self._devices.state_shardings)()
         self._slots = Slots(len(groups))
         start = time.perf_counter()
         if self._context.warm_up:
@@ -124,15 +133,16 @@ class JaxExecutor:
 
     def _compile(self, shape: Shape, places: Sequence[tuple[int, int]], state: Any) -> Any:
         packed = np.zeros(sum(sizes(shape).values()), np.int32)
-        program = jax.jit(partial(run_step, self._model, places, shape), donate_argnums=1)
-        return program.lower(self._own, state, packed).compile()
+        program = Program(self._model, places, self._binding, self._devices.ranks)
+        return self._devices.jit(program, shape, self._cuts).lower(self._own, state, packed).compile()
 
     def _state(self, num_blocks: int, groups: Sequence[LayerGroup]) -> State:
         """A new state: an empty cache."""
-        first, context = attentions(self._model)[0], self._context
+        first, context = self._devices.ranks.share(attentions(self._model)[0]), self._context
         buffers, slots = max(len(group.layers) for group in groups), context.max_num_seqs
         size = groups[0].block_size
-        kept = (buffers, num_blocks, size, 2 * first.kv_heads, first.head_dim)
+        heads = context.query.tensor * 2 * first.kv_heads
+        kept = (buffers, num_blocks, heads, size, first.head_dim)
         width = -(-(context.max_model_len + 1) // size)
         return State(
             jnp.zeros(kept, context.query.cache_dtype),
@@ -147,10 +157,19 @@ class _Group:
     layers: tuple[int, ...]
 
 
+def emulate(count: int) -> None:
+    """Has JAX use the CPU, as so many devices, if it was not used before."""
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    if count > 1 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        with suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", count)  # type: ignore[no-untyped-call]
+
+
 def cache_specs(context: ExecutorContext) -> list[CacheSpec]:
-    """What each attention of the model keeps."""
+    """What each attention of the model keeps, on each device."""
     found: list[CacheSpec] = []
-    for spec in attentions(context.query.tree):
+    ranks = Ranks(context.query.tensor)
+    for spec in map(ranks.share, attentions(context.query.tree)):
         page = context.block_size * 2 * spec.kv_heads * spec.head_dim * DTYPE_BYTES[context.query.cache_dtype]
         kind = FullAttentionCache if spec.window is None else partial(SlidingWindowCache, window=spec.window)
         found.append(kind(context.block_size, page))

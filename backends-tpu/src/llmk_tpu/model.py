@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from llmk.tree import Attend, CausalLM, Residual
-from llmk_tpu.blocks import Tokens, norm, residual, softcap
-from llmk_tpu.parameters import Parameters, Run, model_parameters, runs_of
+from llmk.tree import Attend, CausalLM, Experts, Residual
+from llmk_tpu import grouped
+from llmk_tpu.blocks import Context, norm, residual, softcap
+from llmk_tpu.parameters import Parameters, Run, model_parameters, runs_of, values_of
+from llmk_tpu.ranks import Ranks
 from llmk_tpu.support import check
 from llmk_tpu.weights import check_weights
 
@@ -40,14 +42,14 @@ def build(model: CausalLM, weights: Mapping[str, Any], *, dtype: str = "float32"
     """
     check(model)
     check_weights(model, weights)
-    own = jax.device_put(model_parameters(model, weights, dtype))
+    own = jax.device_put(values_of(model_parameters(model, weights, dtype)))
     compiled = jax.jit(partial(_whole_sequence, model))
     return lambda token_ids: compiled(own, jnp.asarray(token_ids, jnp.int32))
 
 
-def hidden_states(model: CausalLM, own: Parameters, token_ids: Array, layers: Layers) -> Array:
+def hidden_states(model: CausalLM, own: Parameters, token_ids: Array, layers: Layers, ranks: Ranks) -> Array:
     """Final hidden states ``[tokens, hidden]``, normed, of ``token_ids`` ``[tokens]``."""
-    x = own["embed"]["weight"][token_ids]
+    x = ranks.look_up(own["embed"]["weight"], token_ids)
     if model.embed.scale is not None:
         x = x * jnp.asarray(model.embed.scale, x.dtype)
     first = 0
@@ -57,17 +59,18 @@ def hidden_states(model: CausalLM, own: Parameters, token_ids: Array, layers: La
     return norm(model.norm, own["norm"], x)
 
 
-def logits(model: CausalLM, own: Parameters, hidden: Array) -> Array:
+def logits(model: CausalLM, own: Parameters, hidden: Array, ranks: Ranks) -> Array:
     """Logits ``[tokens, vocab]`` of final hidden states, in float32."""
     head = own["embed"]["weight"] if model.head.tied else own["head"]["weight"]
-    return softcap(hidden @ head.T, model.head.softcap).astype(jnp.float32)
+    found = ranks.join(hidden @ head.T)[:, : model.head.vocab_size]
+    return softcap(found, model.head.softcap).astype(jnp.float32)
 
 
-def run_layer(layer: tuple[Any, ...], own: list[Parameters], x: Array, tokens: Tokens) -> Array:
+def run_layer(layer: tuple[Any, ...], own: list[Parameters], x: Array, context: Context) -> Array:
     """One layer."""
     for spec, of in zip(layer, own, strict=True):
         assert isinstance(spec, Residual)
-        x = residual(spec, of, x, tokens)
+        x = residual(spec, of, x, context)
     return x
 
 
@@ -76,9 +79,10 @@ class WholeSequence:
     """The tokens of one sequence, all of them: each attends to itself and to those before it."""
 
     positions: Array
+    ranks: Ranks
 
     def attend(self, spec: Attend, q: Array, k: Array, v: Array) -> Array:
-        """As in :class:`llmk_tpu.blocks.Tokens`."""
+        """As in :class:`llmk_tpu.blocks.Context`."""
         tokens = q.shape[0]
         grouped = q.reshape(tokens, spec.kv_heads, -1, spec.head_dim)
         scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
@@ -88,14 +92,18 @@ class WholeSequence:
         shares = jax.nn.softmax(jnp.where(seen, softcap(scores, spec.softcap), -jnp.inf), axis=-1)
         return jnp.einsum("hgqk,khd->qhgd", shares.astype(v.dtype), v).reshape(q.shape)
 
+    def multiply(self, spec: Experts, rows: Array, weights: Array, rows_of: Array) -> Array:
+        """As in :class:`llmk_tpu.blocks.Context`."""
+        return grouped.by_lax(rows, weights, rows_of)
+
 
 def _whole_sequence(model: CausalLM, own: Parameters, token_ids: Array) -> Array:
-    tokens = WholeSequence(jnp.arange(token_ids.shape[0]))
+    context = WholeSequence(jnp.arange(token_ids.shape[0]), Ranks())
 
     def layers(run: Run, parameters: Any, first: int, x: Array) -> Array:
         def one(x: Array, own: list[Parameters]) -> tuple[Array, None]:
-            return run_layer(run.layer, own, x, tokens), None
+            return run_layer(run.layer, own, x, context), None
 
         return lax.scan(one, x, parameters)[0]
 
-    return logits(model, own, hidden_states(model, own, token_ids, layers))
+    return logits(model, own, hidden_states(model, own, token_ids, layers, context.ranks), context.ranks)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 
 from llmk.api import OK, Host, PlatformFacts, Probe, Verdict, no
+from llmk_tpu.kernels import INTERPRETER, MOSAIC
 
 _VENDOR = "0x1ae0"
 _GENERATIONS = {"0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e", "0x0076": "v7x"}
@@ -30,7 +31,7 @@ def facts_of(generation: str, num_devices: int = 1) -> PlatformFacts:
         device_type="",
         arch_family="tpu",
         arch_version=_VERSIONS[generation],
-        features=frozenset({"asynchronous"}),
+        features=frozenset({"asynchronous", MOSAIC}),
         dtypes=("bfloat16", "float32"),
         memory_bytes=_HBM_GIB[generation] << 30,
         num_devices=num_devices,
@@ -38,14 +39,16 @@ def facts_of(generation: str, num_devices: int = 1) -> PlatformFacts:
     )
 
 
-KNOWN = tuple(facts_of(generation) for generation in _VERSIONS)
+KNOWN = tuple(facts_of(generation, 0) for generation in _VERSIONS)
+"""Of as many devices as are asked for."""
 
 _EMULATION = PlatformFacts(
     name="tpu",
     arch=EMULATED,
     device_type="",
-    features=frozenset({"asynchronous"}),
+    features=frozenset({"asynchronous", INTERPRETER}),
     dtypes=("float32",),
+    num_devices=0,  # as many as are asked for
     device_name="this machine's CPU, through JAX",
 )
 

@@ -6,21 +6,19 @@ from pydantic import BaseModel, Field
 
 from llmk.api import (
     OK,
-    AttentionQuery,
     Default,
     ExecutorQuery,
     ExecutorSpec,
     ModelFacts,
-    MoEQuery,
     PlatformFacts,
     PlatformSpec,
-    Query,
     SelectionError,
     Verdict,
     hookimpl,
     no,
 )
 from llmk.tree import SelfAttention
+from llmk_tpu.kernels import KERNELS
 from llmk_tpu.probe import EMULATED, KNOWN, probe
 from llmk_tpu.support import check
 
@@ -52,22 +50,20 @@ def llmk_executors() -> list[ExecutorSpec]:
             name="jax",
             implementation="llmk_tpu.executor:JaxExecutor",
             supports=supports,
-            knows=frozenset({"top_k", "top_p", "min_p"}),
-            how=how,
+            knows=frozenset({"kernels", "top_k", "top_p", "min_p"}),
+            kernels=KERNELS,
             summary="whole steps as JAX programs, built from the model's tree",
         )
     ]
 
 
 def supports(query: ExecutorQuery) -> Verdict:
-    """Trees of which the JAX runtime understands everything, on one device, with one shape of keys and values."""
+    """Trees of which the JAX runtime understands everything, with one shape of keys and values."""
     verdict = OK
     if query.platform.name != "tpu":
         verdict &= no("platform", wanted="tpu", found=query.platform.name)
     if query.pipeline > 1:
         verdict &= no("pipeline", wanted="parallel.pipeline = 1", found=query.pipeline)
-    if query.tensor > 1:
-        verdict &= no("tensor", wanted="parallel.tensor = 1", found=query.tensor)
     if query.cache_dtype not in _DTYPES:
         verdict &= no("cache_dtype", wanted=" or ".join(_DTYPES), found=query.cache_dtype)
     if query.tree is None:
@@ -82,16 +78,6 @@ def supports(query: ExecutorQuery) -> Verdict:
         shapes = ", ".join(f"{heads} x {dim}" for heads, dim in sorted(kept)) or "no attention"
         verdict &= no("cache_shape", wanted="layers that all keep keys of one shape", found=shapes)
     return verdict
-
-
-def how(query: Query) -> str:
-    """How the program of a step computes a site."""
-    if isinstance(query, AttentionQuery):
-        window = f", in a window of {query.sliding_window}" if query.sliding_window else ""
-        return f"lax: pages gathered by the block table, online softmax in float32{window}"
-    if isinstance(query, MoEQuery):
-        return "lax.ragged_dot over rows sorted by expert"
-    return "dot_general, fused by XLA"
 
 
 @hookimpl

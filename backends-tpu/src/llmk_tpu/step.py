@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from llmk.tree import Attend, CausalLM, SelfAttention
+from llmk.tree import Attend, CausalLM, Experts, SelfAttention
 from llmk_tpu import paged
+from llmk_tpu.binding import Binding
 from llmk_tpu.model import hidden_states, logits, run_layer
 from llmk_tpu.packing import unpack
 from llmk_tpu.parameters import Parameters, Run
+from llmk_tpu.ranks import Ranks
 from llmk_tpu.sampling import Controls, sample
 from llmk_tpu.shapes import Shape
 
@@ -36,6 +38,8 @@ class _CachedTokens:
     """The tokens of a step, in one layer. Each attention writes to the cache first, and leaves it changed."""
 
     positions: Array
+    ranks: Ranks
+    binding: Binding
     pages: paged.Pages
     tiles: paged.Tiles
     tile: int
@@ -43,30 +47,47 @@ class _CachedTokens:
     """Buffer and group of each attention of the layer, in order."""
 
     def attend(self, spec: Attend, q: Array, k: Array, v: Array) -> Array:
-        """As in :class:`llmk_tpu.blocks.Tokens`."""
-        place = self.places.pop(0)
+        """As in :class:`llmk_tpu.blocks.Context`."""
+        place, compute, share = self.places.pop(0), self.binding.of(spec, q.shape[0]), self.ranks.share(spec)
         self.pages = self.pages._replace(cache=paged.write(self.pages, place, self.positions, k, v))
-        return paged.attend(spec, q, self.pages, place, self.positions, self.tiles, self.tile)
+        return compute(share, q, self.pages, place, self.positions, self.tiles, self.tile)
+
+    def multiply(self, spec: Experts, rows: Array, weights: Array, rows_of: Array) -> Array:
+        """As in :class:`llmk_tpu.blocks.Context`."""
+        return self.binding.of(spec, self.positions.shape[0])(rows, weights, rows_of)
 
 
-def run_step(
-    model: CausalLM, places: Sequence[tuple[int, int]], shape: Shape, own: Parameters, state: State, packed: Array
-) -> tuple[State, Array]:
-    """One step.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a step's program is made of.
+
+    ``places`` are buffer and group of each attention of the model, in order; ``binding``, what computes its sites;
+    ``ranks``, the devices that the program is spread over.
+    """
+
+    model: CausalLM
+    places: Sequence[tuple[int, int]]
+    binding: Binding
+    ranks: Ranks
+
+
+def run_step(program: Program, shape: Shape, own: Parameters, state: State, packed: Array) -> tuple[State, Array]:
+    """One step, on each of the program's devices.
 
     Args:
-        places: buffer and group of each attention of the model, in order.
-        own: :func:`llmk_tpu.parameters.model_parameters`.
+        own: :func:`llmk_tpu.parameters.model_parameters`, or the device's share of them, as of the state.
         packed: :func:`llmk_tpu.packing.pack`.
 
     Returns:
         The state after it, and int32 ``[2, requests]``: for each request a token, and whether its logits are finite.
         Both mean something only where the step samples.
     """
+    model, ranks = program.model, program.ranks
     given = unpack(shape, packed)
     tiles = paged.Tiles(*(given[name] for name in paged.Tiles._fields))
     rows, slots = given["rows"], given["slots"]
     pages = paged.Pages(state.cache, state.tables[:, slots], rows)
+    known = given["positions"], ranks, program.binding
     newest = state.last[slots[jnp.minimum(rows, shape.requests - 1)]]
     token_ids = jnp.where(given["token_ids"] < 0, newest, given["token_ids"])
     per_layer = _attentions_of(model)
@@ -75,12 +96,12 @@ def run_step(
         nonlocal pages
         count = per_layer[first]
         start = sum(per_layer[:first])
-        here = jnp.asarray(places[start : start + count * run.length], jnp.int32).reshape(run.length, count, 2)
+        here = jnp.asarray(program.places[start : start + count * run.length], jnp.int32).reshape(run.length, count, 2)
 
         def one(carry: tuple[Array, Array], layer: tuple[Any, Array]) -> tuple[tuple[Array, Array], None]:
             x, cache = carry
             own, at = layer
-            tokens = _CachedTokens(given["positions"], pages._replace(cache=cache), tiles, shape.tile, list(at))
+            tokens = _CachedTokens(*known, pages._replace(cache=cache), tiles, shape.tile, list(at))
             x = run_layer(run.layer, own, x, tokens)
             return (x, tokens.pages.cache), None
 
@@ -88,8 +109,8 @@ def run_step(
         pages = pages._replace(cache=cache)
         return x
 
-    hidden = hidden_states(model, own, token_ids, layers)
-    found = logits(model, own, hidden[given["sampled_at"]])
+    hidden = hidden_states(model, own, token_ids, layers, ranks)
+    found = logits(model, own, hidden[given["sampled_at"]], ranks)
     tokens = sample(found, Controls(*(given[name] for name in Controls._fields)))
     last = state.last.at[given["sampled_slots"]].set(tokens, mode="drop")
     is_fine = jnp.isfinite(found.max(axis=-1)).astype(jnp.int32)

@@ -181,10 +181,19 @@ def summary(kernels: list[Compiled]) -> dict[str, dict[str, int]]:
     return dict(sorted(found.items()))
 
 
-def save(target: str, kernels: list[Compiled]) -> None:
-    """Puts what a target's kernels take into :data:`RESOURCES`."""
+def save(target: str, kernels: list[Compiled], *, some: bool) -> None:
+    """Puts what a target's kernels take into :data:`RESOURCES`; where only ``some`` cases were compiled, what is there
+    stays if it is more."""
     saved = json.loads(RESOURCES.read_text()) if RESOURCES.exists() else {}
-    saved[target] = {"triton": triton.__version__, "kernels": summary(kernels)}
+    found = summary(kernels)
+    if some:
+        known = saved.get(target, {}).get("kernels", {})
+        more = {
+            name: {key: max(value, known.get(name, own)[key]) for key, value in own.items()}
+            for name, own in found.items()
+        }
+        found = dict(sorted((known | more).items()))
+    saved[target] = {"triton": triton.__version__, "kernels": found}
     RESOURCES.write_text(json.dumps(dict(sorted(saved.items())), indent=1) + "\n")
 
 
@@ -212,7 +221,7 @@ def main() -> int:
                     print(f"{compiled.target} {compiled.case}: {compiled.kernel} {compiled.problem}", file=sys.stderr)
                     problems += 1
         if args.save:
-            save(target, kernels)
+            save(target, kernels, some=bool(args.only))
     return problems > 0
 
 

@@ -26,7 +26,7 @@ from llmk.config.traffic import Traffic, load_traffic
 from llmk.kernel.discovery import CORE
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registry
-from llmk.planning.choices.executors import check_loaded, site_choices
+from llmk.planning.choices.executors import check_loaded, kernels_of, whole_choice
 from llmk.planning.choices.models import TREE_MODEL
 from llmk.planning.choices.policies import choose_policy
 from llmk.planning.choices.speculation import choose_speculator
@@ -64,7 +64,8 @@ def resolve(
     excluded: Mapping[str, Reason] | None = None,
     executor: Choice | None = None,
 ) -> Plan:
-    """Chooses kernels for every site of the model and of the engine, unless an ``executor`` computes them all.
+    """Chooses kernels for every site of the model and of the engine; with an ``executor``, of its own for those of the
+    model.
 
     ``platform_facts`` are of the platform ``platform_id``, or of the only one of their name.
     Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for.
@@ -82,13 +83,14 @@ def resolve(
     shipped = [r.spec for r in registry.of(TunedConfigs) if r.plugin.distribution in vouched_names]
     measured, stale = load_measurements(config.platform.measurements, platform_facts, shipped)
     traffic = load_traffic(config.platform.traffic)
-    resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, traffic, excluded or {})
+    known = (dtype, vouched_names, measured, traffic, excluded or {})
+    resolver = Resolver(registry, config, platform_facts, *known, executor)
     share = sharded(facts, config.parallel.tensor)
     if executor is None:
         choices = resolver.choose_all(share)
     else:
         check_loaded(executor, excluded or {})
-        choices = [executor, *site_choices(registry, executor, resolver.queries(share))]
+        choices = [executor, *map(resolver.choose, resolver.queries(share))]
         resolver.wheels |= {piece.distribution: piece.version for piece in executor.pieces}
     own = _engine_choices(registry, config, checkpoint, excluded or {})
     resolver.wheels |= {piece.distribution: piece.version for choice in own for piece in choice.pieces}
@@ -142,8 +144,8 @@ def state_dtype(config: Config, dtype: str) -> str:
 
 @dataclass(slots=True)
 class Resolver:
-    """Chooses kernels site by site. Collects the distributions in use (``wheels``), and sites and ops by kind
-    (``seen``)."""
+    """Chooses kernels site by site, those of the ``executor`` if there is one. Collects the distributions in use
+    (``wheels``), and sites and ops by kind (``seen``)."""
 
     registry: Registry
     config: Config
@@ -153,6 +155,7 @@ class Resolver:
     measured: Measurements
     traffic: Traffic
     excluded: Mapping[str, Reason]
+    executor: Choice | None = None
     wheels: dict[str, str] = field(default_factory=lambda: {CORE: metadata.version(CORE)})
     seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
 
@@ -160,6 +163,12 @@ class Resolver:
     def _common(self) -> dict[str, Any]:
         """Fields of every query."""
         return {"platform": self.platform, "dtype": self.dtype, "deterministic": self.config.engine.deterministic}
+
+    def kernels(self, kind: str) -> list[Candidate]:
+        """What sites of a kind are chosen from: the engine's kernels, or the executor's own."""
+        if self.executor is None:
+            return self.registry.kernels(kind)
+        return [kernel for kernel in kernels_of(self.registry, self.executor) if kernel.kind == kind]
 
     def queries(self, facts: ModelFacts) -> list[Query]:
         """Those of attention, linear and MoE sites."""
@@ -196,14 +205,16 @@ class Resolver:
                 raise SelectionError(f"op site {op.site!r} names {kind} site {site!r}, which the model's facts lack")
             if site:
                 found[kind] = id = chosen[kind, site].id
-                found[layout] = next(c.spec.layout for c in self.registry.kernels(kind) if c.spec.id == id)
+                found[layout] = next(c.spec.layout for c in self.kernels(kind) if c.spec.id == id)
         return found
 
     def choose(self, query: Query, inside: tuple[str, ...] = ()) -> Choice:
         """The choice for one query; ``inside`` are the composite ops that it is a part of."""
         op = query.op if isinstance(query, OpQuery) else ""
         self.seen[query.kind] |= {query.site, op}
-        candidates = [c for c in self.registry.kernels(query.kind) if c.spec.op == op]
+        candidates = [c for c in self.kernels(query.kind) if c.spec.op == op]
+        if self.executor is not None and not candidates:
+            return whole_choice(self.registry, self.executor, query)
         refused = self._refuse(query, op, candidates, inside)
         ranking = self._ranking(query, op, refused)
         while able := [c for c in candidates if c.spec.id not in refused]:
@@ -256,7 +267,7 @@ class Resolver:
         line = f"[select.{query.kind}]"
         for_all = isinstance(rules.use, str)
         pin = rules.use if for_all else next(filter(None, map(rules.use.get, (query.site, _role(query.site), op))), "")
-        known = {c.spec.id: c.spec.op for c in self.registry.kernels(query.kind)}
+        known = {c.spec.id: c.spec.op for c in self.kernels(query.kind)}
         if pin in refused:
             raise self._pin_error(query, pin, refused[pin])
         if pin and pin not in known:
@@ -290,12 +301,15 @@ class Resolver:
     def _choice(
         self, query: Query, op: str, ranges: Sequence[TokenRange], refused: Refusals, parts: tuple[Choice, ...]
     ) -> Choice:
-        known = [*self.registry.kernels(query.kind), *(out for out, _ in self.registry.refused)]
+        known = [*self.kernels(query.kind), *(out for out, _ in self.registry.refused)]
         wheels = {r.spec.id: r.plugin.distribution for r in known}
         rejected = tuple(Rejection(id, wheels[id], reasons) for id, reasons in refused.items())
         self.wheels |= {each.winner.plugin.distribution: each.winner.plugin.version for each in ranges}
         layout = "" if op else ranges[0].winner.spec.layout
-        return Choice(query.kind, query.site, op, query, tuple(map(_piece, ranges)), rejected, parts, layout)
+        pieces = tuple(map(_piece, ranges))
+        if self.executor is not None:  # which loads them itself
+            pieces = tuple(replace(piece, implementation="") for piece in pieces)
+        return Choice(query.kind, query.site, op, query, pieces, rejected, parts, layout)
 
     def _is_vouched(self, candidate: Candidate) -> bool:
         """Whether the core, the platform or the user vouches for the wheel; permitting an override does too."""
@@ -307,7 +321,7 @@ class Resolver:
         warnings = []
         for kind, seen in self.seen.items():
             rules = getattr(self.config.select, kind)
-            ops = {c.spec.id: c.spec.op for c in self.registry.kernels(kind)}
+            ops = {c.spec.id: c.spec.op for c in self.kernels(kind)}
             pinned = rules.use if isinstance(rules.use, dict) else {ops.get(rules.use): rules.use} if rules.use else {}
             for target, pin in pinned.items():
                 if target not in seen:

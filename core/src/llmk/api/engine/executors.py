@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from llmk.api.cache import CacheSpec
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.facts import ModelFacts
+from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
-from llmk.api.query import Query
-from llmk.api.specs import CheckedSpec
+from llmk.api.specs import CheckedSpec, KernelSpec
 from llmk.api.verdict import OK, Verdict
 
 
@@ -51,8 +51,10 @@ class ExecutorSpec(CheckedSpec):
     ``"shadows"``, ``"speculation"``. Of requests:
     ``"embeddings"``, and the names of sampling parameters that act on logits (``"top_k"``, ``"logprobs"``). What it
     doesn't name is refused by name: a configuration at the start, a request before it is queued."""
-    how: Callable[[Query], str] = lambda query: ""
-    """In words, how it computes a site of the model, for the plan."""
+    kernels: tuple[KernelSpec, ...] = ()
+    """Its own kernels for sites of the model, by kind (attention, linear, MoE), from which the plan chooses as from the
+    engine's: by needs, verdicts, tiers and the user's rules. ``implementation`` is the executor's to load and to call.
+    Sites of a kind for which it has none appear in the plan by its ``summary``."""
     overrides: str = ""
     summary: str = ""
 
@@ -62,6 +64,7 @@ class ExecutorContext:
     """What an executor is made from: the fields of its :class:`ExecutorQuery`, and the limits of the engine.
 
     Attributes:
+        plan: the choices, among them those of the executor's kernels, for the shapes of one device.
         checkpoint: where the weights are.
         block_size: tokens per block of attention caches.
         max_model_len: tokens of the longest request, prompt and output.
@@ -72,6 +75,7 @@ class ExecutorContext:
     """
 
     query: ExecutorQuery
+    plan: Plan
     checkpoint: Checkpoint
     block_size: int
     max_model_len: int

@@ -112,6 +112,7 @@ def _context(boot: Boot, found: Registered[ExecutorSpec]) -> ExecutorContext:
     config = boot.settings.config
     return ExecutorContext(
         query=boot.executor_query,
+        plan=boot.plan,
         checkpoint=boot.checkpoint,
         block_size=config.cache.block_size,
         max_model_len=boot.facts.max_model_len,

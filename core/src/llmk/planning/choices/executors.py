@@ -3,13 +3,14 @@ plugin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from llmk.api import (
     Choice,
     ExecutorQuery,
     ExecutorSpec,
+    KernelSpec,
     Piece,
     Plan,
     PlatformFacts,
@@ -78,19 +79,25 @@ def check_loaded(executor: Choice, excluded: Mapping[str, Reason]) -> None:
         raise SelectionError(f"the executor {executor.id} can't be loaded", reasons=reasons, hint=hint)
 
 
-def site_choices(registry: Registry, executor: Choice, queries: Sequence[Query]) -> list[Choice]:
-    """The model's sites, of which the executor computes all."""
-    found = next(each for each in registry.of(ExecutorSpec) if each.spec.id == executor.id)
-    whys = (found.spec.how(query) or found.spec.summary for query in queries)
-    return [
-        Choice(query.kind, query.site, "", query, (_piece(found, "", why),))
-        for query, why in zip(queries, whys, strict=True)
-    ]
+def kernels_of(registry: Registry, executor: Choice) -> list[Registered[KernelSpec]]:
+    """The executor's own kernels."""
+    found = _registered(registry, executor)
+    return [Registered(kernel, found.plugin, kernel.kind) for kernel in found.spec.kernels]
+
+
+def whole_choice(registry: Registry, executor: Choice, query: Query) -> Choice:
+    """The choice for a site of a kind for which the executor has no kernels: itself."""
+    found = _registered(registry, executor)
+    return Choice(query.kind, query.site, "", query, (_piece(found, "", found.spec.summary),))
 
 
 def knows(registry: Registry, executor: Choice, feature: str) -> bool:
     """Whether the chosen executor knows a feature."""
-    return any(found.spec.id == executor.id and feature in found.spec.knows for found in registry.of(ExecutorSpec))
+    return feature in _registered(registry, executor).spec.knows
+
+
+def _registered(registry: Registry, executor: Choice) -> Registered[ExecutorSpec]:
+    return next(found for found in registry.of(ExecutorSpec) if found.spec.id == executor.id)
 
 
 def features_used(config: Config, *, pools_only: bool, quantization: bool) -> frozenset[str]:
