@@ -89,6 +89,39 @@ def test_tokens_are_those_of_the_cpu(model_type: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model_type", "tensor"), [("llama", 2), ("gemma2", 2), ("mixtral", 4), ("qwen3_moe", 4), ("demo", 2)]
+)
+def test_tokens_of_several_devices_are_those_of_one(model_type: str, tensor: int, tmp_path: Path) -> None:
+    """Each device has some of the heads, features of experts, and rows of the vocabulary; with four devices and two
+    heads of keys, two have the same. Preemption and the prefix cache are the engine's, as with one."""
+    own = MODELS[model_type] | {"num_attention_heads": 4, "num_key_value_heads": 2}
+    folder = "" if model_type == "demo" else str(write_checkpoint(tmp_path, model_type, **own))
+    blocks = FEW if model_type != "gemma2" else 20
+    with engine(folder, CPU) as llm:
+        expected = tokens(llm)
+    with engine(folder, TPU | {"cache.num_blocks": blocks, "parallel.tensor": tensor}) as llm:
+        assert tokens(llm) == expected
+        assert llm.stats.preemptions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model_type", "tensor"), [("llama", 1), ("gemma2", 1), pytest.param("mixtral", 2, id="mixtral-on-two")]
+)
+def test_tokens_of_interpreted_kernels(model_type: str, tensor: int, tmp_path: Path) -> None:
+    """What a TPU computes by kernels in Pallas, named as users name any kernel."""
+    folder = str(write_checkpoint(tmp_path, model_type, **MODELS[model_type]))
+    kernels = {"select.attention.use": "tpu.ragged_attention_interpreted"}
+    if model_type == "mixtral":
+        kernels["select.moe.use"] = "tpu.grouped_gemm_interpreted"
+    with engine(folder, CPU) as llm:
+        expected = tokens(llm)
+    with engine(folder, TPU | {"cache.num_blocks": 20, "parallel.tensor": tensor} | kernels) as llm:
+        assert tokens(llm) == expected
+
+
+@pytest.mark.slow
 def test_drawn_tokens_are_those_of_the_cpu(checkpoint: str, tpu: LLM) -> None:
     """They are drawn with the same random numbers, by seed and position."""
     params = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=7, max_tokens=24, ignore_eos=True)
@@ -120,7 +153,6 @@ def test_prompts_that_it_can_not_pool(tpu: LLM) -> None:
 @pytest.mark.parametrize(
     ("model_type", "settings", "message"),
     [
-        ("llama", {"select.linear.use": "cpu.linear_torch"}, "does not know kernels"),
         ("llama", {"model.load_format": "dummy"}, "does not know dummy_weights"),
         ("llama", {"engine.deterministic": True}, "does not know deterministic"),
         ("deepseek_v3", {}, "the JAX runtime can't build LatentAttention"),
@@ -135,3 +167,15 @@ def test_models_and_settings_that_it_can_not_do(
     with pytest.raises(SelectionError) as caught:
         engine(str(folder), TPU | settings)
     assert message in " ".join(map(str, caught.value.reasons))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [("cpu.linear_torch", "which is not installed"), ("tpu.ragged_attention", "wanted mosaic")],
+)
+def test_kernels_that_it_does_not_have(kernel: str, message: str, checkpoint: str) -> None:
+    """The engine's kernels are none of the executor's, and compiled ones need a TPU."""
+    kind = "linear" if "linear" in kernel else "attention"
+    with pytest.raises(SelectionError) as caught:
+        engine(checkpoint, TPU | {f"select.{kind}.use": kernel})
+    assert message in " ".join(map(str, (caught.value, *caught.value.reasons)))

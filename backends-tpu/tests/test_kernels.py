@@ -102,14 +102,14 @@ def test_attention(spec: Attend, block: int, tile: int, dtype: str, error: float
     [((3, 0, 17, 1), 40, 24), pytest.param((0, 130, 0, 71, 0), 136, 260, marks=pytest.mark.slow), ((5,), 8, 8)],
 )
 def test_grouped_gemm(rows_of: tuple[int, ...], inputs: int, outputs: int) -> None:
-    """Experts with no rows, fewer rows than a tile, and sizes that tiles don't divide."""
+    """Experts of a layer among others, with no rows, fewer rows than a tile, and sizes that tiles don't divide."""
     import jax.numpy as jnp
 
     from llmk_tpu import grouped
 
     draw = np.random.default_rng(2)
     rows = jnp.array(draw.standard_normal((sum(rows_of), inputs)), jnp.float32)
-    weights = jnp.array(draw.standard_normal((len(rows_of), inputs, outputs)), jnp.float32)
+    weights = grouped.Stack(jnp.array(draw.standard_normal((3, len(rows_of), inputs, outputs)), jnp.float32), 1)
     expected = grouped.by_lax(rows, weights, jnp.array(rows_of))
     found = grouped.by_megablox_interpreted(rows, weights, jnp.array(rows_of))
     assert found.shape == expected.shape

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from llmk import tree
+from llmk_tpu.grouped import Stack
 from llmk_tpu.parameters import Parameters
 from llmk_tpu.ranks import Ranks
 from llmk_tpu.rope import inverse_frequencies
@@ -41,7 +42,7 @@ class Context(Protocol):
         ...
 
     @abstractmethod
-    def multiply(self, spec: tree.Experts, rows: Array, weights: Array, rows_of: Array) -> Array:
+    def multiply(self, spec: tree.Experts, rows: Array, weights: Stack, rows_of: Array) -> Array:
         """A grouped GEMM (:mod:`llmk_tpu.grouped`)."""
         ...
 

@@ -44,9 +44,9 @@ class Devices:
         return Ranks(self.mesh.size)
 
     @property
-    def state_shardings(self) -> State:
-        """Where the state lies: each device has the heads of the cache that it computes, and all tables."""
-        return State(*(NamedSharding(self.mesh, spec) for spec in _state_specs()))
+    def state_shardings(self) -> Any:
+        """Where the state lies, as a state: each device has the heads of the cache that it computes, and all tables."""
+        return jax.tree.map(partial(NamedSharding, self.mesh), _state_specs())
 
     def cuts(self, own: Parameters) -> Any:
         """The partition of each parameter."""
@@ -66,22 +66,25 @@ class Devices:
 
     def jit(self, program: Program, shape: Shape, cuts: Any) -> Any:
         """The program of steps of a shape, which takes over the state. ``cuts`` are those of its parameters."""
-        state, whole = State(*_state_specs()), PartitionSpec()
+        state, whole = _state_specs(), _partition(None)
         run = partial(run_step, program, shape)
-        where = {"in_specs": (cuts, state, whole), "out_specs": (state, whole)}
-        spread = jax.shard_map(run, mesh=self.mesh, check_vma=False, **where)
+        given, made = (cuts, state, whole), (state, whole)
+        spread = jax.shard_map(run, mesh=self.mesh, in_specs=given, out_specs=made, check_vma=False)
         return jax.jit(spread, donate_argnums=1)
 
     def _sharding(self, cut: Cut) -> NamedSharding:
         return NamedSharding(self.mesh, _partition(cut.axis))
 
     def _abstract(self, values: Any, sharding: Any) -> Any:
-        return jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=sharding)
+        return jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
 
 def _partition(axis: int | None) -> PartitionSpec:
-    return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
+    names = () if axis is None else (*[None] * axis, AXIS)
+    return PartitionSpec(*names)  # type: ignore[no-untyped-call]
 
 
-def _state_specs() -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
-    return _partition(_CACHE_HEADS), PartitionSpec(), PartitionSpec()
+def _state_specs() -> Any:
+    """The partition of each array of a state."""
+    make: Any = State
+    return make(_partition(_CACHE_HEADS), _partition(None), _partition(None))

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from llmk.tree import Attend, CausalLM, Experts, Residual
+from llmk.tree import Attend, CausalLM, Experts, MoE, Residual
 from llmk_tpu import grouped
 from llmk_tpu.blocks import Context, norm, residual, softcap
+from llmk_tpu.grouped import Stack
 from llmk_tpu.parameters import Parameters, Run, model_parameters, runs_of, values_of
 from llmk_tpu.ranks import Ranks
 from llmk_tpu.support import check
@@ -66,6 +67,29 @@ def logits(model: CausalLM, own: Parameters, hidden: Array, ranks: Ranks) -> Arr
     return softcap(found, model.head.softcap).astype(jnp.float32)
 
 
+def hold_experts(run: Run, own: list[Parameters]) -> tuple[list[Parameters], dict[int, Parameters]]:
+    """The parameters of a run without those of experts, which loops over layers would copy, and these, by the numbers
+    of the layer's parts."""
+    held = {at: own[at]["block"]["experts"] for at, part in enumerate(run.layer) if _has_experts(part)}
+    rest = [
+        {**of, "block": {name: each for name, each in of["block"].items() if name != "experts"}} if at in held else of
+        for at, of in enumerate(own)
+    ]
+    return rest, held
+
+
+def with_experts(own: list[Parameters], held: dict[int, Parameters], layer: Array) -> list[Parameters]:
+    """One layer's parameters, with those of experts in a :class:`~llmk_tpu.grouped.Stack`."""
+    stacks = {at: {name: Stack(each, layer) for name, each in of.items()} for at, of in held.items()}
+    return [
+        {**of, "block": {**of["block"], "experts": stacks[at]}} if at in stacks else of for at, of in enumerate(own)
+    ]
+
+
+def _has_experts(part: Any) -> bool:
+    return isinstance(part, Residual) and isinstance(part.block, MoE)
+
+
 def run_layer(layer: tuple[Any, ...], own: list[Parameters], x: Array, context: Context) -> Array:
     """One layer."""
     for spec, of in zip(layer, own, strict=True):
@@ -92,7 +116,7 @@ class WholeSequence:
         shares = jax.nn.softmax(jnp.where(seen, softcap(scores, spec.softcap), -jnp.inf), axis=-1)
         return jnp.einsum("hgqk,khd->qhgd", shares.astype(v.dtype), v).reshape(q.shape)
 
-    def multiply(self, spec: Experts, rows: Array, weights: Array, rows_of: Array) -> Array:
+    def multiply(self, spec: Experts, rows: Array, weights: Stack, rows_of: Array) -> Array:
         """As in :class:`llmk_tpu.blocks.Context`."""
         return grouped.by_lax(rows, weights, rows_of)
 
@@ -101,9 +125,12 @@ def _whole_sequence(model: CausalLM, own: Parameters, token_ids: Array) -> Array
     context = WholeSequence(jnp.arange(token_ids.shape[0]), Ranks())
 
     def layers(run: Run, parameters: Any, first: int, x: Array) -> Array:
-        def one(x: Array, own: list[Parameters]) -> tuple[Array, None]:
-            return run_layer(run.layer, own, x, context), None
+        rest, held = hold_experts(run, parameters)
 
-        return lax.scan(one, x, parameters)[0]
+        def one(x: Array, layer: tuple[list[Parameters], Array]) -> tuple[Array, None]:
+            own, number = layer
+            return run_layer(run.layer, with_experts(own, held, number), x, context), None
+
+        return lax.scan(one, x, (rest, jnp.arange(run.length)))[0]
 
     return logits(model, own, hidden_states(model, own, token_ids, layers, context.ranks), context.ranks)

@@ -86,7 +86,7 @@ def _call(
     found: Array = pl.pallas_call(
         partial(_kernel, spec, tile, width),
         grid_spec=grid,
-        out_shape=jax.ShapeDtypeStruct(query.shape, query.dtype),
+        out_shape=jax.typeof(query),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
         interpret=interpret,
         name="ragged_paged_attention",
@@ -140,11 +140,11 @@ def _kernel(
     following, after, _ = bounds(jnp.minimum(i + 1, count - 1))
     is_followed = (i + 1 < count) & (following < after)
 
-    @pl.when(i == 0)
-    def _() -> None:
+    def start_first() -> None:
         rounds[0] = 0
         pl.when(begin < end)(lambda: start(i, table, begin, 0))
 
+    pl.when(i == 0)(start_first)
     most[...] = jnp.full_like(most, -jnp.inf)
     total[...] = jnp.zeros_like(total)
     sums[...] = jnp.zeros_like(sums)

@@ -27,7 +27,10 @@ class Ranks:
 
     def sum(self, x: Array) -> Array:
         """The sum of all devices' arrays, on each."""
-        return x if self.count == 1 else lax.psum(x, AXIS)
+        if self.count == 1:
+            return x
+        found: Array = lax.psum(x, AXIS)  # type: ignore[no-untyped-call]
+        return found
 
     def look_up(self, table: Array, ids: Array) -> Array:
         """Rows of a table, of which each device has some, in order."""

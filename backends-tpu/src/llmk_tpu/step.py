@@ -13,7 +13,8 @@ from jax import Array, lax
 from llmk.tree import Attend, CausalLM, Experts, SelfAttention
 from llmk_tpu import paged
 from llmk_tpu.binding import Binding
-from llmk_tpu.model import hidden_states, logits, run_layer
+from llmk_tpu.grouped import Stack
+from llmk_tpu.model import hidden_states, hold_experts, logits, run_layer, with_experts
 from llmk_tpu.packing import unpack
 from llmk_tpu.parameters import Parameters, Run
 from llmk_tpu.ranks import Ranks
@@ -50,11 +51,13 @@ class _CachedTokens:
         """As in :class:`llmk_tpu.blocks.Context`."""
         place, compute, share = self.places.pop(0), self.binding.of(spec, q.shape[0]), self.ranks.share(spec)
         self.pages = self.pages._replace(cache=paged.write(self.pages, place, self.positions, k, v))
-        return compute(share, q, self.pages, place, self.positions, self.tiles, self.tile)
+        found: Array = compute(share, q, self.pages, place, self.positions, self.tiles, self.tile)
+        return found
 
-    def multiply(self, spec: Experts, rows: Array, weights: Array, rows_of: Array) -> Array:
+    def multiply(self, spec: Experts, rows: Array, weights: Stack, rows_of: Array) -> Array:
         """As in :class:`llmk_tpu.blocks.Context`."""
-        return self.binding.of(spec, self.positions.shape[0])(rows, weights, rows_of)
+        found: Array = self.binding.of(spec, self.positions.shape[0])(rows, weights, rows_of)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,16 @@ def run_step(program: Program, shape: Shape, own: Parameters, state: State, pack
         start = sum(per_layer[:first])
         here = jnp.asarray(program.places[start : start + count * run.length], jnp.int32).reshape(run.length, count, 2)
 
-        def one(carry: tuple[Array, Array], layer: tuple[Any, Array]) -> tuple[tuple[Array, Array], None]:
+        rest, held = hold_experts(run, parameters)
+
+        def one(carry: tuple[Array, Array], layer: tuple[Any, Array, Array]) -> tuple[tuple[Array, Array], None]:
             x, cache = carry
-            own, at = layer
+            own, at, number = layer
             tokens = _CachedTokens(*known, pages._replace(cache=cache), tiles, shape.tile, list(at))
-            x = run_layer(run.layer, own, x, tokens)
+            x = run_layer(run.layer, with_experts(own, held, number), x, tokens)
             return (x, tokens.pages.cache), None
 
-        (x, cache), _ = lax.scan(one, (x, pages.cache), (parameters, here))
+        (x, cache), _ = lax.scan(one, (x, pages.cache), (rest, here, jnp.arange(run.length)))
         pages = pages._replace(cache=cache)
         return x
 
