@@ -31,7 +31,7 @@ MACHINES = {
     "cpu": ("cpu/power10", "cpu/neoverse-v2"),
 }
 WITH_TRITON = ("rocm", "xpu")
-REFUSED = {("tpu", "mla"): "LatentAttention", ("tpu", "hybrid"): "DeltaNet"}
+REFUSED = {("tpu", "mla"): "LatentAttention", ("tpu", "hybrid"): "DeltaMixer"}
 """Models that a backend doesn't run, and what its refusal must name."""
 AITER = ("amd-aiter", "0.1.7", ("rocm/gfx942", "rocm/gfx950"))
 _END = 1 << 31

@@ -174,7 +174,7 @@ def test_models_and_settings_that_it_can_not_do(
     [("cpu.linear_torch", "which is not installed"), ("tpu.ragged_attention", "wanted mosaic")],
 )
 def test_kernels_that_it_does_not_have(kernel: str, message: str, checkpoint: str) -> None:
-    """The engine's kernels are none of the executor's, and compiled ones need a TPU."""
+    """The executor has kernels of its own alone, and compiled ones need a TPU."""
     kind = "linear" if "linear" in kernel else "attention"
     with pytest.raises(SelectionError) as caught:
         engine(checkpoint, TPU | {f"select.{kind}.use": kernel})

@@ -14,7 +14,7 @@ _IMPLEMENTATIONS = {kernel.id: kernel.implementation for kernel in KERNELS}
 
 
 class Binding:
-    """The kernels that a plan chose for a model. Each is imported when it is first asked for."""
+    """The kernels that a plan chose for a model. Each is imported when it is first needed."""
 
     def __init__(self, model: CausalLM, plan: Plan) -> None:
         leaves = [leaf for layer in model.layers for part in layer for leaf in part.leaves()]

@@ -40,7 +40,7 @@ def facts_of(generation: str, num_devices: int = 1) -> PlatformFacts:
 
 
 KNOWN = tuple(facts_of(generation, 0) for generation in _VERSIONS)
-"""Of as many devices as are asked for."""
+"""Of as many devices as a plan wants."""
 
 _EMULATION = PlatformFacts(
     name="tpu",
@@ -48,7 +48,7 @@ _EMULATION = PlatformFacts(
     device_type="",
     features=frozenset({"asynchronous", INTERPRETER}),
     dtypes=("float32",),
-    num_devices=0,  # as many as are asked for
+    num_devices=0,  # as many as a plan wants
     device_name="this machine's CPU, through JAX",
 )
 

@@ -2,7 +2,7 @@
 that its own request needs, while the pages of the next chunk are copied.
 
 It computes what :func:`llmk_tpu.paged.attend` does, which it is tested against. JAX has a kernel for this too
-(``jax.experimental.pallas.ops.tpu.ragged_paged_attention``); that one can't be interpreted, so that nobody without a
+(``jax.experimental.pallas.ops.tpu.ragged_paged_attention``); that one can't be interpreted, so that no one without a
 TPU could test it, and keeps a head's keys in rows that are not adjacent.
 """
 
@@ -94,28 +94,11 @@ def _call(
     return found
 
 
-def _kernel(
-    spec: Attend,
-    tile: int,
-    width: int,
-    place: Any,
-    row: Any,
-    first: Any,
-    size: Any,
-    table: Any,
-    next_table: Any,
-    query: Any,
-    cache: Any,
-    out: Any,
-    buffers: Any,
-    semaphores: Any,
-    rounds: Any,
-    most: Any,
-    total: Any,
-    sums: Any,
-) -> None:
+def _kernel(spec: Attend, tile: int, width: int, *refs: Any) -> None:
     """One tile. Chunks are copied into two buffers by turns; ``rounds`` counts them over all tiles, so that the last
     chunk of a tile is computed while the first of the next is on its way."""
+    place, _, first, size, table, next_table, query, cache, out, *scratch = refs
+    buffers, semaphores, rounds, most, total, sums = scratch
     i, count, block = pl.program_id(0), pl.num_programs(0), cache.shape[3]
     chunk = width * block
 
@@ -136,13 +119,13 @@ def _kernel(
         for copy in copies(tile_, pages, number, slot):
             copy.start()
 
-    begin, end, length = bounds(i)
+    started, end, length = bounds(i)
     following, after, _ = bounds(jnp.minimum(i + 1, count - 1))
     is_followed = (i + 1 < count) & (following < after)
 
     def start_first() -> None:
         rounds[0] = 0
-        pl.when(begin < end)(lambda: start(i, table, begin, 0))
+        pl.when(started < end)(lambda: start(i, table, started, 0))
 
     pl.when(i == 0)(start_first)
     most[...] = jnp.full_like(most, -jnp.inf)
@@ -159,7 +142,7 @@ def _kernel(
         rounds[0] = rounds[0] + 1
         return 0
 
-    lax.fori_loop(begin, end, one, 0)
+    lax.fori_loop(started, end, one, 0)
     divisor = total[...][:, :, :1]
     out[0] = (sums[...] / jnp.where(divisor == 0, 1.0, divisor)).astype(out.dtype)
 

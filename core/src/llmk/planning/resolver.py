@@ -83,15 +83,10 @@ def resolve(
     shipped = [r.spec for r in registry.of(TunedConfigs) if r.plugin.distribution in vouched_names]
     measured, stale = load_measurements(config.platform.measurements, platform_facts, shipped)
     traffic = load_traffic(config.platform.traffic)
-    known = (dtype, vouched_names, measured, traffic, excluded or {})
-    resolver = Resolver(registry, config, platform_facts, *known, executor)
+    known = (dtype, vouched_names, measured, traffic, excluded or {}, executor)
+    resolver = Resolver(registry, config, platform_facts, *known)
     share = sharded(facts, config.parallel.tensor)
-    if executor is None:
-        choices = resolver.choose_all(share)
-    else:
-        check_loaded(executor, excluded or {})
-        choices = [executor, *map(resolver.choose, resolver.queries(share))]
-        resolver.wheels |= {piece.distribution: piece.version for piece in executor.pieces}
+    choices = resolver.choose_all(share)
     own = _engine_choices(registry, config, checkpoint, excluded or {})
     resolver.wheels |= {piece.distribution: piece.version for choice in own for piece in choice.pieces}
     plugins = [platform.plugin, model.plugin, *(method.plugin for method in methods)]
@@ -180,7 +175,12 @@ class Resolver:
         return site_queries(facts, **stored, **self._common)
 
     def choose_all(self, facts: ModelFacts) -> list[Choice]:
-        """Attention and linear sites come first, since queries of ops contain the kernels chosen there."""
+        """Attention and linear sites come first, since queries of ops contain the kernels chosen there; an executor
+        has no ops."""
+        if self.executor is not None:
+            check_loaded(self.executor, self.excluded)
+            self.wheels |= {piece.distribution: piece.version for piece in self.executor.pieces}
+            return [self.executor, *map(self.choose, self.queries(facts))]
         common = self._common
         chosen = {(query.kind, query.site): self.choose(query) for query in self.queries(facts)}
         named = {op.site for op in facts.ops}
