@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmk.nn.embedding import Embedding, LMHead
     from llmk.nn.latent import LatentAttention, LatentUp
     from llmk.nn.layer import Layer, Parameter
+    from llmk.nn.layer_norm import AddLayerNorm, LayerNorm
     from llmk.nn.linear import Linear
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import Experts, InterleavedExperts
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from llmk.nn.tree_model import TreeModel
 
 _LAZY = {
+    "AddLayerNorm": "layer_norm",
     "AddRMSNorm": "norm",
     "Attention": "attention",
     "AttentionSwitch": "build",
@@ -40,6 +42,7 @@ _LAZY = {
     "LatentAttention": "latent",
     "LatentUp": "latent",
     "Layer": "layer",
+    "LayerNorm": "layer_norm",
     "Linear": "linear",
     "StateSpaceMixer": "recurrent",
     "InterleavedExperts": "moe",
@@ -57,6 +60,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "AddLayerNorm",
     "AddRMSNorm",
     "Attention",
     "AttentionSwitch",
@@ -72,6 +76,7 @@ __all__ = [
     "LatentAttention",
     "LatentUp",
     "Layer",
+    "LayerNorm",
     "Linear",
     "Model",
     "NormAdd",

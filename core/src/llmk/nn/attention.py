@@ -35,6 +35,8 @@ class Attention(Layer):
         value_dim: elements of a head's value; ``None``: ``head_dim``.
         sinks: whether each head has a sink, a learned logit in the softmax's denominator (GPT-OSS, arXiv:2508.10925).
         norm_names: the checkpoint's names of the Q and K norms.
+        rotation: which of the options ``neighbours`` and ``norm_after_rope`` of
+            :class:`llmk.reference.composites.WriteOptions` are set.
         axes: int64 ``[rotary_dim / 2]``, the axis of positions by which each pair is rotated
             (:func:`llmk.reference.rope.rotation.axes_of_pairs`; the op's facts have ``rotary_sections``). ``None``:
             positions have one axis.
@@ -56,6 +58,7 @@ class Attention(Layer):
         value_dim: int | None = None,
         sinks: bool = False,
         norm_names: tuple[str, str] = ("q_norm", "k_norm"),
+        rotation: Mapping[str, bool] | None = None,
         axes: Tensor | None = None,
         site: str = "attention",
         op_site: str = "attention.whole",
@@ -76,6 +79,7 @@ class Attention(Layer):
         cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
         self._scaled = cache_dtype.startswith("float8")
         self._options: dict[str, Any] = {"scales": (1.0, 1.0)} if self._scaled else {}
+        self._options.update(rotation or {})
         self._num_axes = 0
         if axes is not None:
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes

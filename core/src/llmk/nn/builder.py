@@ -16,11 +16,13 @@ from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.attention import Attention, cache_spec
 from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
+from llmk.nn.blocks.parallel import Parallel
 from llmk.nn.blocks.scan_mixer import ScanMixer
 from llmk.nn.blocks.selective_mixer import ConvMixer, SelectiveMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
 from llmk.nn.latent import LatentAttention as LatentLayer
+from llmk.nn.layer_norm import LayerNorm
 from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import RMSNorm
@@ -40,6 +42,7 @@ BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
     tree.GatedMLP: GatedMLP,
     tree.MLP: MLP,
     tree.MoE: MoE,
+    tree.Parallel: Parallel,
     tree.ScanMixer: ScanMixer,
     tree.ConvMixer: ConvMixer,
     tree.SelectiveMixer: SelectiveMixer,
@@ -116,6 +119,7 @@ class Builder:
                 parallel=spec.cut,
                 units=tuple(part.units for part in spec.outputs),
                 partial=spec.partial,
+                groups=spec.groups,
             )
         return self._linears[id(spec)]
 
@@ -124,6 +128,9 @@ class Builder:
         op_site, *norm_sites = self.ops(spec)
         if norm_sites:
             options["norm_sites"] = tuple(norm_sites)
+        rotation = {"neighbours": True} if spec.rope is not None and spec.rope.neighbours else {}
+        if spec.norm_after_rope and spec.rope is not None and spec.qk_norm is not None:
+            rotation["norm_after_rope"] = True
         if spec.rope is not None and spec.rope.sections:
             axes = axes_of_pairs(spec.rope.sections, interleaved=spec.rope.interleaved)
             options["axes"] = axes.to(self.build.device)
@@ -139,6 +146,7 @@ class Builder:
             whole_qk_norm=spec.whole_qk_norm,
             norm_offset=spec.norm_offset,
             norm_names=spec.norm_names,
+            rotation=rotation,
             value_dim=spec.value_dim,
             sinks=spec.sinks,
             site=self.site(spec),
@@ -152,10 +160,17 @@ class Builder:
         own: dict[str, Any] = {"index": index, "site": site, "op_site": self.op(spec), "norm_eps": spec.eps}
         return LatentLayer(self.build, spec.at, spec.shape, cos_sin=self.cos_sin(spec.rope), **own)
 
-    def norm(self, spec: tree.Norm) -> RMSNorm:
+    def norm(self, spec: tree.Norm) -> RMSNorm | LayerNorm:
         """A norm that is not part of a residual stream."""
+        if spec.centered:
+            return self.layer_norm(spec, self.op(spec))
         own: dict[str, Any] = {"site": self.op(spec), "offset": spec.offset, "weighted": spec.weighted}
         return RMSNorm(self.build, spec.at, spec.size, spec.eps, **own)
+
+    def layer_norm(self, spec: tree.Norm, site: str) -> LayerNorm:
+        """A norm that subtracts the mean, by the op at ``site``."""
+        own: dict[str, Any] = {"offset": spec.offset, "weighted": spec.weighted, "bias": spec.bias}
+        return LayerNorm(self.build, spec.at, spec.size, spec.eps, site=site, **own)
 
     def attention_cache(self, spec: tree.Attend | tree.LatentAttend) -> int:
         """The position of an attention layer's cache in ``StepContext.caches``."""

@@ -211,14 +211,14 @@ class LMHead(Layer):
         self._vocab_size = vocab_size
         self._tied_to = tied_to
         self._table: Table | None = None
-        self._bias: Parameter | None = None
         weight_format = self._kernel.weight_format
         self._own = partial(Table, build, prefix, vocab_size, hidden_size, weight_format=weight_format)
+        self._bias: Parameter | None = self._own().vector("bias") if bias else None
         if tied_to and weight_format != "plain":
             tied_to.pack(self._kernel)
         if tied_to and tied_to.here and build.here:
             tied_to.tied_head = self
-            super().__init__(build, [])
+            super().__init__(build, self._parameters())
             return
         if tied_to:
             shared, shape = tied_to.table, (vocab_size, hidden_size)
@@ -226,7 +226,6 @@ class LMHead(Layer):
             self._table = Table(build, shared.prefix, *shape, **options)
         else:
             self._table = self._own()
-        self._bias = self._own().vector("bias") if bias else None
         super().__init__(build, self._parameters())
 
     def _parameters(self) -> tuple[Parameter, ...]:

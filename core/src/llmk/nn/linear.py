@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -33,6 +34,7 @@ class Linear(Layer):
             features. ``"row"``: each rank takes some of the input features, and the results are all-reduced.
         units: how many units (heads) each part consists of; a unit is never split. Empty: one unit per output feature.
         partial: skip the all-reduce of a row-parallel layer. The caller does it, perhaps for a sum with other tensors.
+        groups: as :attr:`llmk.tree.Linear.groups`.
 
     Attributes:
         site: the plan's site, which :meth:`Build.kernel` takes for ops over this layer.
@@ -58,6 +60,7 @@ class Linear(Layer):
         parallel: Cut = "",
         units: Sequence[int] = (),
         partial: bool = False,
+        groups: int = 0,
     ) -> None:
         parent = prefix.rpartition(".")[0]
         self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
@@ -72,10 +75,12 @@ class Linear(Layer):
         self._whole = (*([prefix] if parts else []), *aliases)
         self.in_features = in_features
         self._rows = list(sizes) if parts else [sum(sizes)]
-        self._kept_rows, self._kept_columns = None, None
+        self._kept_rows, self._kept_columns, self._grouped = None, None, groups > 0
         if parallel == "column":
             shares, cut = build.parallel.shares, list(zip(sizes, units or sizes, strict=True))
             self._kept_rows = [shares([part]) for part in cut] if parts else [shares(cut)]
+            if groups:
+                self._kept_rows = [_in_groups(self._kept_rows[0], sizes, groups)]
         elif parallel == "row":
             self._kept_columns = build.parallel.share(in_features)
         self._named = {"weight": self._parameter("weight", (in_features,))}
@@ -134,7 +139,8 @@ class Linear(Layer):
             CheckpointError: it is not known how to shard the tensors, or a shard would split values that several
                 features share.
         """
-        if self._build.parallel.tensor_size == 1 or not (self._kept_rows or self._kept_columns):
+        apart = self._build.parallel.tensor_size > 1 or self._grouped
+        if not apart or not (self._kept_rows or self._kept_columns):
             return {}
         name, quantization = names[0].rpartition(".")[2], self._quantization
         if all(count == 1 for count in rows) and not any(count > 1 for count in columns):
@@ -212,7 +218,29 @@ def stored_share(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
     return [slice(run.start // shared, run.stop // shared) for run in kept]
 
 
+def _in_groups(kept: Sequence[slice], sizes: Sequence[int], groups: int) -> list[slice]:
+    """The runs ``kept`` of the rows of parts of ``sizes``, as runs of a tensor that stores the parts in ``groups``."""
+    shares = [size // groups for size in sizes]
+    starts, offsets = list(accumulate(sizes, initial=0)), list(accumulate(shares, initial=0))
+    runs = []
+    for run in kept:
+        row = run.start
+        while row < run.stop:
+            part = next(i for i, start in enumerate(starts[1:]) if row < start)
+            group, inner = divmod(row - starts[part], shares[part])
+            count = min(shares[part] - inner, run.stop - row, starts[part + 1] - row)
+            start = group * offsets[-1] + offsets[part] + inner
+            runs.append(slice(start, start + count))
+            row += count
+    return runs
+
+
 def sharding_error(name: str, tensor_size: int) -> CheckpointError:
+    if tensor_size == 1:
+        return CheckpointError(
+            f"{name} is stored in groups of heads, in a format whose rows can't be put in order",
+            hint="use an unquantized checkpoint; --model.quantization quantizes it at the start",
+        )
     return CheckpointError(
         f"{name} is stored in a format that can't be sharded over {tensor_size} processes",
         hint="lower parallel.tensor, or use an unquantized checkpoint",

@@ -122,6 +122,19 @@ def activate(x: Tensor, activation: str) -> Tensor:
     return PLAIN_ACTIVATIONS[activation](x.float()).to(x.dtype)
 
 
+def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> Tensor:
+    """xIELU (arXiv:2411.13010), elementwise, any shape, in ``x``'s dtype; the arithmetic is float32, rounded once, and
+    batch-invariant.
+
+    ``softplus(alpha_p) * x * x + beta * x`` above zero, else ``(beta + softplus(alpha_n)) * (expm1(min(x, eps)) - x) +
+    beta * x``. All parameters are float32 ``[1]``.
+    """
+    wide = x.float()
+    above = F.softplus(alpha_p) * wide * wide
+    below = (torch.expm1(torch.minimum(wide, eps)) - wide) * (beta + F.softplus(alpha_n))
+    return (torch.where(wide > 0, above, below) + beta * wide).to(x.dtype)
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     """``cap * tanh(x / cap)``, which lies between ``-cap`` and ``cap``; any shape, in ``x``'s dtype (Gemma 2,
     arXiv:2408.00118)."""

@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 
 from llmk.reference.norms import NormOptions
+from llmk.reference.rope.rotation import RopeOptions
 
 
 class WriteOptions(NormOptions, total=False):
     """What an op that writes to the cache gets by name, where the site has it. ``scales`` are those of
-    :meth:`llmk.api.AttentionBackend.write`, if the cache is fp8; ``axes`` those of
-    :class:`llmk.reference.rope.rotation.RopeOptions`, if the site's facts have ``rotary_sections``."""
+    :meth:`llmk.api.AttentionBackend.write`, if the cache is fp8; ``axes`` and ``neighbours`` those of
+    :class:`llmk.reference.rope.rotation.RopeOptions`, if the site's facts have ``rotary_sections`` or
+    ``rotary_neighbours``; ``norm_after_rope``, whether heads are normed after their rotation, if the facts have it."""
 
     scales: tuple[float, float]
     axes: Tensor
+    neighbours: bool
+    norm_after_rope: bool
 
 
 class AttentionOptions(WriteOptions, total=False):
@@ -44,8 +48,8 @@ def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Calla
         meta: Any,
         **options: Unpack[WriteOptions],
     ) -> Tensor:
-        """Norms the heads of ``q`` and ``k`` if a weight is given, applies RoPE to both, and stores ``k`` and ``v`` in
-        the cache.
+        """Norms the heads of ``q`` and ``k`` if a weight is given, applies RoPE to both, or the other way round, and
+        stores ``k`` and ``v`` in the cache.
 
         Args:
             q: ``[tokens, heads, head_dim]``; ``k`` and ``v``: ``[tokens, kv_heads, head_dim]``, values of ``value_dim``
@@ -62,15 +66,20 @@ def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Calla
         offset: NormOptions = {}
         if "norm_offset" in options:
             offset["norm_offset"] = options.pop("norm_offset")
+        after = options.pop("norm_after_rope", False)
+        turn: RopeOptions = {}
+        if "axes" in options:
+            turn["axes"] = options.pop("axes")
+        if "neighbours" in options:
+            turn["neighbours"] = options.pop("neighbours")
+        if cos_sin is not None and after:
+            q, k = rotate(q, k, positions, cos_sin, **turn)
         if q_weight is not None:
             q = norm(q, q_weight, eps, **offset)
         if k_weight is not None:
             k = norm(k, k_weight, eps, **offset)
-        axes = options.pop("axes", None)
-        if axes is not None:
-            q, k = rotate(q, k, positions, cos_sin, axes=axes)
-        elif cos_sin is not None:
-            q, k = rotate(q, k, positions, cos_sin)
+        if cos_sin is not None and not after:
+            q, k = rotate(q, k, positions, cos_sin, **turn)
         write(k, v, cache, meta, **options)
         return q
 
@@ -102,11 +111,10 @@ def make_qk_norm_rope_attention(parts: Mapping[str, Callable[..., Any]]) -> Call
         """
         sinks = options.pop("sinks", None)
         q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, **options)
-        options.pop("axes", None)
-        options.pop("norm_offset", None)
-        if sinks is not None:
-            options["sinks"] = sinks
-        out: Tensor = attend(q, cache, meta, **options)
+        given: dict[str, Any] = {} if sinks is None else {"sinks": sinks}
+        if "scales" in options:
+            given["scales"] = options["scales"]
+        out: Tensor = attend(q, cache, meta, **given)
         return out
 
     return qk_norm_rope_attention

@@ -48,6 +48,48 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0)
     return weight * normed.to(x.dtype)
 
 
+def layer_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, norm_offset: float = 0.0
+) -> Tensor:
+    """LayerNorm over the last dimension (arXiv:1607.06450), in float32 and rounded once.
+
+    Args:
+        x: ``[..., H]``.
+        weight, bias: ``[H]``; ``None``: ones, and zeros.
+        norm_offset: added to the weight (Nemotron, whose checkpoints store ``weight - 1``).
+
+    Returns:
+        ``[..., H]`` in ``x``'s dtype. Batch-invariant: a row's result is bit-identical in any batch.
+    """
+    wide = x.float()
+    centered = wide - wide.mean(-1, keepdim=True)
+    normed = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        normed = normed * (norm_offset + weight.float())
+    return (normed if bias is None else normed + bias.float()).to(x.dtype)
+
+
+def make_add_layer_norm(parts: Mapping[str, Callable[..., Tensor]]) -> AddNorm:
+    """Builds ``add_layer_norm`` from the part ``layer_norm``."""
+    norm = parts["layer_norm"]
+
+    def add_layer_norm(
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        **options: Unpack[AddNormOptions],
+    ) -> tuple[Tensor, Tensor]:
+        """``(normed, sum)`` with ``sum = x + residual``, both ``[..., H]`` in ``x``'s dtype; ``options`` may have a
+        factor of ``x``, and what is added to the weight. Nothing is changed in place."""
+        factor = options.pop("residual_multiplier", None)
+        total = (x if factor is None else x * factor) + residual
+        return norm(total, weight, bias, eps, **options), total
+
+    return add_layer_norm
+
+
 def make_add_rms_norm(parts: Mapping[str, Callable[..., Tensor]]) -> AddNorm:
     """Builds ``add_rms_norm`` from the part ``rms_norm``."""
     norm = parts["rms_norm"]

@@ -33,9 +33,11 @@ _GROUP_SCORINGS = ("max", "top2_sum")
 
 _OPS = {
     "rms_norm": "norms:rms_norm",
+    "layer_norm": "norms:layer_norm",
     "rope": "rope.rotation:rope",
     "rope_interleaved": "rope.rotation:rope_interleaved",
     "activate": "activations:activate",
+    "xielu": "activations:xielu",
     "softcap": "activations:softcap",
     "sigmoid_gate": "activations:sigmoid_gate",
     "embedding": "embedding:embedding",
@@ -57,6 +59,7 @@ _OPS = {
     "append_tokens": "batch:append_tokens",
     "accept_drafts": "batch:accept_drafts",
     "add_rms_norm": "norms:make_add_rms_norm",
+    "add_layer_norm": "norms:make_add_layer_norm",
     "rms_norm_add": "norms:make_rms_norm_add",
     "sandwich_norm": "norms:make_sandwich_norm",
     "add_rms_norm_fp32_residual": "norms:make_add_rms_norm_fp32_residual",
@@ -78,16 +81,18 @@ _OPS = {
 
 _SUM_FACTS = frozenset({"residual_multiplier"})
 _NORM_FACTS = frozenset({"norm_offset"})
-_WRITE_FACTS = frozenset({"value_dim", "no_rope", "rotary_sections"}) | _NORM_FACTS
+_ROTARY_FACTS = frozenset({"rotary_sections", "rotary_neighbours"})
+_WRITE_FACTS = frozenset({"value_dim", "no_rope", "norm_after_rope"}) | _ROTARY_FACTS | _NORM_FACTS
 _STATE_FACTS = frozenset({"max_drafts", "state_dtype"})
 _LATER_FACTS = {
     **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FIELDS),
     **dict.fromkeys(("gate_up_silu", "gate_up_gelu", "gate_up_gelu_tanh"), _GATED_FIELDS),
     "add_rms_norm_gate_up_silu": _GATED_FIELDS | _SUM_FACTS,
-    **dict.fromkeys(("rms_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
-    "add_rms_norm": _SUM_FACTS | _NORM_FACTS,
+    **dict.fromkeys(("rms_norm", "layer_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
+    **dict.fromkeys(("add_rms_norm", "add_layer_norm"), _SUM_FACTS | _NORM_FACTS),
     **dict.fromkeys(("add_rms_norm_linear", "add_rms_norm_router"), _SUM_FACTS),
-    **dict.fromkeys(("rope", "rope_interleaved"), frozenset({"rotary_sections"})),
+    "rope": _ROTARY_FACTS,
+    "rope_interleaved": frozenset({"rotary_sections"}),
     "qk_norm_rope_write_kv": _WRITE_FACTS,
     "qk_norm_rope_attention": _WRITE_FACTS | {"attention_sinks"},
     **dict.fromkeys(("causal_conv", "state_space_scan", "gated_delta_rule"), _STATE_FACTS),

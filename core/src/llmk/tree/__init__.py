@@ -6,7 +6,7 @@ what planning knows of it; ``llmk.nn.TreeModel`` builds its modules.
 
 from llmk.tree.adapting import adapted
 from llmk.tree.attention import Attend, Gate, Heads, SelfAttention
-from llmk.tree.block import Block, Entry, Residual
+from llmk.tree.block import Block, Branch, Entry, Parallel, Residual
 from llmk.tree.causal_lm import Carried, CausalLM, MakeTree, Stream
 from llmk.tree.config import Config
 from llmk.tree.embedding import Embedding, Head
@@ -14,7 +14,7 @@ from llmk.tree.facts import Sites, model_facts
 from llmk.tree.latent import LatentAttend, LatentAttention, LatentShape
 from llmk.tree.linear import AdapterRoom, Linear, Part
 from llmk.tree.lowering import Joint, Program, Sublayer, lower, weight_map
-from llmk.tree.mlp import MLP, GatedMLP
+from llmk.tree.mlp import MLP, GatedMLP, Xielu
 from llmk.tree.moe import Experts, MoE
 from llmk.tree.norm import Norm
 from llmk.tree.recurrent import DeltaNetSizes, Recurrent, RecurrentSizes, ScanMixer, StateSpaceSizes
@@ -28,6 +28,7 @@ __all__ = [
     "AdapterRoom",
     "Attend",
     "Block",
+    "Branch",
     "Carried",
     "CausalLM",
     "Config",
@@ -49,6 +50,7 @@ __all__ = [
     "MakeTree",
     "MoE",
     "Norm",
+    "Parallel",
     "Part",
     "Program",
     "Recurrent",
@@ -66,6 +68,7 @@ __all__ = [
     "Stream",
     "Sublayer",
     "Tensor",
+    "Xielu",
     "adapted",
     "default_length",
     "lower",

@@ -63,6 +63,8 @@ class Attend(Leaf):
     whole_qk_norm: bool = False
     """Whether the norms are over all heads together, not over each by itself (OLMo 2); they are then ops of their
     own."""
+    norm_after_rope: bool = False
+    """Whether queries and keys are normed after their rotation (Hunyuan); not with ``whole_qk_norm``."""
     norm_names: tuple[str, str] = ("q_norm", "k_norm")
     """The checkpoint's names of the norms."""
     norm_offset: float = 0.0
@@ -117,6 +119,8 @@ class Attend(Leaf):
         facts |= {"attention_sinks": True} if self.sinks else {}
         facts |= {"value_dim": self.value_dim} if self.value_dim is not None else {}
         facts |= {"rotary_sections": self.rope.sections} if self.rope and self.rope.sections else {}
+        facts |= {"rotary_neighbours": True} if self.rope and self.rope.neighbours else {}
+        facts |= {"norm_after_rope": True} if facts["qk_norm"] and self.norm_after_rope and self.rope else {}
         offset = {"norm_offset": self.norm_offset} if self.norm_offset else {}
         facts |= offset if facts["qk_norm"] else {}
         op, divided = "qk_norm_rope_attention", ("num_heads", "num_kv_heads")
@@ -153,6 +157,8 @@ class SelfAttention(Block):
     gate: Gate | None = None
     """Gates the attention's output (arXiv:2505.06708): by ``gate_proj``, or, if there is none, by a query projection
     that returns, for each head, the query followed by the gate."""
+    clip: float | None = None
+    """Queries, keys and values are clamped between minus and plus this limit; ``None``: they are not."""
     gate_proj: Linear | None = None
     """From the attention's input to the gates: one for each element, or one for each head (``gate.gate_size`` 1)."""
 
@@ -169,6 +175,9 @@ class SelfAttention(Block):
         gated: bool = False,
         window: int | None = None,
         names: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj"),
+        packed: str = "qkv_proj",
+        groups: int = 0,
+        clip: float | None = None,
         **attend: Any,
     ) -> Self:
         """Attention with the usual names.
@@ -177,7 +186,11 @@ class SelfAttention(Block):
             bias, out_bias: whether the projections to queries, keys and values have biases, and whether the output
                 projection has one; ``None``: as the others.
             gated: see ``gate``.
-            names: the checkpoint's names of the four projections.
+            names: the checkpoint's names of the four projections; the first three are empty if only the ``packed``
+                tensor is stored.
+            packed: the checkpoint's name of the first three together.
+            groups: see :class:`~llmk.tree.Linear`, for the packed tensor.
+            clip: see there.
             attend: further fields of :class:`Attend`.
         """
         queries = heads.count * heads.dim
@@ -191,10 +204,11 @@ class SelfAttention(Block):
         out_bias = bias if out_bias is None else out_bias
         return cls(
             at=at,
-            qkv=Linear.packed(f"{at}.qkv_proj", "qkv", hidden_size, names[:3], rows, units, bias=bias),
+            qkv=Linear.packed(f"{at}.{packed}", "qkv", hidden_size, names[:3], rows, units, bias=bias, groups=groups),
             attend=Attend(at=at, **own),
             out=Linear.row(f"{at}.{names[3]}", "out", heads.count * value_dim, hidden_size, bias=out_bias),
             gate=gate,
+            clip=clip,
         )
 
     def gated_by(self, at: str, hidden_size: int, *, per_head: bool = False) -> Self:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 from llmk.api import OpFacts
 from llmk.tree.linear import Linear
@@ -47,6 +47,34 @@ class Block(Spec):
             partial: a copy of a row-parallel layer without its all-reduce, the same one for the same layer.
         """
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch(Spec):
+    """``block(norm(x))``, one of the branches of a :class:`Parallel`. A norm has a ``role``; without one, ``x`` is not
+    normed."""
+
+    norm: Norm | None = None
+    block: Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel(Block):
+    """The sum of several branches of the same input (GPT-J)."""
+
+    branches: tuple[Branch, ...]
+
+    @classmethod
+    def of(cls, at: str, *blocks: Block) -> Self:
+        """Of blocks that are not normed by themselves."""
+        return cls(at=at, branches=tuple(Branch(at=block.at, block=block) for block in blocks))
+
+    def addend(self, partial: Callable[[Linear], Linear]) -> Self | None:
+        blocks = [branch.block.addend(partial) for branch in self.branches]
+        pairs = list(zip(self.branches, blocks, strict=True))
+        if any(block is None for block in blocks):
+            return None
+        return replace(self, branches=tuple(replace(branch, block=block) for branch, block in pairs if block))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

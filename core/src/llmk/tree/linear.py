@@ -49,6 +49,9 @@ class Linear(Leaf):
     quantizable: bool = True
     partial: bool = False
     """Skip the all-reduce of a row-parallel layer; the block that it is a part of does it."""
+    groups: int = 0
+    """If not 0, the packed tensor is stored as that many groups, one below the other; each has an equal share of every
+    output, in order (GPT-NeoX, Falcon). No output has a name then."""
     aliases: tuple[str, ...] = ()
     """Other names of the whole layer in the checkpoint."""
     absorbed: bool = False

@@ -41,6 +41,8 @@ class Joint(Spec):
         """The op, and its site, that adds the residual and norms the sum; empty if there is none."""
         if self.norm is None or self.first:
             return ""
+        if self.norm.centered:
+            return "add_layer_norm"
         if self.post:
             return "sandwich_norm"
         return "add_rms_norm_fp32_residual" if self.residual_dtype else "add_rms_norm"
@@ -56,7 +58,7 @@ class Joint(Spec):
         size: dict[str, Any] = self.norm.facts
         if self.entry is None:
             sums = (_op(self.sum_op, size | self.options),) if self.sum_op else ()
-            return (_op("rms_norm", size), *sums)
+            return (_op(self.norm.op, size), *sums)
         op, linear, suffix, inner, options = self.entry
         facts, divided = (size | {"intermediate_size": inner}, ("intermediate_size",)) if inner else (size, ())
         facts |= self.options | dict(options)
@@ -133,16 +135,16 @@ def lower(model: CausalLM, *, fuse: bool = True, ranks: int = 1) -> Program:
                 parts.append(part)
                 continue
             norm, entry = part.norm, part.block.entry
-            if not fuse or ranks > 1 or ends[0] is not None or dtype or norm is None or norm.offset:
-                entry = None  # the ops know one norm, whose weight is stored as it is
-            _check_ends(*ends, norm)
+            if not fuse or ranks > 1 or ends[0] is not None or dtype or norm is None or norm.offset or norm.centered:
+                entry = None  # the ops know one RMS norm, whose weight is stored as it is
+            _check_ends(*ends, norm, dtype)
             more: dict[str, Any] = {"entry": entry, "first": first, "residual_dtype": dtype, "sums": sums}
             addend = part.block.addend(partial) if ranks > 1 and plain else None
             joint = Joint(post=ends[0], scale=ends[1], norm=norm, **more)
             parts.append(Sublayer(joint=joint, block=addend or part.block))
             ends, first, sums = (part.post, part.scale), False, addend is not None
         layers.append(tuple(parts))
-    _check_ends(*ends, model.norm)
+    _check_ends(*ends, model.norm, dtype)
     end = Joint(post=ends[0], scale=ends[1], norm=model.norm, residual_dtype=dtype, sums=sums)
     return Program(model=model, layers=tuple(layers), end=end)
 
@@ -166,8 +168,19 @@ def _op(op: str, facts: dict[str, Any]) -> OpFacts:
     return OpFacts(site=op, op=op, facts=facts)
 
 
-def _check_ends(post: Norm | None, scale: float, norm: Norm | None) -> None:
+def _check_ends(post: Norm | None, scale: float, norm: Norm | None, residual_dtype: str) -> None:
     """Checks the end of a block, and the norm before the next, for what no op can compute."""
+    for each in (post, norm):
+        if each is not None and each.centered and (post is not None or residual_dtype):
+            raise PluginError(
+                f"{_shown(each)} is centered, next to {'a norm after a block' if post else 'a wide residual'}",
+                hint="make it a root-mean-square norm, or leave out the other; no op has both",
+            )
+        if each is not None and not each.centered and (each.bias or not each.weighted):
+            raise PluginError(
+                f"{_shown(each)} is a root-mean-square norm without weight, or with a bias",
+                hint="only centered norms may be so",
+            )
     if post is None:
         return
     if scale != 1.0:

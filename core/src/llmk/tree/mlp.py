@@ -9,7 +9,7 @@ from typing import Any, Self
 from llmk.api import OpFacts
 from llmk.tree.block import Block, Entry
 from llmk.tree.linear import Linear
-from llmk.tree.spec import Spec
+from llmk.tree.spec import Leaf, Spec, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +78,22 @@ class GatedMLP(Block):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Xielu(Leaf):
+    """The parameters of xIELU (arXiv:2411.13010), an activation without a gate: four numbers."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(Tensor(f"{self.at}.{name}", (1,)) for name in ("alpha_p", "alpha_n", "beta", "eps"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MLP(Block):
     """``down(activation(up(x)))``, without a gate. ``activation`` is a name in
-    ``llmk.reference.activations.PLAIN_ACTIVATIONS``."""
+    ``llmk.reference.activations.PLAIN_ACTIVATIONS``, or ``"xielu"``, which has parameters."""
 
     up: Linear
     down: Linear
     activation: str
+    xielu: Xielu | None = None
 
     @classmethod
     def of(
@@ -104,9 +113,13 @@ class MLP(Block):
             up=Linear.column(up, "up", hidden_size, inner_size, bias=bias),
             down=Linear.row(down, "down", inner_size, hidden_size, bias=bias),
             activation=activation,
+            xielu=Xielu(at=f"{at}.act_fn") if activation == "xielu" else None,
         )
 
     def own_ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
+        if self.xielu is not None:
+            size = {"intermediate_size": self.down.size}
+            return (OpFacts(site="xielu", op="xielu", facts=size, divided=("intermediate_size",)),)
         facts = {"intermediate_size": self.down.size, "activation": self.activation}
         return (OpFacts(site="activate", op="activate", facts=facts, divided=("intermediate_size",)),)
 

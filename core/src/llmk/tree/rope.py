@@ -30,6 +30,9 @@ class Rope:
     sections: tuple[int, ...] = ()
     """Pairs of elements that are rotated by each axis of positions, such as time, height and width (M-RoPE: Qwen2-VL,
     arXiv:2409.12191); empty: positions have one axis."""
+    neighbours: bool = False
+    """Whether neighbouring elements are a pair, as in the RoPE paper (GPT-J, GLM), not one of the first half and one of
+    the second."""
     interleaved: bool = False
     """Whether the axes take turns, pair by pair (Qwen3-VL), instead of having their pairs side by side."""
 

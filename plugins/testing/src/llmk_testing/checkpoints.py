@@ -60,7 +60,7 @@ def write_checkpoint(
                 parameter.fill_(-1.5)
             # With the default standard deviation, all logits are nearly equal; a larger one makes greedy tokens differ,
             # so errors show.
-            spread = 0.3 if parameter.ndim == 1 else 2.0 * parameter.shape[-1] ** -0.5
+            spread = 0.3 if parameter.ndim <= 1 else 2.0 * parameter.shape[-1] ** -0.5
             parameter.add_(torch.randn_like(parameter) * spread)
     model.save_pretrained(folder, **({"max_shard_size": shard_bytes} if shard_bytes else {}))
     return folder

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from llmk.nn.context import StepContext
+from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
     from llmk import tree
+    from llmk.nn.build import Build
     from llmk.nn.builder import Builder
 
 
@@ -41,8 +44,28 @@ class MLP:
 
     def __init__(self, builder: Builder, spec: tree.MLP, *, fused: bool) -> None:
         self._up, self._down = builder.linear(spec.up), builder.linear(spec.down)
-        self._activate = builder.kernel(spec)
-        self._activation = spec.activation
+        kernel = builder.kernel(spec)
+        self._activate: Callable[[Tensor], Tensor]
+        if spec.xielu is None:
+            self._activate = lambda x: kernel(x, spec.activation)
+        else:
+            self._activate = Xielu(builder.build, spec.xielu, kernel)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        return self._down(self._activate(self._up(x), self._activation))
+        return self._down(self._activate(self._up(x)))
+
+
+class Xielu(Layer):
+    """xIELU with its parameters."""
+
+    def __init__(self, build: Build, spec: tree.Xielu, op: Callable[..., Tensor]) -> None:
+        self._op = op
+        names = [tensor.name for tensor in spec.tensors()]
+        super().__init__(build, [Parameter(build, [name], [1], dtype=torch.float32) for name in names])
+
+    def finish(self) -> None:
+        self._values = [parameter.take() for parameter in self.parameters]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Elementwise, any shape."""
+        return self._op(x, *self._values)

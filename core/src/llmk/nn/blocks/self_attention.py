@@ -28,13 +28,17 @@ class SelfAttention:
             self._attention = builder.attention(spec.attend, GatedAttention, gate_site=builder.op(spec.gate))
         self._gate = None if spec.gate_proj is None else OutputGate(builder, spec)
         self._out = builder.linear(spec.out)
+        self._clip = spec.clip
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        out = self._attention(self._qkv(x), step)
+        out = self._attended(self._qkv(x), step)
         return self._out(out if self._gate is None else self._gate(out, x))
 
     def after(self, qkv: Tensor, *, step: StepContext) -> Tensor:
-        return self._out(self._attention(qkv, step))
+        return self._out(self._attended(qkv, step))
+
+    def _attended(self, qkv: Tensor, step: StepContext) -> Tensor:
+        return self._attention(qkv if self._clip is None else qkv.clamp(-self._clip, self._clip), step)
 
 
 class OutputGate:

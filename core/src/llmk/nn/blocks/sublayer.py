@@ -10,6 +10,7 @@ from torch import Tensor
 from llmk.nn.blocks.block import Block, Entered
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
+from llmk.nn.layer_norm import AddLayerNorm, LayerNorm
 from llmk.nn.norm import AddRMSNorm, NormAdd, SandwichNorm, with_options
 from llmk.nn.parallel import Parallel
 
@@ -75,6 +76,17 @@ class FirstNorm(NormWeight):
         return self._op(x, self.weight, self.eps), x
 
 
+class OnlyNorm:
+    """A norm that subtracts the mean, before the first block."""
+
+    def __init__(self, norm: LayerNorm) -> None:
+        self._norm = norm
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """See :data:`Join`."""
+        return self._norm(x), x
+
+
 class Sum:
     """The sum alone."""
 
@@ -136,6 +148,13 @@ def _after_ranks(builder: Builder, spec: tree.Joint) -> Join:
         assert post is not None
         return PostNormed(NormAdd(build, post.at, post.size, post.eps, site=builder.op(spec), offset=post.offset))
     first_site, *others = builder.ops(spec)
+    if norm.centered:
+        own_norm = builder.layer_norm(norm, first_site)
+        return (
+            OnlyNorm(own_norm)
+            if spec.first
+            else AddLayerNorm(build, own_norm, site=others[0], residual_multiplier=spec.scale, offset=norm.offset)
+        )
     if spec.first:
         return FirstNorm(build, norm, first_site)
     own: dict[str, Any] = {"first_site": first_site, "site": others[0], "offset": norm.offset}

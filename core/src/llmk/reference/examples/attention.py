@@ -13,8 +13,8 @@ _KEY_DIM, _VALUE_DIM = 32, 24
 
 
 def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
-    """With norms of queries and keys, of both kinds, and without; not rotated, and with positions of several axes.
-    Small heads are rotated whole, others by half."""
+    """With norms of queries and keys, of both kinds, and without; not rotated, with positions of several axes, with
+    neighbours as pairs, and normed after the rotation. Small heads are rotated whole, others by half."""
     if site.latent_dim is not None:
         return ()
     sizes = {name: getattr(site, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
@@ -29,6 +29,8 @@ def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
         {"rotary_dim": rotary_dim, "qk_norm": True, "norm_offset": 1.0},
         {"rotary_dim": 0, "qk_norm": True, "no_rope": True},
         {"rotary_dim": rotary_dim, "qk_norm": False, "rotary_sections": (2, rotary_dim // 2 - 2)},
+        {"rotary_dim": rotary_dim, "qk_norm": True, "rotary_neighbours": True},
+        {"rotary_dim": rotary_dim, "qk_norm": True, "norm_after_rope": True},
     )
     return tuple({**sizes, **kind} for kind in kinds)
 
@@ -72,7 +74,8 @@ def _latent_attention(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 
 def _keywords(draw: Draw, facts: Facts) -> Facts:
-    return {**rotary_keywords(draw, facts), **sum_keywords(draw, facts)}
+    after = {"norm_after_rope": True} if "norm_after_rope" in facts else {}
+    return {**rotary_keywords(draw, facts), **sum_keywords(draw, facts), **after}
 
 
 QK_NORM_ROPE = OpExamples(

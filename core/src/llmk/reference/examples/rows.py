@@ -24,6 +24,7 @@ _HEADS = (
     {"num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "rotary_dim": 64, "qk_norm": True},
     {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 16, "qk_norm": True},
     {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 24, "rotary_sections": (2, 7, 3)},
+    {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 24, "rotary_neighbours": True},
 )
 _LATENT_HEADS = (
     {"num_heads": 8, "num_kv_heads": 2, "qk_rope_head_dim": 64},
@@ -44,6 +45,17 @@ def _norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     x, weight, eps = _norm(draw, facts, rows)
     return x, draw.floats(*x.shape), weight, eps
+
+
+def _layer_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    """Rows far from zero, as some channels of real models are."""
+    x, weight, eps = _norm(draw, facts, rows)
+    return x + 2.0, weight, draw.floats(*weight.shape), eps
+
+
+def _add_layer_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    x, *others = _layer_norm(draw, facts, rows)
+    return x, draw.floats(*x.shape), *others
 
 
 def sum_keywords(draw: Draw, facts: Facts) -> Facts:
@@ -72,6 +84,13 @@ def _gated(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _activate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return draw.floats(rows, facts["intermediate_size"], scale=2.0), facts["activation"]
+
+
+def _xielu(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    """Parameters as they are at the start of training, but apart."""
+    values = (0.4, -0.9, 0.5, -0.2)
+    numbers = [torch.tensor([value], device=draw.random.device) for value in values]
+    return draw.floats(rows, facts["intermediate_size"], scale=2.0), *numbers
 
 
 def _sigmoid_gate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -104,9 +123,10 @@ def gated_keywords(draw: Draw, facts: Facts) -> Facts:
 
 
 def rotary_keywords(draw: Draw, facts: Facts) -> Facts:
-    """The axis of each rotated pair, where positions have several axes."""
-    sections = facts.get("rotary_sections")
-    return {"axes": axes_of_pairs(sections).to(draw.random.device)} if sections else {}
+    """The axis of each rotated pair, where positions have several axes, and whether neighbours are a pair."""
+    sections, neighbours = facts.get("rotary_sections"), facts.get("rotary_neighbours")
+    axes: Facts = {"axes": axes_of_pairs(sections).to(draw.random.device)} if sections else {}
+    return {**axes, "neighbours": True} if neighbours else axes
 
 
 def rotation(draw: Draw, rotary_dim: int, rows: int, facts: Facts) -> tuple[Tensor, Tensor]:
@@ -140,6 +160,12 @@ def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 _NORMED: tuple[Facts, ...] = (*_SIZES, {"size": 72, "norm_offset": 1.0})
 RMS_NORM = OpExamples(_NORMED, _norm, by_row=("x",), wide=("x",), keywords=sum_keywords)
 _SUMS: Any = {"by_row": ("x", "residual"), "keywords": sum_keywords}
+LAYER_NORM = OpExamples(
+    _NORMED, _layer_norm, by_row=("x",), wide=("x",), optional=("weight", "bias"), keywords=sum_keywords
+)
+ADD_LAYER_NORM = OpExamples(
+    (*_NORMED, {"size": 72, "residual_multiplier": 0.22}), _add_layer_norm, optional=("weight", "bias"), **_SUMS
+)
 ADD_RMS_NORM = OpExamples((*_NORMED, {"size": 72, "residual_multiplier": 0.22}), _add_norm, **_SUMS)
 RMS_NORM_ADD = OpExamples(_NORMED, _add_norm, **_SUMS)
 SANDWICH_NORM = OpExamples(_NORMED, _sandwich, **_SUMS)
@@ -147,6 +173,7 @@ ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, by_row=("x", "re
 GATED_RMS_NORM = OpExamples(_SPACE, _gated_norm, by_row=("x", "gate"), wide=("gate",), options={"groups": 2})
 GATED = OpExamples(_GATED, _gated, by_row=("x",), keywords=gated_keywords)
 ACTIVATE = OpExamples(_ACTIVATED, _activate, by_row=("x",))
+XIELU = OpExamples(_INNER, _xielu, by_row=("x",))
 SIGMOID_GATE = OpExamples(_GATES, _sigmoid_gate, by_row=("x", "gate"))
 SOFTCAP = OpExamples(_SIZES, _softcap, benchmark=_softcap_of_logits, by_row=("x",))
 _ROPE: Any = {"by_row": ("q", "k", "positions"), "wide": ("q", "k"), "keywords": rotary_keywords}

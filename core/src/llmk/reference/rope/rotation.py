@@ -13,17 +13,19 @@ from llmk.reference.rope.scaling import inverse_frequencies
 
 
 class RopeOptions(TypedDict, total=False):
-    """Positions of several axes, such as time, height and width (M-RoPE: Qwen2-VL, arXiv:2409.12191). ``axes``: int64
-    ``[rot / 2]``, the axis of each pair (:func:`axes_of_pairs`); ``positions`` are then ``[tokens, axes]``."""
+    """``axes``: positions of several axes, such as time, height and width (M-RoPE: Qwen2-VL, arXiv:2409.12191), int64
+    ``[rot / 2]``, the axis of each pair (:func:`axes_of_pairs`); ``positions`` are then ``[tokens, axes]``.
+    ``neighbours``: whether element ``2 * i`` is paired with ``2 * i + 1``, as in the RoPE paper (GPT-J, GLM)."""
 
     axes: Tensor
+    neighbours: bool
 
 
 def rope(
     q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, **options: Unpack[RopeOptions]
 ) -> tuple[Tensor, Tensor]:
     """Rotates the first ``rot`` elements of every head by its token's angles, element ``i`` paired with ``i + rot /
-    2``.
+    2``, or with its neighbour.
 
     Args:
         q: ``[tokens, heads, head_dim]``.
@@ -35,14 +37,15 @@ def rope(
     Returns:
         New tensors like ``q`` and ``k``; the arithmetic is float32, rounded once.
     """
-    return _rotate(q, k, positions, cos_sin, _halves, **options)
+    turn = _neighbours if options.get("neighbours") else _halves
+    return _rotate(q, k, positions, cos_sin, turn, options.get("axes"))
 
 
 def rope_interleaved(
     q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, **options: Unpack[RopeOptions]
 ) -> tuple[Tensor, Tensor]:
     """:func:`rope` that pairs element ``2 * i`` with ``2 * i + 1``, as in the RoPE paper and in DeepSeek."""
-    return _rotate(q, k, positions, cos_sin, _neighbours, **options)
+    return rope(q, k, positions, cos_sin, **{**options, "neighbours": True})
 
 
 def axes_of_pairs(sections: Sequence[int], *, interleaved: bool = False) -> Tensor:
