@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmk.tree import Block, CausalLM, Config, Residual, ScanMixer
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, Names, Parts
 from llmk_models.state_space import ScanKeys, scan_sizes
 
 FAMILY = Family(bias_flags=("attention_bias", "mlp_bias"), num_kv_heads=8, norm_eps=1e-5)
@@ -13,7 +13,7 @@ FAMILY = Family(bias_flags=("attention_bias", "mlp_bias"), num_kv_heads=8, norm_
 def tree(config: Config) -> CausalLM:
     """The tree of a Bamba checkpoint. ``attn_layer_indices`` are the layers with attention."""
     parts = Parts(config, FAMILY, partial_rotary_factor=0.5)
-    parts.end, parts.before = "final_layernorm", ("input_layernorm", "pre_ff_layernorm")
+    parts.names = Names(norm="final_layernorm", before=("input_layernorm", "pre_ff_layernorm"))
     if (rotary := config.size("attn_rotary_emb", parts.rope.rotary_dim)) != parts.rope.rotary_dim:
         raise config.refuse(f"attn_rotary_emb = {rotary}, not the half of a head: {parts.rope.rotary_dim}")
     attends, bias = config.counts("attn_layer_indices"), config.flag("mamba_proj_bias", False)

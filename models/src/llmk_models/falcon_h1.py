@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from llmk.tree import Block, CausalLM, Config, Linear, Residual, ScanMixer, SelfAttention, StateSpaceSizes
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, Names, Parts
 from llmk_models.state_space import ScanKeys, scan_sizes
 
 FAMILY = Family(bias_flags=("attention_bias", "mlp_bias"), num_kv_heads=8, norm_eps=1e-5)
@@ -33,7 +33,7 @@ def tree(config: Config) -> CausalLM:
     """The tree of a Falcon-H1 checkpoint. Factors of the input of a layer without biases are those of its output, and
     that of keys is one of attention's logits."""
     parts = Parts(config, FAMILY)
-    parts.end, parts.before = "final_layernorm", ("input_layernorm", "pre_ff_layernorm")
+    parts.names = Names(norm="final_layernorm", before=("input_layernorm", "pre_ff_layernorm"))
     hidden, head_dim = parts.hidden_size, parts.heads.dim
     of_embeddings, of_logits = (config.positive(f"{name}_multiplier", 1.0) for name in ("embedding", "lm_head"))
     into, out = (config.number(f"attention_{way}_multiplier", 1.0) for way in ("in", "out"))

@@ -8,7 +8,7 @@ from functools import partial
 from llmk.api import MoEFacts
 from llmk.tree import Block, CausalLM, Config, MoE, Norm, Residual, SelectiveMixer, SelectiveScanSizes
 from llmk.tree.config import MOST_EXPERTS
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, Names, Parts
 
 FAMILY = Family(num_kv_heads=8)
 """These and the following numbers are the defaults of transformers' config class."""
@@ -17,7 +17,7 @@ FAMILY = Family(num_kv_heads=8)
 def tree(config: Config) -> CausalLM:
     """The tree of a Jamba checkpoint."""
     parts = Parts(config, FAMILY)
-    parts.end, parts.before = "final_layernorm", ("input_layernorm", "pre_ff_layernorm")
+    parts.names = Names(norm="final_layernorm", before=("input_layernorm", "pre_ff_layernorm"))
     hidden, layers = parts.hidden_size, range(parts.num_layers)
     sizes = SelectiveScanSizes(
         channels=config.size("mamba_expand", 2) * hidden,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from llmk.api import MoEFacts
 from llmk.tree import Block, CausalLM, Config, ConvMixer, GatedMLP, Linear, MoE, Residual, ShortConvSizes
 from llmk.tree.config import MOST_EXPERTS
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, Names, Parts
 
 FAMILY = Family(num_kv_heads=8, rope_theta=1_000_000.0)
 """These and the following numbers are the defaults of transformers' config classes."""
@@ -19,7 +19,7 @@ def tree(config: Config) -> CausalLM:
     """The tree of an LFM2 or LFM2-MoE checkpoint."""
     parts, sparse = Parts(config, FAMILY), config.architecture == "Lfm2MoeForCausalLM"
     parts.eps = parts.qk_norm = config.number("norm_eps", 1e-5)
-    parts.end, parts.before = "embedding_norm", ("operator_norm", "ffn_norm")
+    parts.names = Names(norm="embedding_norm", before=("operator_norm", "ffn_norm"))
     parts.tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
     hidden, inner = parts.hidden_size, parts.inner_size if sparse else _width(config, parts.inner_size)
     kernel, bias = config.size("conv_L_cache", 3), config.flag("conv_bias", False)

@@ -13,7 +13,6 @@ FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, norm_eps=1e-5)
 
 def tree(config: Config) -> CausalLM:
     """The tree of an OLMoE checkpoint."""
-    config.choice("clip_qkv", None)
     parts = Parts(config, FAMILY)
     experts = MoEFacts(
         site="moe",
@@ -24,8 +23,10 @@ def tree(config: Config) -> CausalLM:
         renormalize=config.flag("norm_topk_prob", False),
     )
 
+    clip = config.positive("clip_qkv", None)
+
     def layer(index: int, at: str) -> tuple[Residual, ...]:
-        attention = parts.attention(f"{at}.self_attn", whole_qk_norm=True)
+        attention = parts.attention(f"{at}.self_attn", whole_qk_norm=True, clip=clip)
         return parts.pre_normed(at, attention, MoE.of(f"{at}.mlp", experts))
 
     return parts.decoder(layer)

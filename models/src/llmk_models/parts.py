@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from llmk.tree import (
+    MLP,
+    Block,
     CausalLM,
     Config,
     Embedding,
     GatedMLP,
     Head,
     Heads,
+    Linear,
     Norm,
+    Parallel,
     Residual,
     Rope,
     SelfAttention,
@@ -32,7 +36,9 @@ class Family:
     (``"switched"``; or all if it is set, ``"all switched"``), those from ``max_window_layers`` on (``"late"``), or
     every other layer from the first (``"alternating"``).
     ``activations`` are the values of the config's ``activation_key`` that the native implementation supports, the
-    default first. The other fields are defaults of the config's keys.
+    default first; ``eps_key`` is the config's key of the norms' epsilon. ``norm_offset``, ``centered`` and
+    ``norm_bias`` are those of :class:`llmk.tree.Norm`, ``neighbours`` that of :class:`llmk.tree.Rope`. The other fields
+    are defaults of the config's keys.
     """
 
     qkv_bias: bool = False
@@ -48,6 +54,27 @@ class Family:
     activation_key: str = "hidden_act"
     activations: tuple[str, ...] = ("silu", "swish")
     norm_offset: float = 0.0
+    eps_key: str = "rms_norm_eps"
+    centered: bool = False
+    norm_bias: bool = False
+    neighbours: bool = False
+
+
+class Names(NamedTuple):
+    """What the checkpoint calls the parts of a decoder."""
+
+    model: str = "model"
+    embed: str = "embed_tokens"
+    layers: str = "layers"
+    norm: str = "norm"
+    head: str = "lm_head"
+    before: tuple[str, str] = ("input_layernorm", "post_attention_layernorm")
+    """The norms before the two blocks of a layer."""
+
+
+def with_values(config: Config, **values: Any) -> Config:
+    """The config with other values, for keys that have names of their own in a family."""
+    return Config(replace(config.checkpoint, config={**config.values, **values}))
 
 
 class Parts:
@@ -64,9 +91,11 @@ class Parts:
         self.num_layers = config.num_layers("num_hidden_layers")
         self.vocab_size = config.size("vocab_size")
         self.heads = Heads.of(config, kv=family.num_kv_heads, dim=family.head_dim)
-        self.rope = Rope.of(config, self.heads.dim, theta=family.rope_theta, **rope)
-        self.eps = config.number("rms_norm_eps", family.norm_eps)
+        rope_spec = Rope.of(config, self.heads.dim, theta=family.rope_theta, **rope)
+        self.rope = replace(rope_spec, neighbours=family.neighbours)
+        self.eps = config.number(family.eps_key, family.norm_eps)
         self.norm_offset = family.norm_offset
+        self.norm_options = {"centered": family.centered, "bias": family.norm_bias}
         self.qk_norm = self.eps if family.qk_norm else None
         biases = {key: config.flag(key, False) for key in family.bias_flags}
         self.out_bias = biases.get("attention_bias", False)
@@ -76,16 +105,12 @@ class Parts:
         self.windows = _windows(config, family, self.num_layers)
         self.root = ""
         """What the names of all tensors start with."""
-        self.model = "model"
-        """The name of the decoder, below :attr:`root`."""
-        self.before = ("input_layernorm", "post_attention_layernorm")
-        """The names of the norms before the two blocks of a layer."""
-        self.end = "norm"
-        """The name of the last norm."""
+        self.names = Names()
 
-    def norm(self, at: str) -> Norm:
-        """A norm of hidden states."""
-        return Norm(at=at, size=self.hidden_size, eps=self.eps, offset=self.norm_offset)
+    def norm(self, at: str, role: str = "") -> Norm:
+        """A norm of hidden states; ``role`` as in :class:`llmk.tree.Norm`."""
+        own: dict[str, Any] = {"offset": self.norm_offset, **self.norm_options}
+        return Norm(at=at, size=self.hidden_size, eps=self.eps, role=role, **own)
 
     def attention(
         self, at: str, window: int | None = None, rope: Rope | None = None, *, rotated: bool = True, **more: Any
@@ -100,9 +125,23 @@ class Parts:
         """The MLP; ``more`` are arguments of :meth:`llmk.tree.GatedMLP.of`."""
         return GatedMLP.of(at, self.hidden_size, inner_size or self.inner_size, bias=self.mlp_bias, **more)
 
+    def packed_mlp(self, at: str) -> GatedMLP:
+        """The MLP of checkpoints that store gate and up projections packed alone."""
+        hidden, inner = self.hidden_size, self.inner_size
+        gate_up = Linear.packed(f"{at}.gate_up_proj", "gate_up", hidden, ("", ""), (inner, inner))
+        return GatedMLP(at=at, gate_up=gate_up, down=Linear.row(f"{at}.down_proj", "down", inner, hidden))
+
+    def plain_mlp(self, at: str, activation: str, names: tuple[str, str] = ("up_proj", "down_proj")) -> MLP:
+        """An MLP without a gate, with the checkpoint's ``names``."""
+        return MLP.of(at, self.hidden_size, self.inner_size, activation, bias=self.mlp_bias, names=names)
+
+    def parallel(self, at: str, norm: str, *blocks: Block) -> tuple[Residual, ...]:
+        """Command R's layer: one norm, and blocks side by side."""
+        return (Residual(norm=self.norm(f"{at}.{norm}"), block=Parallel.of(at, *blocks)),)
+
     def pre_normed(self, at: str, mixer: Any, feed_forward: Any, *, scale: float = 1.0) -> tuple[Residual, ...]:
         """Llama's layer: a norm before each of two blocks, whose output is multiplied by ``scale``."""
-        norms, blocks = (self.norm(f"{at}.{name}") for name in self.before), (mixer, feed_forward)
+        norms, blocks = (self.norm(f"{at}.{name}") for name in self.names.before), (mixer, feed_forward)
         return tuple(Residual(norm=norm, block=own, scale=scale) for norm, own in zip(norms, blocks, strict=True))
 
     def post_normed(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
@@ -111,9 +150,14 @@ class Parts:
         blocks = mixer, feed_forward
         return tuple(Residual(norm=None, block=own, post=norm) for norm, own in zip(norms, blocks, strict=True))
 
-    def sandwich(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
-        """Gemma 2's layer: norms before and after each of two blocks."""
-        names = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    def sandwich(
+        self,
+        at: str,
+        mixer: Any,
+        feed_forward: Any,
+        names: tuple[str, ...] = ("input", "post_attention", "pre_feedforward", "post_feedforward"),
+    ) -> tuple[Residual, ...]:
+        """Gemma 2's layer: norms before and after each of two blocks, with ``names`` in this order."""
         before, after, then, last = (self.norm(f"{at}.{name}_layernorm") for name in names)
         return Residual(norm=before, block=mixer, post=after), Residual(norm=then, block=feed_forward, post=last)
 
@@ -125,27 +169,32 @@ class Parts:
         scale_given: bool = False,
         softcap: float | None = None,
         logits_scale: float = 1.0,
+        head_bias: bool = False,
         ignored: tuple[str, ...] = (),
         **more: Any,
     ) -> CausalLM:
         """The whole model. ``layer`` returns a layer's parts by its index and its name in the checkpoint; ``scale`` is
         that of the embeddings, with ``scale_given`` of those too that prompts have in place of tokens; ``softcap`` and
-        ``logits_scale`` are those of the logits; ``more`` are further fields of the tree."""
+        ``logits_scale`` are those of the logits, ``head_bias`` is whether they have a bias; ``more`` are further fields
+        of the tree."""
         vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
-        aliases, model = (f"{self.root}lm_head.weight",) if self.tied else (), f"{self.root}{self.model}"
+        names = self.names
+        aliases = (f"{self.root}{names.head}.weight",) if self.tied else ()
+        model = f"{self.root}{names.model}"
+        head: dict[str, Any] = {"scale": logits_scale, "softcap": softcap, "bias": head_bias}
         default_len, why = default_length(self.config, longest)
         return CausalLM(
             embed=Embedding(
-                at=f"{model}.embed_tokens",
+                at=f"{model}.{names.embed}",
                 vocab_size=vocab,
                 size=hidden,
                 scale=scale,
                 scale_given=scale_given,
                 aliases=aliases,
             ),
-            layers=tuple(layer(index, f"{model}.layers.{index}") for index in range(self.num_layers)),
-            norm=self.norm(f"{model}.{self.end}"),
-            head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=self.tied, scale=logits_scale, softcap=softcap),
+            layers=tuple(layer(index, f"{model}.{names.layers}.{index}") for index in range(self.num_layers)),
+            norm=self.norm(f"{model}.{names.norm}"),
+            head=Head(at=names.head, vocab_size=vocab, size=hidden, tied=self.tied, **head),
             max_model_len=longest,
             default_model_len=default_len,
             default_why=why,

@@ -3,7 +3,7 @@ LongRoPE, and rotation of a part of each head."""
 
 from __future__ import annotations
 
-from llmk.tree import CausalLM, Config, GatedMLP, Linear, Residual, Rope
+from llmk.tree import CausalLM, Config, Residual, Rope
 from llmk_models.parts import Family, Parts
 
 FAMILY = Family(windows="all", window=None, norm_eps=1e-5)
@@ -16,14 +16,11 @@ def tree(config: Config) -> CausalLM:
     """The tree of a Phi-3, Phi-3.5-mini, Phi-4 or Phi-4-mini checkpoint."""
     parts = Parts(config, FAMILY)
     parts.rope = _longrope(config, parts.rope)
-    hidden, inner = parts.hidden_size, parts.inner_size
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         names = ("", "", "", "o_proj")  # of queries, keys and values, only the packed tensor is stored
         attention = parts.attention(f"{at}.self_attn", parts.windows[index], names=names)
-        gate_up = Linear.packed(f"{at}.mlp.gate_up_proj", "gate_up", hidden, ("", ""), (inner, inner))
-        down = Linear.row(f"{at}.mlp.down_proj", "down", inner, hidden)
-        return parts.pre_normed(at, attention, GatedMLP(at=f"{at}.mlp", gate_up=gate_up, down=down))
+        return parts.pre_normed(at, attention, parts.packed_mlp(f"{at}.mlp"))
 
     return parts.decoder(layer)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from llmk.tree import Block, CausalLM, Config, DeltaNetSizes, Linear, MoE, Part, Recurrent, Residual
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, Names, Parts
 from llmk_models.qwen_delta import delta_attends, delta_sizes
 from llmk_models.qwen_experts import qwen_experts
 
@@ -54,7 +54,7 @@ def tree(config: Config) -> CausalLM:
     config = _of_text(config)
     sparse = config.architecture.startswith("Qwen3_5Moe")
     parts = Parts(config, FAMILY, partial_rotary_factor=0.25)
-    parts.model = "model.language_model" if has_images else "model"
+    parts.names = Names(model="model.language_model" if has_images else "model")
     sizes, attends = delta_sizes(config), delta_attends(config, parts.num_layers)
     experts, _ = qwen_experts(parts, num_experts=256, top_k=8, inner_size=512, renormalize=True)
     shared_size = config.count("shared_expert_intermediate_size", 512)

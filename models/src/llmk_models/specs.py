@@ -14,6 +14,7 @@ _QWEN3_5 = (
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 )
+_DENSE_EXAMPLES = "dense_examples"
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -56,6 +57,49 @@ def llmk_models() -> list[ModelSpec]:
         _hybrid("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
         _hybrid("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
         _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
+        _family(
+            "glm4",
+            ("GlmForCausalLM", "Glm4ForCausalLM"),
+            "GLM-4 and GLM-4-0414: half of each head rotated",
+            of=_DENSE_EXAMPLES,
+        ),
+        _family(
+            "cohere",
+            ("CohereForCausalLM", "Cohere2ForCausalLM"),
+            "Command R and A: blocks side by side",
+            of=_DENSE_EXAMPLES,
+        ),
+        _family(
+            "hunyuan",
+            ("HunYuanDenseV1ForCausalLM",),
+            "Hunyuan: norms of queries and keys after the rotation",
+            of=_DENSE_EXAMPLES,
+        ),
+        _family("ernie4_5", ("Ernie4_5ForCausalLM",), "Ernie 4.5: neighbours rotated", of=_DENSE_EXAMPLES),
+        _family("helium", ("HeliumForCausalLM",), "Helium: neighbours rotated", of=_DENSE_EXAMPLES),
+        _family(
+            "stablelm", ("StableLmForCausalLM",), "StableLM: LayerNorm, a part of each head rotated", of=_DENSE_EXAMPLES
+        ),
+        _family(
+            "nemotron", ("NemotronForCausalLM",), "Nemotron 4 and Minitron: LayerNorm, squared ReLU", of=_DENSE_EXAMPLES
+        ),
+        _family("arcee", ("ArceeForCausalLM",), "Arcee: squared ReLU", of=_DENSE_EXAMPLES),
+        _family("apertus", ("ApertusForCausalLM",), "Apertus: xIELU, norms of queries and keys", of=_DENSE_EXAMPLES),
+        _family("starcoder2", ("Starcoder2ForCausalLM",), "StarCoder2: LayerNorm, biases", of=_DENSE_EXAMPLES),
+        _family(
+            "phi", ("PhiForCausalLM",), "Phi-1 and Phi-2: blocks side by side, LayerNorm, biases", of=_DENSE_EXAMPLES
+        ),
+        _family(
+            "gpt_neox",
+            ("GPTNeoXForCausalLM",),
+            "GPT-NeoX and Pythia: blocks side by side, a norm each",
+            of=_DENSE_EXAMPLES,
+        ),
+        _family(
+            "falcon", ("FalconForCausalLM",), "Falcon: blocks side by side, heads packed in groups", of=_DENSE_EXAMPLES
+        ),
+        _family("gemma", ("GemmaForCausalLM",), "Gemma: GEGLU, scaled embeddings", of=_DENSE_EXAMPLES),
+        _family("olmo", ("OlmoForCausalLM",), "OLMo: LayerNorm without weights", of=_DENSE_EXAMPLES),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),
@@ -71,7 +115,7 @@ def _hybrid(module: str, architectures: tuple[str, ...], summary: str) -> ModelS
     return _family(module, architectures, summary, of="hybrid_examples")
 
 
-def _family(module: str, architectures: tuple[str, ...], summary: str, *, of: str = "examples") -> ModelSpec:
+def _family(module: str, architectures: tuple[str, ...], summary: str, of: str = "examples") -> ModelSpec:
     return ModelSpec(
         id=f"models.{module}",
         architectures=architectures,

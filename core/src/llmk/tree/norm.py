@@ -20,7 +20,7 @@ class Norm(Leaf):
     """Added to the stored weight; other than 0, the multiplication is in float32 (Gemma)."""
     centered: bool = False
     weighted: bool = True
-    """Whether the checkpoint has a weight (OLMo has none). One that is not ``centered`` has a role where it lacks it."""
+    """Whether the checkpoint has a weight (OLMo has none). A norm that lacks it is ``centered``, or has a role."""
     bias: bool = False
     """Whether it has a bias, as only ``centered`` norms have."""
     role: str = ""
