@@ -7,6 +7,7 @@ from llmk_models.example_settings import LLAMA3, YARN
 from llmk_models.examples import examples
 
 _PARTIAL = {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.25}
+_HUNYUAN = {"head_dim": 16, "num_experts": 6, "moe_topk": 2}
 _NO_LAYER_FULL = ["sliding_attention", "sliding_attention", "sliding_attention"]
 
 GLM4 = examples(
@@ -32,6 +33,11 @@ HUNYUAN = examples(
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0},
         },
+    ),
+    hunyuan_moe=("hunyuan_v1_moe", _HUNYUAN),
+    hunyuan_moe_tied_biases=(
+        "hunyuan_v1_moe",
+        {**_HUNYUAN, "moe_topk": [3, 3, 3], "attention_bias": True, "tie_word_embeddings": True},
     ),
 )
 ERNIE4_5 = examples(

@@ -310,6 +310,10 @@ GRANITEMOE = examples(
         "granitemoe",
         {"num_local_experts": 5, "num_experts_per_tok": 1, "tie_word_embeddings": True, "attention_bias": True},
     ),
+    granitemoe_shared=(
+        "granitemoeshared",
+        {**FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 40},
+    ),
 )
 MINIMAX_M2 = examples(
     minimax_m2=(

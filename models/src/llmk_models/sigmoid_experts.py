@@ -22,9 +22,12 @@ def sigmoid_experts(
     scaling: float = 1.0,
     groups: tuple[int, int] = (1, 1),
     inner_size: int = 1408,
+    shared_name: str = "shared_experts",
+    **names: str,
 ) -> Callable[[int, str], Block]:
-    """What makes a layer's feed-forward block by its index and its name: an MLP in the first ``dense`` layers, experts
-    in the others. Numbers not in the config are the given ones; ``shared`` is that of shared experts."""
+    """What makes a layer's feed-forward block by its index and its name: an MLP in the first ``dense`` layers, or as
+    ``mlp_layer_types`` says, experts in the others. Numbers not in the config are the given ones; ``shared`` is that of
+    shared experts, which the checkpoint calls ``shared_name``; ``names`` are arguments of :meth:`llmk.tree.MoE.of`."""
     config = parts.config
     experts = MoEFacts(
         site="moe",
@@ -40,14 +43,18 @@ def sigmoid_experts(
         top_groups=config.size("topk_group", groups[1]),
         group_scoring="top2_sum",
     )
+    kinds = config.texts("mlp_layer_types")
+    if kinds and len(kinds) != parts.num_layers:
+        raise config.refuse(f"num_hidden_layers = {parts.num_layers}, but mlp_layer_types of {len(kinds)} layers")
     first = config.count("first_k_dense_replace", dense)
+    is_dense = [kind == "dense" for kind in kinds] or [index < first for index in range(parts.num_layers)]
     shared_size = experts.intermediate_size * config.count("n_shared_experts", shared)
 
     def feed_forward(index: int, at: str) -> Block:
-        if index < first:
+        if is_dense[index]:
             return parts.mlp(at)
         own = {"prefix": "shared_", "partial": True}
-        mlp = parts.mlp(f"{at}.shared_experts", shared_size, **own) if shared_size else None
-        return MoE.of(at, experts, shared=mlp)
+        mlp = parts.mlp(f"{at}.{shared_name}", shared_size, **own) if shared_size else None
+        return MoE.of(at, experts, shared=mlp, **names)
 
     return feed_forward

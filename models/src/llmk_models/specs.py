@@ -7,6 +7,7 @@ from pathlib import Path
 from llmk.api import ModelSpec, hookimpl
 
 _DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_HUNYUAN = ("HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 _QWEN3_5 = (
     "Qwen3_5ForCausalLM",
@@ -15,6 +16,7 @@ _QWEN3_5 = (
     "Qwen3_5MoeForConditionalGeneration",
 )
 _DENSE_EXAMPLES = "dense_examples"
+_EXPERTS = "expert_examples"
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -44,7 +46,11 @@ def llmk_models() -> list[ModelSpec]:
         _family("dots1", ("Dots1ForCausalLM",), "dots.llm1: norms of queries and keys, sigmoid-scored experts"),
         _family("exaone4", ("Exaone4ForCausalLM",), "Exaone 4: norms after the blocks, rotation in windows alone"),
         _family("glm4_moe", ("Glm4MoeForCausalLM",), "GLM-4.5: half of each head rotated, sigmoid-scored experts"),
-        _family("granitemoe", ("GraniteMoeForCausalLM",), "Granite 3 MoE: Granite's factors, experts in every layer"),
+        _family(
+            "granitemoe",
+            ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+            "Granite 3 MoE: Granite's factors, experts in every layer",
+        ),
         _family("minimax_m2", ("MiniMaxM2ForCausalLM",), "MiniMax-M2: sigmoid-scored experts in every layer"),
         _family("olmoe", ("OlmoeForCausalLM",), "OLMoE: norms over all heads together, experts in every layer"),
         _family("smollm3", ("SmolLM3ForCausalLM",), "SmolLM3: layers without rotation"),
@@ -100,6 +106,11 @@ def llmk_models() -> list[ModelSpec]:
         ),
         _family("gemma", ("GemmaForCausalLM",), "Gemma: GEGLU, scaled embeddings", of=_DENSE_EXAMPLES),
         _family("olmo", ("OlmoForCausalLM",), "OLMo: LayerNorm without weights", of=_DENSE_EXAMPLES),
+        _family("ernie4_5_moe", ("Ernie4_5_MoeForCausalLM",), "Ernie 4.5 MoE: experts by biased scores", of=_EXPERTS),
+        _family("hy_v3", ("HYV3ForCausalLM",), "Hunyuan 3: sigmoid-scored experts", of=_EXPERTS),
+        _family("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts", of=_EXPERTS),
+        _family("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention", of=_EXPERTS),
+        _family("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention", of=_EXPERTS),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),

@@ -14,7 +14,12 @@ from llmk.tree import Attend, Config, Heads, Sites, default_length
 from llmk_models.transformers_refusals import refuse_unservable
 from llmk_models.windows import layer_windows
 
-_SINK_ARCHITECTURES = ("GptOssForCausalLM",)
+_SINKS = ("flint", "gpt_oss", "granite_swa", "granitemoe_swa")
+"""Model types whose heads have sinks."""
+_ONE_KEY_HEAD = ("gpt_bigcode",)
+"""Model types that have one key-value head, unless ``multi_query`` says otherwise."""
+_TWICE = ("longcat_flash",)
+"""Model types whose layers attend twice."""
 _NUMBERS = ("rms_norm_eps", "layer_norm_epsilon")
 _POSITIVE = ("rope_theta", "partial_rotary_factor")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias")
@@ -42,6 +47,7 @@ def _facts(config: Config) -> ModelFacts:
     vocab_size = config.size("vocab_size")
     longest = _max_model_len(config)
     default_len, default_why = default_length(config, longest)
+    num_layers *= 2 if config.text("model_type", "") in _TWICE else 1
     sites = Sites(_attention(config, num_layers, hidden_size), config.dtype)
     return ModelFacts(
         architecture=config.architecture,
@@ -69,14 +75,15 @@ def _check(config: Config) -> None:
 
 def _attention(config: Config, num_layers: int, hidden_size: int) -> list[Attend]:
     """Each layer's attention; its norms, RoPE and projections are the modules' own."""
-    heads = _heads(config, hidden_size)
+    heads, value_dim = _heads(config, hidden_size)
     own: dict[str, Any] = {
         "heads": heads.count,
         "kv_heads": heads.kv,
         "head_dim": heads.dim,
         "rope": None,
         "softcap": config.nullable(config.positive, "attn_logit_softcapping", None),
-        "sinks": config.architecture in _SINK_ARCHITECTURES,
+        "sinks": config.text("model_type", "") in _SINKS,
+        "value_dim": value_dim,
         "scale": _scale(config),
     }
     switched_off = not config.flag("use_sliding_window", True)
@@ -87,13 +94,22 @@ def _attention(config: Config, num_layers: int, hidden_size: int) -> list[Attend
     ]
 
 
-def _heads(config: Config, hidden_size: int) -> Heads:
+def _heads(config: Config, hidden_size: int) -> tuple[Heads, int | None]:
+    """The heads, and the size of their values if that is another. Latent attention hands on expanded keys and values,
+    of all heads."""
     count = config.size(config.first("num_attention_heads", "n_head", "n_heads", "num_heads"))
+    if config.count("kv_lora_rank", 0):
+        dim = config.size("qk_nope_head_dim", 128) + config.size("qk_rope_head_dim", 64)
+        value_dim = config.size("v_head_dim", 128)
+        return Heads(count, count, dim), None if value_dim == dim else value_dim
+    if config.text("model_type", "") in _ONE_KEY_HEAD:
+        kv = 1 if config.flag("multi_query", True) else count
+        return Heads.checked(config, count, kv, None, hidden_size), None
     kv = 1 if config.flag("multi_query", False) else None
     for key in ("n_head_kv", "num_kv_heads", "num_key_value_heads"):
         kv = config.size(key, kv)
     dim = config.nullable(config.size, "head_dim", None)
-    return Heads.checked(config, count, kv, dim, hidden_size)
+    return Heads.checked(config, count, kv, dim, hidden_size), None
 
 
 def _scale(config: Config) -> float | None:

@@ -25,21 +25,28 @@ from llmk_models.transformers_facts import describe
 from llmk_models.transformers_watch import WATCH, Observed
 
 _AUTO: Any = AutoModelForCausalLM
+_SCALE_ERROR = 1e-6
 PAGED = "llmk"
 """The name under which transformers finds llmk's attention."""
 
 
 class PagedAttention:
-    """Binds one attention module to its cache, its backend and the current step."""
+    """Binds one attention module to its cache, its backend and the current step. ``scale`` is the factor of the logits
+    that the module asks for in place of the backend's, such as 1 where it scales queries itself."""
 
-    def __init__(self, owner: TransformersModel, build: Build, site: str, index: int) -> None:
+    def __init__(self, owner: TransformersModel, build: Build, site: str, index: int, scale: float) -> None:
         self._owner = owner
+        query = build.plan.choice("attention", site).query
+        assert isinstance(query, AttentionQuery)
+        ratio = scale / query.scale
+        self._factor = 1.0 if abs(ratio - 1.0) <= _SCALE_ERROR else ratio
         self._backend = build.attention(site)
         self._index = index
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
         """``query`` is ``[tokens, heads, head_dim]``, ``key`` and ``value`` ``[tokens, kv_heads, head_dim]``."""
         step = self._owner.step
+        query = query if self._factor == 1.0 else query * self._factor
         cache, meta = step.caches[self._index], step.meta[self._index]
         self._backend.write(key, value, cache, meta)
         return self._backend.run(query, cache, meta, sinks=sinks)
@@ -56,7 +63,7 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """The library's attention interface, from ``[1, heads, tokens, head_dim]`` to ``[1, tokens, heads, head_dim]``.
 
-    Scale, window and soft cap are the backend's; :func:`check_observed` has checked that they equal the module's.
+    Window and soft cap are the backend's; :func:`check_observed` has checked that they equal the module's.
     """
     out = module.llmk_attention(*(part[0].transpose(0, 1) for part in (query, key, value)), s_aux)
     return out.unsqueeze(0), None
@@ -114,7 +121,8 @@ class TransformersModel:
         model = model.to(self._build.device)
         seen = self._attend_once(model)
         for index, (module, site) in enumerate(zip(seen, self._sites, strict=True)):
-            module.llmk_attention = PagedAttention(self, self._build, site, index)  # type: ignore[assignment]
+            scale: float = module.llmk_observed.scale  # type: ignore[assignment, union-attr]
+            module.llmk_attention = PagedAttention(self, self._build, site, index, scale)  # type: ignore[assignment]
         self._decoder.config._attn_implementation = PAGED
         if self._facts.default_model_len and self._build.max_model_len > self._facts.default_model_len:
             keep_long_factors(self._decoder)
@@ -296,7 +304,7 @@ _ASPECTS = {
     "softcap": "soft cap",
     "sinks": "attention sinks",
 }
-"""The properties of a layer's attention that must match, with their descriptions."""
+"""The properties of a layer's attention that must match, with their descriptions; its scale is made to."""
 
 
 def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> None:
@@ -305,7 +313,7 @@ def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> Non
         num_heads=query.num_heads,
         num_kv_heads=query.num_kv_heads,
         head_dim=query.head_dim,
-        value_dim=query.head_dim,
+        value_dim=query.value_dim or query.head_dim,
         scale=query.scale,
         window=query.sliding_window,
         causal=True,
@@ -317,8 +325,6 @@ def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> Non
         for name in _ASPECTS
         if getattr(observed, name) != getattr(planned, name)
     ]
-    if abs(observed.scale - planned.scale) > 1e-6 * planned.scale:
-        wrong.append(f"scale {observed.scale}, not {planned.scale}")
     if not observed.causal:
         wrong = ["its attention is not causal: tokens see later ones, or the mask is the module's own", *wrong]
     if wrong:

@@ -24,14 +24,12 @@ _RECURRENT_KEYS = (
     "conv_L_cache",
     "attention_hidden_size",
 )
-_LATENT_KEYS = ("kv_lora_rank",)
 _INDEXED_KEYS = ("index_topk", "index_n_heads")
 _MULTIMODAL_KEYS = ("vision_config", "audio_config", "text_config")
 
 _RECURRENT = "it keeps a recurrent state"
 _ENCODER = "it is an encoder: each token attends to later ones, too"
 _ENCODER_DECODER = "it is an encoder-decoder: it attends to the states of an encoder, too"
-_LATENT = "its attention caches latent vectors, which transformers' modules never hand to an attention backend"
 _INDEXED = "indexed attention: an indexer picks the tokens that each attends to"
 _ALIBI = "its attention adds ALiBi biases, which no attention backend supports"
 _MULTIMODAL = "it takes more than text"
@@ -64,9 +62,6 @@ _TYPES: Mapping[str, str] = {
         ("bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "nemotron_h",
          "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2"),
         _RECURRENT,
-    ),
-    **dict.fromkeys(
-        ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"), _LATENT
     ),
     **dict.fromkeys(
         ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4"), f"it has layers of {_INDEXED}"
@@ -135,8 +130,6 @@ def _reasons(config: Mapping[str, Any], name: str) -> Iterator[str]:
     if any(config.get(key) for key in _MULTIMODAL_KEYS):
         yield _MULTIMODAL
     yield from _of_layers(config)
-    if any(config.get(key) for key in _LATENT_KEYS):
-        yield _LATENT
     if config.get("alibi") or config.get("position_embedding_type") == "alibi":
         yield _ALIBI
     if config.get("use_bidirectional_attention") in (True, "all"):

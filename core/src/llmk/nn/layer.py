@@ -131,7 +131,7 @@ class Parameter:
         if self._stacks and len(shape) > len(expected):
             rows = sum(self._rows) // self._stacks
             return shape == (expected[0] // rows, rows, *self._columns)
-        return shape == expected or (shape == () and expected == (1,))
+        return shape in (expected, (1, *expected)) or (shape == () and expected == (1,))
 
     def places(self, shards: tuple[int, ...]) -> Iterator[Place]:
         """Where this rank's part of ``shards`` is copied to, from a stored tensor that holds these shards one below the

@@ -1,0 +1,73 @@
+"""Example checkpoints, as in :mod:`llmk_models.examples`, of further families with experts or latent attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmk_models.example_settings import LATENT, YARN
+from llmk_models.examples import examples
+
+_ERNIE = {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 40}
+_ROUTED: dict[str, Any] = {"head_dim": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
+_DENSE_LAST = ["sparse", "sparse", "dense"]
+
+ERNIE4_5_MOE = examples(
+    ernie4_5_moe=("ernie4_5_moe", _ERNIE),
+    ernie4_5_moe_every_other=(
+        "ernie4_5_moe",
+        {
+            **_ERNIE,
+            "num_hidden_layers": 4,
+            "moe_layer_start_index": 0,
+            "moe_layer_interval": 2,
+            "moe_num_shared_experts": 0,
+            "use_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+)
+HY_V3 = examples(
+    hy_v3=("hy_v3", {**_ROUTED, "num_experts": 8}),
+    hy_v3_tied_biases=(
+        "hy_v3",
+        {
+            **_ROUTED,
+            "num_experts": 6,
+            "num_shared_experts": 2,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "mlp_layer_types": _DENSE_LAST,
+        },
+    ),
+)
+SOLAR_OPEN = examples(
+    solar_open=("solar_open", {**_ROUTED, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}),
+    solar_open_tied_biases=(
+        "solar_open",
+        {
+            **_ROUTED,
+            "n_routed_experts": 6,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": YARN,
+        },
+    ),
+)
+GLM4_MOE_LITE = examples(
+    glm4_moe_lite=("glm4_moe_lite", {**LATENT, "n_shared_experts": 1}),
+    glm4_moe_lite_whole_queries=(
+        "glm4_moe_lite",
+        {**LATENT, "q_lora_rank": None, "norm_topk_prob": False, "attention_bias": True, "tie_word_embeddings": True,
+         "mlp_layer_types": _DENSE_LAST, "rope_parameters": YARN},
+    ),
+)  # fmt: skip
+_YOUTU = {key: value for key, value in LATENT.items() if "expert" not in key and "moe" not in key}
+YOUTU = examples(
+    youtu=("youtu", _YOUTU),
+    youtu_untied_biases=(
+        "youtu",
+        {**_YOUTU, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": False},
+    ),
+)
