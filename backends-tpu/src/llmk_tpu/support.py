@@ -55,6 +55,8 @@ def check(model: tree.CausalLM) -> None:
                 raise _refusal(where, f"rope_type = {kind!r}", f"types of RoPE are {', '.join(FREQUENCIES)}")
             if isinstance(value, tree.Rope) and value.sections:
                 raise _refusal(where, f"rope.sections = {value.sections}")
+            if isinstance(value, tree.Rope) and value.neighbours:
+                raise _refusal(where, "rope.neighbours = True")
             if isinstance(spec, tree.Attend) and field.name == "rope" and value is None:
                 raise _refusal(where, "rope = None")
 

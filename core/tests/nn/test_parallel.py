@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,20 @@ def test_columns_of_several_parts_that_are_stored_as_one() -> None:
         torch.testing.assert_close(layer(x), x @ weight[[3 * rank, 3 * rank + 1, 3 * rank + 2, 6 + rank]].T)
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_heads_that_are_stored_in_groups(size: int) -> None:
+    """Falcon: for each of two key heads, its two query heads, the key and the value, of three features each."""
+    weight, bias, x = torch.randn(24, 6), torch.randn(24), torch.randn(5, 6)
+    heads = (x @ weight.T + bias).view(5, 2, 4, 3)
+    queries, keys, values = heads[:, :, :2].flatten(1, 2), heads[:, :, 2], heads[:, :, 3]
+    for place in ranks(size):
+        own: dict[str, Any] = {"parallel": "column", "units": (4, 2, 2), "groups": 2, "bias": True}
+        layer = Linear(build(*Sites, parallel=place), "qkv", 6, (12, 6, 6), site="up", **own)
+        loaded(layer, weight=weight, bias=bias)
+        parts = (part[:, place.share(part.shape[1])].flatten(1) for part in (queries, keys, values))
+        torch.testing.assert_close(layer(x), torch.cat(list(parts), dim=1))
+
+
 def test_row_parallel_sums_include_the_bias_once() -> None:
     weight, bias, x = torch.randn(5, 6), torch.randn(5), torch.randn(3, 6)
     total = torch.zeros(3, 5)
@@ -119,6 +134,16 @@ def test_a_vocabulary_that_does_not_divide() -> None:
         logits.append(hidden @ head.weight.T)
     assert torch.equal(rows, table)
     torch.testing.assert_close(torch.cat(logits, dim=1)[:, :7], hidden @ table.T)
+
+
+def test_a_tied_head_may_have_a_bias() -> None:
+    table, bias, hidden = torch.randn(7, 4), torch.randn(7), torch.randn(2, 4)
+    made = build(*Sites)
+    embedding = Embedding(made, "embed", 7, 4, aliases=("head.weight",))
+    head = LMHead(made, "head", 4, 7, tied_to=embedding, bias=True)
+    loaded(embedding, weight=table)
+    loaded(head, bias=bias)
+    torch.testing.assert_close(head(hidden), hidden @ table.T + bias)
 
 
 def test_a_tied_head_on_another_stage_has_a_table_of_its_own() -> None:

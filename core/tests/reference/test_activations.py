@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import GptOssConfig
-from transformers.activations import ACT2FN
+from transformers.activations import ACT2FN, XIELUActivation
 from transformers.models.gemma2.modeling_gemma2 import Gemma2TextScaledWordEmbedding
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
@@ -23,6 +23,7 @@ from llmk.reference.activations import (
     sigmoid_gate,
     silu_and_mul,
     softcap,
+    xielu,
 )
 from llmk.reference.embedding import embedding, make_scaled_embedding
 from llmk.reference.linear import linear, linear_dequantized
@@ -148,3 +149,13 @@ def test_sigmoid_gate(gate_size: int, dtype: torch.dtype) -> None:
     out = sigmoid_gate(x, gate)
     assert out.dtype == dtype
     torch.testing.assert_close(out.double(), x.double() * torch.sigmoid(gate.double()), rtol=BOUND[dtype], atol=0)
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_xielu(dtype: torch.dtype) -> None:
+    theirs = XIELUActivation(alpha_p_init=0.7, alpha_n_init=1.1, beta=0.4, eps=-0.3, dtype=torch.float32)
+    x = (2 * torch.randn(3, 17)).to(dtype)
+    parameters = [each.detach().reshape(1) for each in (theirs.alpha_p, theirs.alpha_n, theirs.beta, theirs.eps)]
+    out, expected = xielu(x, *parameters), theirs(x.float()).detach()
+    assert out.dtype == dtype
+    assert float((out.float() - expected).norm() / expected.norm()) < BOUND[dtype]

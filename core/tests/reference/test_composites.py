@@ -75,6 +75,22 @@ def test_qk_norm_rope_write_kv(normed: bool, offset: dict[str, float]) -> None:
     assert int((cache != 0).any(dim=-1).any(dim=-1).sum()) == 6
 
 
+def test_norms_may_come_after_a_rotation_of_neighbours() -> None:
+    backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)
+    q, k, v, q_weight, k_weight = (torch.randn(*shape) for shape in ((3, 4, 16), (3, 2, 16), (3, 2, 16), (16,), (16,)))
+    table = cos_sin_cache({}, 16, 8, 1e4)
+    given = {"attention.write": backend.write, "attention.run": backend.run}
+    write = make_qk_norm_rope_write_kv({"rms_norm": rms_norm, "rope": rope, **given})
+    whole = make_qk_norm_rope_attention({"qk_norm_rope_write_kv": write, **given})
+    own = {"norm_after_rope": True, "neighbours": True}
+    out = whole(q, k, v, q_weight, k_weight, 1e-6, POSITIONS, table, cache, meta, **own)
+    turned_q, turned_k = rope(q, k, POSITIONS, table, neighbours=True)
+    expected = rms_norm(turned_q, q_weight, 1e-6), rms_norm(turned_k, k_weight, 1e-6)
+    for token, (block, offset) in enumerate(PLACES):
+        assert torch.equal(cache[block, 0, offset], expected[1][token])
+    assert torch.equal(out, backend.run(expected[0], cache, meta))
+
+
 @pytest.mark.parametrize("offset", [{}, {"norm_offset": 1.0}], ids=str)
 def test_qk_norm_rope_attention_is_the_write_and_then_attention(offset: dict[str, float]) -> None:
     backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)

@@ -7,10 +7,14 @@ import torch
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.granite.modeling_granite import GraniteRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 
 from llmk.reference.linear import linear
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.norms import (
+    AddNormOptions,
+    layer_norm,
+    make_add_layer_norm,
     make_add_rms_norm,
     make_add_rms_norm_fp32_residual,
     make_rms_norm_add,
@@ -46,6 +50,31 @@ def test_a_weight_with_an_offset(dtype: torch.dtype) -> None:
     theirs = GemmaRMSNorm(96, 1e-6).to(dtype)
     theirs.weight.data = weight
     assert torch.equal(rms_norm(x, weight, 1e-6, norm_offset=1.0), theirs(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("weighted", "biased"), [(True, True), (True, False), (False, False)])
+def test_layer_norm(weighted: bool, biased: bool, dtype: torch.dtype) -> None:
+    x = (3 * torch.randn(5, 33) + 2).to(dtype)
+    weight, bias = (torch.randn(33).to(dtype) if given else None for given in (weighted, biased))
+    out = layer_norm(x, weight, bias, 1e-5)
+    wide = [None if each is None else each.double() for each in (weight, bias)]
+    expected = torch.nn.functional.layer_norm(x.double(), (33,), *wide, 1e-5)
+    assert out.dtype == dtype
+    assert float((out.double() - expected).norm() / expected.norm()) <= BOUND[dtype]
+
+
+def test_a_layer_norm_with_an_offset_after_a_sum() -> None:
+    x, residual, weight, bias = torch.randn(4, 40), torch.randn(4, 40), torch.randn(40), torch.randn(40)
+    theirs = NemotronLayerNorm1P(40, 1e-5)
+    theirs.weight.data, theirs.bias.data = weight, bias
+    options: AddNormOptions = {"norm_offset": 1.0, "residual_multiplier": 0.5}
+    kept = x.clone(), residual.clone()
+    normed, total = make_add_layer_norm({"layer_norm": layer_norm})(x, residual, weight, bias, 1e-5, **options)
+    assert torch.equal(total, 0.5 * x + residual)
+    torch.testing.assert_close(normed, theirs(total))
+    assert torch.equal(x, kept[0])
+    assert torch.equal(residual, kept[1])
 
 
 def test_large_values_do_not_overflow_in_half_precision() -> None:

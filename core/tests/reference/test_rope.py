@@ -160,6 +160,8 @@ def test_interleaving_only_orders_elements_differently() -> None:
     by_halves = rope(q[..., order], k[..., order], positions, table)
     for ours, other in zip(rope_interleaved(q, k, positions, table), by_halves, strict=True):
         assert torch.equal(ours[..., order], other)
+    for ours, other in zip(rope(q, k, positions, table, neighbours=True), by_halves, strict=True):
+        assert torch.equal(ours[..., order], other)
 
 
 def test_partial_rotation_leaves_the_rest_of_each_head() -> None:

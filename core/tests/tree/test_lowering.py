@@ -13,6 +13,7 @@ from llmk.api import MoEFacts, PluginError
 from llmk.tree import (
     MLP,
     Block,
+    Branch,
     CausalLM,
     Embedding,
     GatedMLP,
@@ -23,6 +24,7 @@ from llmk.tree import (
     Linear,
     MoE,
     Norm,
+    Parallel,
     Program,
     Residual,
     Rope,
@@ -215,6 +217,50 @@ def test_norms_on_both_sides_are_one_op_with_the_sum() -> None:
     assert program.end.post is not None
 
 
+def test_centered_norms_are_ops_of_their_own() -> None:
+    def centered(at: str) -> tuple[Residual, ...]:
+        return tuple(
+            replace(each, norm=replace(each.norm, centered=True, bias=True)) for each in layer(at) if each.norm
+        )
+
+    program = lower(replace(model(centered("0"), centered("1")), norm=norm("end", centered=True, weighted=False)))
+    ops = sites(program, "ops")
+    assert set(ops) - {"embedding", "attention.whole", "gate_up_silu"} == {"layer_norm", "add_layer_norm"}
+    names = {name for name in weight_map(program) if "pre" in name or "end" in name}
+    assert names == {"0.pre.weight", "0.pre.bias", "1.pre.weight", "1.pre.bias"}
+
+
+@pytest.mark.parametrize(
+    ("own", "post", "problem"),
+    [
+        ({"centered": True}, None, ""),
+        ({"centered": True}, norm("post"), "'0.pre' is centered, next to a norm after a block"),
+        ({"bias": True}, None, "'0.pre' is a root-mean-square norm without weight, or with a bias"),
+        ({"weighted": False}, None, "'0.pre' is a root-mean-square norm without weight, or with a bias"),
+    ],
+    ids=["centered", "post", "bias", "weight"],
+)
+def test_norms_that_no_op_computes_are_refused(own: dict[str, Any], post: Norm | None, problem: str) -> None:
+    first, then = layer("0")
+    found = model((replace(then, post=post), replace(first, norm=norm("0.pre", **own))))
+    if not problem:
+        assert lower(found).num_parameters
+        return
+    with pytest.raises(PluginError, match=problem):
+        lower(found)
+
+
+def test_blocks_side_by_side_have_norms_of_their_own_and_one_sum() -> None:
+    attention, mlp = (each.block for each in layer("0"))
+    branches = Branch(norm=norm("a", role="branch_norm", centered=True), block=attention), Branch(block=mlp)
+    program = lower(model((Residual(norm=None, block=Parallel(branches=branches)),)), ranks=2)
+    assert {"branch_norm", "attention.whole", "gate_up_silu"} <= set(sites(program, "ops"))
+    assert program.end.sums
+    assert [leaf.partial for leaf in program.leaves() if isinstance(leaf, Linear) and leaf.cut == "row"] == [True] * 2
+    scan = Parallel.of("0", attention, Block())
+    assert not lower(model((Residual(norm=norm("n"), block=scan),)), ranks=2).end.sums
+
+
 def test_layers_that_differ_in_names_alone_are_alike() -> None:
     assert nameless(layer("0")) == nameless(layer("1"))
     assert nameless(layer("0")) != nameless(layer("1", window=8))
@@ -237,6 +283,10 @@ def blocks(*found: Any, **own: Any) -> Program:
 
 
 def test_variants_of_attention_are_facts_where_they_are_not_neutral() -> None:
+    turned = replace(ROPE, neighbours=True)
+    late = SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), turned, qk_norm=1e-6, norm_after_rope=True)
+    (whole,) = (site.facts for site in sites(blocks(late), "ops").values() if site.op == "qk_norm_rope_attention")
+    assert (whole["rotary_neighbours"], whole["norm_after_rope"]) == (True, True)
     own: dict[str, Any] = {"qk_norm": 1e-6, "whole_qk_norm": True, "value_dim": 5, "sinks": True}
     attention = SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), None, **own)
     program = blocks(attention)

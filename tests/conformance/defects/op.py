@@ -35,6 +35,30 @@ def norm_without_offset(x: Tensor, weight: Tensor, eps: float, **offset: float) 
     return norms.rms_norm(x, weight, eps)
 
 
+def layer_norm_not_centered(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **offset: float
+) -> Tensor:
+    normed = norms.rms_norm(x, torch.ones(x.shape[-1]) if weight is None else weight, eps, **offset)
+    return normed if bias is None else normed + bias
+
+
+def layer_norm_without_bias(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **offset: float
+) -> Tensor:
+    return norms.layer_norm(x, weight, None, eps, **offset)
+
+
+def make_add_layer_norm_of_the_residual(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Norms the residual, not the sum."""
+
+    def op(x: Tensor, residual: Tensor, *norm: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        _, total = norms.make_add_layer_norm(parts)(x, residual, *norm, **options)
+        options.pop("residual_multiplier", None)
+        return parts["layer_norm"](residual, *norm, **options), total
+
+    return op
+
+
 def norm_by_the_batch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """One mean for all rows."""
     return weight * (x * torch.rsqrt(x.square().mean() + eps))
@@ -70,6 +94,19 @@ def gate_after_up(x: Tensor) -> Tensor:
 
 def gelu_by_tanh(x: Tensor) -> Tensor:
     return activations.gelu_tanh_and_mul(x)
+
+
+def xielu_of_raw_parameters(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> Tensor:
+    """Without their softplus."""
+    wide = x.float()
+    below = (torch.expm1(torch.minimum(wide, eps)) - wide) * (beta + alpha_n)
+    return (torch.where(wide > 0, alpha_p * wide * wide, below) + beta * wide).to(x.dtype)
+
+
+def rope_of_halves(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Whatever the site says."""
+    options.pop("neighbours", None)
+    return rope.rope(q, k, positions, cos_sin, **options)
 
 
 def rope_of_neighbours(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,6 +276,17 @@ def make_unnormed_queries(parts: Mapping[str, Callable[..., Any]]) -> Callable[.
     return lambda q, k, v, q_weight, k_weight, *rest, **scaled: good(q, k, v, k_weight, k_weight, *rest, **scaled)
 
 
+def make_norm_before_rope(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Whatever the site says."""
+    good = make_qk_norm_rope_write_kv(parts)
+
+    def op(*arguments: Any, **options: Any) -> Tensor:
+        options.pop("norm_after_rope", None)
+        return good(*arguments, **options)
+
+    return op
+
+
 def make_attention_before_write(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """Attends, then writes: the newest token is not seen."""
     write, attend = parts["qk_norm_rope_write_kv"], parts["attention.run"]
@@ -291,9 +339,14 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("add_rms_norm", Defect("in place", "the residual is changed", add_norm_in_place, _AGREES)),
     ("add_rms_norm", Defect("swapped", "results come in another order", add_norm_swapped, _AGREES)),
     ("add_rms_norm_fp32_residual", Defect("residual", "the sum is rounded", residual_in_half, _AGREES)),
+    ("layer_norm", Defect("mean", "the mean is not subtracted", layer_norm_not_centered, _AGREES)),
+    ("layer_norm", Defect("bias", "the bias is ignored", layer_norm_without_bias, _AGREES)),
+    ("add_layer_norm", Defect("addend", "the residual is normed alone", make_add_layer_norm_of_the_residual, _AGREES)),
+    ("xielu", Defect("softplus", "parameters are used as stored", xielu_of_raw_parameters, _AGREES)),
     ("silu_and_mul", Defect("halves", "up is taken for gate", gate_after_up, _AGREES)),
     ("gelu_and_mul", Defect("tanh", "the other GELU", gelu_by_tanh, _AGREES)),
     ("rope", Defect("pairs", "neighbours are turned, not halves", rope_of_neighbours, _AGREES)),
+    ("rope", Defect("neighbours", "halves are turned, not neighbours", rope_of_halves, f"{_AGREES}: num_heads 3")),
     ("rope", Defect("position", "positions are one too high", rope_one_late, _AGREES)),
     ("embedding", Defect("last id", "the last token's row is out of reach", last_id_missing, _AGREES)),
     ("sample", Defect("seed", "draws depend on the row's place", sample_by_row, "rows don't depend on the batch")),
@@ -321,6 +374,7 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("selective_scan", Defect("decays", "a channel has one decay", scan_of_one_decay, _AGREES)),
     ("selective_scan", Defect("narrow", "computes as states are kept", scan_in_one_dtype, _AGREES)),
     ("qk_norm_rope_write_kv", Defect("norms", "one weight norms queries and keys", make_unnormed_queries, _AGREES)),
+    ("qk_norm_rope_write_kv", Defect("late norm", "norms come first", make_norm_before_rope, _AGREES)),
     ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
     ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),
     ("add_rms_norm_router", Defect("normed", "experts get the sum, not its norm", make_router_before_norm, _AGREES)),
