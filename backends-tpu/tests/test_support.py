@@ -49,6 +49,7 @@ def test_what_is_built(model: CausalLM) -> None:
             attention(replace(ROPE, settings=(("rope_type", "longrope"),))),
             "Attend at 'attn' with rope_type = 'longrope'; types of RoPE are default, linear, llama3, yarn",
         ),
+        (attention(replace(ROPE, neighbours=True)), "Attend at 'attn' with rope.neighbours = True"),
         (attention(replace(ROPE, sections=(1, 2))), "Attend at 'attn' with rope.sections = (1, 2)"),
         (moe(scoring="sigmoid"), "Experts at 'mlp.experts' with scoring = 'sigmoid'"),
         (moe(scaling=2.5), "Experts at 'mlp.experts' with scaling = 2.5"),
