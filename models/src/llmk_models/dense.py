@@ -10,6 +10,7 @@ from llmk_models.parts import Family, Parts
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": Family(bias_flags=("attention_bias", "mlp_bias")),
     "MistralForCausalLM": Family(windows="all", num_kv_heads=8),
+    "MinistralForCausalLM": Family(windows="stated", num_kv_heads=8),
     "Qwen2ForCausalLM": Family(qkv_bias=True, windows="switched", num_kv_heads=32),
     "Qwen3ForCausalLM": Family(
         bias_flags=("attention_bias",), qk_norm=True, windows="switched", head_dim=128, num_kv_heads=32

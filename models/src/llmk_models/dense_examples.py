@@ -117,3 +117,22 @@ OLMO = examples(
     olmo=("olmo", {"clip_qkv": 0.7}),
     olmo_biases_tied=("olmo", {"attention_bias": True, "tie_word_embeddings": True}),
 )
+_SCALED = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 32}
+_SCALED |= {"llama_4_scaling_beta": 0.4, "max_position_embeddings": 256, "mscale": 1.0, "mscale_all_dim": 1.0}
+MINISTRAL3 = examples(
+    ministral3=("ministral3", {"head_dim": 16, "rope_parameters": _SCALED}),
+    ministral3_window_tied=(
+        "ministral3",
+        {
+            "head_dim": 32,
+            "sliding_window": 24,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "llama_4_scaling_beta": 0.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+)

@@ -55,6 +55,14 @@ DENSE = examples(
     llama_linear_rope=("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500000.0}}),
     mistral_window=("mistral", {"sliding_window": 24, "head_dim": 32}),
     mistral_no_window=("mistral", {"sliding_window": None}),
+    ministral=(
+        "ministral",
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     qwen2=("qwen2", {"num_key_value_heads": 4}),
     qwen2_some_windows=("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
     qwen2_layer_types=(

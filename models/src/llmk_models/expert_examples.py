@@ -71,3 +71,20 @@ YOUTU = examples(
         {**_YOUTU, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": False},
     ),
 )
+_MIMO: dict[str, Any] = {**_ROUTED, "num_key_value_heads": 1, "v_head_dim": 12, "sliding_window": 24}
+MIMO_V2_FLASH = examples(
+    mimo_v2_flash=("mimo_v2_flash", {**_MIMO, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}),
+    mimo_v2_flash_tied_biases=(
+        "mimo_v2_flash",
+        {
+            **_MIMO,
+            "n_routed_experts": 6,
+            "attention_bias": True,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": True,
+            "attention_value_scale": None,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "mlp_layer_types": _DENSE_LAST,
+        },
+    ),
+)

@@ -33,8 +33,8 @@ class Family:
 
     ``qkv_bias`` and ``qk_norm`` are properties of the architecture, ``bias_flags`` the config's options that it reads.
     ``windows``: which layers have a sliding window: ``"none"``, ``"all"``, those selected by ``use_sliding_window``
-    (``"switched"``; or all if it is set, ``"all switched"``), those from ``max_window_layers`` on (``"late"``), or
-    every other layer from the first (``"alternating"``).
+    (``"switched"``; or all if it is set, ``"all switched"``), those from ``max_window_layers`` on (``"late"``), those
+    that ``layer_types`` says or all (``"stated"``), or every other layer from the first (``"alternating"``).
     ``activations`` are the values of the config's ``activation_key`` that the native implementation supports, the
     default first; ``eps_key`` is the config's key of the norms' epsilon. ``norm_offset``, ``centered`` and
     ``norm_bias`` are those of :class:`llmk.tree.Norm`, ``neighbours`` that of :class:`llmk.tree.Rope`. The other fields
@@ -213,4 +213,5 @@ def _windows(config: Config, family: Family, num_layers: int) -> tuple[int | Non
         return (window,) * num_layers
     if family.windows == "alternating" and not config.texts("layer_types"):
         return tuple(None if layer % 2 else window for layer in range(num_layers))
-    return layer_windows(config, num_layers, window, first=config.count("max_window_layers", 28))
+    first = 0 if family.windows == "stated" else config.count("max_window_layers", 28)
+    return layer_windows(config, num_layers, window, first=first)

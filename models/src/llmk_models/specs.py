@@ -6,7 +6,8 @@ from pathlib import Path
 
 from llmk.api import ModelSpec, hookimpl
 
-_DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_MINISTRAL3 = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
 _HUNYUAN = ("HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 _QWEN3_5 = (
@@ -30,7 +31,7 @@ def llmk_demo_checkpoint() -> str | None:
 def llmk_models() -> list[ModelSpec]:
     """The native families, and the backend for decoders of ``transformers``."""
     return [
-        _family("dense", _DENSE, "Llama, Mistral, Qwen2 and Qwen3 decoders"),
+        _family("dense", _DENSE, "Llama, Mistral, Ministral, Qwen2 and Qwen3 decoders"),
         _family("mixtral", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
         _family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
         _family("gemma3", _GEMMA3, "Gemma 3, text alone: windows in most layers, RoPE by kind of layer"),
@@ -111,6 +112,8 @@ def llmk_models() -> list[ModelSpec]:
         _family("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts", of=_EXPERTS),
         _family("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention", of=_EXPERTS),
         _family("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention", of=_EXPERTS),
+        _family("ministral3", _MINISTRAL3, "Ministral 3, text alone: scaled queries", of=_DENSE_EXAMPLES),
+        _family("mimo_v2_flash", ("MiMoV2FlashForCausalLM",), "MiMo-V2-Flash: windows with sinks", of=_EXPERTS),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),

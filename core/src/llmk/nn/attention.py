@@ -40,6 +40,8 @@ class Attention(Layer):
         axes: int64 ``[rotary_dim / 2]``, the axis of positions by which each pair is rotated
             (:func:`llmk.reference.rope.rotation.axes_of_pairs`; the op's facts have ``rotary_sections``). ``None``:
             positions have one axis.
+        sinks_name: the checkpoint's name of the sinks.
+        query_scale: float32 ``[positions]``, a factor of queries; ``None``: they have none. Not with Q norms.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class Attention(Layer):
         norm_names: tuple[str, str] = ("q_norm", "k_norm"),
         rotation: Mapping[str, bool] | None = None,
         axes: Tensor | None = None,
+        sinks_name: str = "sinks",
+        query_scale: Tensor | None = None,
         site: str = "attention",
         op_site: str = "attention.whole",
         norm_sites: tuple[str, str] = ("q_norm", "k_norm"),
@@ -80,6 +84,7 @@ class Attention(Layer):
         self._scaled = cache_dtype.startswith("float8")
         self._options: dict[str, Any] = {"scales": (1.0, 1.0)} if self._scaled else {}
         self._options.update(rotation or {})
+        self._query_scale = query_scale
         self._num_axes = 0
         if axes is not None:
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes
@@ -97,7 +102,7 @@ class Attention(Layer):
             self._options["norm_offset"] = norm_offset
         kept = [[build.parallel.share(num_heads)]]
         self._sinks = [
-            Parameter(build, [f"{prefix}.sinks"], [num_heads], dtype=torch.float32, kept_rows=kept)
+            Parameter(build, [f"{prefix}.{sinks_name}"], [num_heads], dtype=torch.float32, kept_rows=kept)
             for _ in range(sinks)
         ]
         super().__init__(build, [*self._norms, *self._sinks])
@@ -136,6 +141,8 @@ class Attention(Layer):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
         if self._whole_norms:
             q, k = (norm(x) for norm, x in zip(self._whole_norms, (q, k), strict=True))
+        if self._query_scale is not None:
+            q = (q * self._query_scale[step.positions, None, None]).to(q.dtype)
         cache, meta = step.caches[self._index], step.meta[self._index]
         norms = self._q_weight, self._k_weight, self._eps
         positions = self._axes_of(step.rotary) if self._num_axes else step.positions

@@ -8,6 +8,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from llmk import tree
@@ -69,6 +70,7 @@ class Builder:
         self._sites = sites
         self._linears: dict[int, Linear] = {}
         self.cos_sin: Callable[[tree.Rope], Tensor] = cache(self._cos_sin)
+        self._scales: Callable[[tree.QueryScale], Tensor] = cache(self._query_scales)
 
     def site(self, spec: tree.Spec) -> str:
         """The name of the attention, linear, expert or state site of a spec."""
@@ -149,10 +151,31 @@ class Builder:
             rotation=rotation,
             value_dim=spec.value_dim,
             sinks=spec.sinks,
+            sinks_name=spec.sinks_name,
+            query_scale=None if spec.query_scale is None else self.query_scales(spec),
             site=self.site(spec),
             op_site=op_site,
             **options,
         )
+
+    def query_scales(self, spec: tree.Attend) -> Tensor:
+        """The factor of queries at each position, float32.
+
+        Raises:
+            PluginError: the op norms queries, after which they would be scaled.
+        """
+        scale = spec.query_scale
+        assert scale is not None
+        if spec.qk_norm is not None and not spec.whole_qk_norm:
+            raise PluginError(
+                f"Attend at {spec.at!r} has norms of queries and a factor of them",
+                hint="leave out one of them; no op has both",
+            )
+        return self._scales(scale)
+
+    def _query_scales(self, scale: tree.QueryScale) -> Tensor:
+        positions = torch.arange(self.build.max_model_len, device=self.build.device)
+        return 1 + scale.beta * torch.log1p((positions + scale.offset).div(scale.period, rounding_mode="floor"))
 
     def latent_attention(self, spec: tree.LatentAttend) -> LatentLayer:
         """Attention over latent vectors."""

@@ -5,7 +5,7 @@ what planning knows of it; ``llmk.nn.TreeModel`` builds its modules.
 """
 
 from llmk.tree.adapting import adapted
-from llmk.tree.attention import Attend, Gate, Heads, SelfAttention
+from llmk.tree.attention import Attend, Gate, Heads, QueryScale, SelfAttention
 from llmk.tree.block import Block, Branch, Entry, Parallel, Residual
 from llmk.tree.causal_lm import Carried, CausalLM, MakeTree, Stream
 from llmk.tree.config import Config
@@ -53,6 +53,7 @@ __all__ = [
     "Parallel",
     "Part",
     "Program",
+    "QueryScale",
     "Recurrent",
     "RecurrentSizes",
     "Residual",

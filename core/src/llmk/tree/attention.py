@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from llmk.api import AttentionFacts, OpFacts
 from llmk.tree.block import Block, Entry
@@ -44,6 +44,15 @@ class Heads:
         return cls(count, kv, dim)
 
 
+class QueryScale(NamedTuple):
+    """A factor of queries that grows with their position: ``1 + beta * log(1 + floor((position + offset) / period))``
+    (arXiv:2501.19399), so that attention over long texts stays sharp."""
+
+    beta: float
+    period: int
+    offset: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attend(Leaf):
     """What is between the projections: norms of queries and keys, RoPE, the cache and attention, in one op.
@@ -78,13 +87,17 @@ class Attend(Leaf):
     value_dim: int | None = None
     """Elements of a head's value; ``None``: ``head_dim``."""
     sinks: bool = False
-    """Whether each query head has a learned logit that takes part in the softmax (``{at}.sinks``)."""
+    """Whether each query head has a learned logit that takes part in the softmax."""
+    sinks_name: str = "sinks"
+    """The checkpoint's name of these logits."""
+    query_scale: QueryScale | None = None
+    """A factor by position; not with ``qk_norm``."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         names = () if self.qk_norm is None else self.norm_names
         sizes = zip(names, self._norm_sizes, strict=False)
         norms = tuple(Tensor(f"{self.at}.{name}.weight", (size,)) for name, size in sizes)
-        return (*norms, Tensor(f"{self.at}.sinks", (self.heads,))) if self.sinks else norms
+        return (*norms, Tensor(f"{self.at}.{self.sinks_name}", (self.heads,))) if self.sinks else norms
 
     @property
     def _norm_sizes(self) -> tuple[int, int]:
@@ -159,6 +172,8 @@ class SelfAttention(Block):
     that returns, for each head, the query followed by the gate."""
     clip: float | None = None
     """Queries, keys and values are clamped between minus and plus this limit; ``None``: they are not."""
+    out_scale: float = 1.0
+    """Factor of the attention's output, before its projection."""
     gate_proj: Linear | None = None
     """From the attention's input to the gates: one for each element, or one for each head (``gate.gate_size`` 1)."""
 
@@ -178,6 +193,7 @@ class SelfAttention(Block):
         packed: str = "qkv_proj",
         groups: int = 0,
         clip: float | None = None,
+        out_scale: float = 1.0,
         **attend: Any,
     ) -> Self:
         """Attention with the usual names.
@@ -190,7 +206,7 @@ class SelfAttention(Block):
                 tensor is stored.
             packed: the checkpoint's name of the first three together.
             groups: see :class:`~llmk.tree.Linear`, for the packed tensor.
-            clip: see there.
+            clip, out_scale: see there.
             attend: further fields of :class:`Attend`.
         """
         queries = heads.count * heads.dim
@@ -209,6 +225,7 @@ class SelfAttention(Block):
             out=Linear.row(f"{at}.{names[3]}", "out", heads.count * value_dim, hidden_size, bias=out_bias),
             gate=gate,
             clip=clip,
+            out_scale=out_scale,
         )
 
     def gated_by(self, at: str, hidden_size: int, *, per_head: bool = False) -> Self:

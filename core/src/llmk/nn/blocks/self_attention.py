@@ -28,7 +28,7 @@ class SelfAttention:
             self._attention = builder.attention(spec.attend, GatedAttention, gate_site=builder.op(spec.gate))
         self._gate = None if spec.gate_proj is None else OutputGate(builder, spec)
         self._out = builder.linear(spec.out)
-        self._clip = spec.clip
+        self._clip, self._out_scale = spec.clip, spec.out_scale
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         out = self._attended(self._qkv(x), step)
@@ -38,7 +38,8 @@ class SelfAttention:
         return self._out(self._attended(qkv, step))
 
     def _attended(self, qkv: Tensor, step: StepContext) -> Tensor:
-        return self._attention(qkv if self._clip is None else qkv.clamp(-self._clip, self._clip), step)
+        out = self._attention(qkv if self._clip is None else qkv.clamp(-self._clip, self._clip), step)
+        return out if self._out_scale == 1.0 else out * self._out_scale
 
 
 class OutputGate:
