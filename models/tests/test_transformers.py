@@ -40,7 +40,7 @@ def test_conforms(name: str) -> None:
 
 
 def test_serves_unclaimed_architectures(make_checkpoint: Callable[..., Path]) -> None:
-    harness = ModelHarness.of(make_checkpoint("arcee"))
+    harness = ModelHarness.of(make_checkpoint("seed_oss"))
     assert harness.boot.plan.model == "models.transformers"
     from transformers import AutoModelForCausalLM
 
@@ -49,7 +49,7 @@ def test_serves_unclaimed_architectures(make_checkpoint: Callable[..., Path]) ->
 
 
 def test_is_as_exact_as_transformers_in_bf16(make_checkpoint: Callable[..., Path]) -> None:
-    checkpoint = make_checkpoint("arcee", dtype="bfloat16")
+    checkpoint = make_checkpoint("seed_oss", dtype="bfloat16")
     exact = transformers_logits(checkpoint, PROMPT, torch.float32)
     theirs = relative_error(transformers_logits(checkpoint, PROMPT, torch.bfloat16), exact)
     ours = relative_error(ModelHarness.of(checkpoint, {"model.dtype": "bfloat16"}).step([("a", PROMPT)])[0], exact)
@@ -57,7 +57,7 @@ def test_is_as_exact_as_transformers_in_bf16(make_checkpoint: Callable[..., Path
 
 
 def test_dummy_weights_come_from_the_seed(make_checkpoint: Callable[..., Path]) -> None:
-    checkpoint = make_checkpoint("arcee")
+    checkpoint = make_checkpoint("seed_oss")
     logits = [
         ModelHarness.of(checkpoint, {"model.load_format": "dummy", "engine.seed": seed}).step([("a", PROMPT[:4])])[0]
         for seed in (1, 1, 2)
@@ -71,7 +71,7 @@ def test_dummy_weights_come_from_the_seed(make_checkpoint: Callable[..., Path]) 
     [
         ("mamba", {}, "it keeps a recurrent state"),
         ("qwen3_next", {}, "it has layers of linear attention, which has a recurrent state"),
-        ("deepseek_v3", {}, "caches latent vectors"),
+        ("deepseek_v32", {}, "indexed attention"),
         ("falcon", {"alibi": True}, "ALiBi"),
     ],
 )
@@ -82,19 +82,43 @@ def test_refuses_before_loading(
         ModelHarness.of(make_checkpoint(model_type, **overrides), SERVE_SO)
 
 
+_LATENT = {"kv_lora_rank": 24, "q_lora_rank": 28, "qk_nope_head_dim": 20, "qk_rope_head_dim": 8, "v_head_dim": 12}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides"),
+    [
+        ("opt", {"ffn_dim": 112, "word_embed_proj_dim": 64, "num_key_value_heads": 4}),
+        ("gpt_bigcode", {}),
+        ("granite_swa", {"sliding_window": 24, "head_dim": 16}),
+        ("minicpm3", {**_LATENT, "num_key_value_heads": 4}),
+    ],
+    ids=["scale", "one key head", "sinks", "latent"],
+)
+def test_what_the_config_does_not_say(
+    model_type: str, overrides: dict[str, Any], make_checkpoint: Callable[..., Path]
+) -> None:
+    """OPT scales queries itself; GPT-BigCode has one key head; all heads of Granite SWA have sinks; the modules of
+    latent attention hand on keys and values of all heads, of unlike widths."""
+    folder = make_checkpoint(model_type, **overrides)
+    harness = ModelHarness.of(folder, SERVE_SO)
+    found = torch.cat([harness.step([("a", PROMPT[:41])])[0], harness.step([("a", PROMPT[41:])])[0]])
+    assert relative_error(found, transformers_logits(folder, PROMPT, torch.float32)) < 2e-5
+
+
 def test_refuses_what_bypasses_the_attention_interface(make_checkpoint: Callable[..., Path]) -> None:
     with pytest.raises(CheckpointError, match="bypasses the attention interface"):
         ModelHarness.of(make_checkpoint("falcon"), SERVE_SO)
 
 
-def test_refuses_attention_that_differs_from_the_config(make_checkpoint: Callable[..., Path]) -> None:
-    """OPT scales queries itself, under no key that says so."""
-    checkpoint = make_checkpoint("opt", ffn_dim=112, word_embed_proj_dim=64, num_key_value_heads=4)
-    with pytest.raises(CheckpointError, match=r"layer 0 .*: scale 1\.0, not 0\.25"):
+def test_refuses_attention_that_differs_from_the_config(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """The modules of another class have sinks, under no key that says so."""
+    checkpoint = make_checkpoint("jetmoe", kv_channels=16, num_experts_per_tok=3)
+    with pytest.raises(CheckpointError, match=r"layer 0 .*: query heads 6, not \d"):
         ModelHarness.of(checkpoint, SERVE_SO)
 
 
-@pytest.mark.parametrize("model_type", ["arcee", "phi3", "llama"])
+@pytest.mark.parametrize("model_type", ["seed_oss", "phi3", "llama"])
 def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_served(
     model_type: str, make_checkpoint: Callable[..., Path]
 ) -> None:
@@ -108,7 +132,8 @@ def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_serve
         "original_max_position_embeddings": 128,
         "rope_theta": 10000.0,
     }
-    checkpoint = make_checkpoint(model_type, rope_parameters=rope, original_max_position_embeddings=128)
+    own = {"head_dim": 16} if model_type == "seed_oss" else {}
+    checkpoint = make_checkpoint(model_type, rope_parameters=rope, original_max_position_embeddings=128, **own)
     harness = ModelHarness.of(checkpoint)
     assert harness.boot.facts.max_model_len == 128
     assert any("LongRoPE" in notice for notice in harness.boot.registry.notices)
@@ -124,7 +149,7 @@ def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_serve
 
 
 def test_an_architecture_that_transformers_lacks(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    folder = shutil.copytree(make_checkpoint("arcee"), tmp_path / "copy")
+    folder = shutil.copytree(make_checkpoint("seed_oss"), tmp_path / "copy")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(
         json.dumps({**config, "architectures": ["NovelForCausalLM"], "model_type": "novel"})
@@ -136,7 +161,7 @@ def test_an_architecture_that_transformers_lacks(make_checkpoint: Callable[..., 
 def test_missing_tensors_are_named(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    folder = shutil.copytree(make_checkpoint("arcee"), tmp_path / "copy")
+    folder = shutil.copytree(make_checkpoint("seed_oss"), tmp_path / "copy")
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -148,5 +173,5 @@ def test_is_refused_where_results_must_not_depend_on_the_batch(make_checkpoint: 
     """Its modules multiply as torch sees fit, by no kernel of the plan."""
     for settings in ({}, SERVE_SO):
         with pytest.raises(SelectionError, match=r"models\.transformers") as caught:
-            ModelHarness.of(make_checkpoint("arcee"), {**settings, "engine.deterministic": True})
+            ModelHarness.of(make_checkpoint("seed_oss"), {**settings, "engine.deterministic": True})
         assert [reason.code for reason in caught.value.reasons] == ["not_deterministic"]

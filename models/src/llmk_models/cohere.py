@@ -4,7 +4,7 @@ and a factor of the logits. Command R7B and A have windows in most layers, and r
 from __future__ import annotations
 
 from llmk.tree import CausalLM, Config, Residual
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, Parts, with_values
 from llmk_models.windows import FULL, SLIDING, layer_kinds
 
 _COHERE = Family(
@@ -21,6 +21,8 @@ def tree(config: Config) -> CausalLM:
     """The tree of a Command R, R7B or A checkpoint."""
     has_windows = config.architecture == "Cohere2ForCausalLM"
     config.choice("use_qk_norm", False)
+    if (longest := config.size("model_max_length", None)) is not None:  # the first configs state a shorter one, too
+        config = with_values(config, max_position_embeddings=longest)
     parts = Parts(config, _COHERE2 if has_windows else _COHERE)
     window, kinds = None, (FULL,) * parts.num_layers
     if has_windows:

@@ -16,6 +16,8 @@ FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, norm_eps=1e-5)
 
 def tree(config: Config) -> CausalLM:
     """The tree of a Hunyuan checkpoint, dense or with experts."""
+    config.choice("use_qk_norm", True)
+    config.choice("use_cla", False)
     parts = Parts(config, FAMILY)
     parts.rope = _stretched(config, parts.rope)
     experts = _experts(parts) if config.architecture == "HunYuanMoEV1ForCausalLM" else None

@@ -46,6 +46,7 @@ def _text_of(config: Config) -> Config:
     if (kind := text.get("model_type", "mistral")) not in ("mistral", "ministral3"):
         raise config.refuse(f"a text_config of {kind!r}, which is neither 'mistral' nor 'ministral3'")
     plain = {} if kind == "ministral3" else {"rope_theta": 10000.0, "rope_parameters": {"rope_type": "default"}}
-    tied = {"tie_word_embeddings": config.values.get("tie_word_embeddings", False)}
-    values = {**plain, **tied, **text, "architectures": [config.architecture]}
+    tied = config.values.get("tie_word_embeddings")  # of the whole; that of the text part need not agree
+    own = {} if tied is None else {"tie_word_embeddings": tied}
+    values = {**plain, **text, **own, "architectures": [config.architecture]}
     return Config(replace(config.checkpoint, config=values))

@@ -78,7 +78,7 @@ def llmk_models() -> list[ModelSpec]:
         ),
         _family(
             "hunyuan",
-            ("HunYuanDenseV1ForCausalLM",),
+            _HUNYUAN,
             "Hunyuan: norms of queries and keys after the rotation",
             of=_DENSE_EXAMPLES,
         ),
