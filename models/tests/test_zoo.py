@@ -73,8 +73,8 @@ def test_the_mechanism_is_named_from_the_config_alone(config: dict[str, object],
 
 
 def test_deviations_from_the_config_are_found_without_weights(tmp_path: Path) -> None:
-    """GPT-2 has no grouped heads. No tensor is there, and none is missed."""
-    folder = zoo.write_tiny(tmp_path / "model", "gpt2")
+    """OPT has no grouped heads. No tensor is there, and none is missed."""
+    folder = zoo.write_tiny(tmp_path / "model", "opt")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_key_value_heads": 2}))
     with pytest.raises(CheckpointError, match=r"layer 0 .*: key-value heads 4, not 2"):
