@@ -16,8 +16,74 @@ _QWEN3_5 = (
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 )
-_DENSE_EXAMPLES = "dense_examples"
-_EXPERTS = "expert_examples"
+_Row = tuple[str, tuple[str, ...], str]
+_FAMILIES: tuple[_Row, ...] = (
+    ("dense", _DENSE, "Llama, Mistral, Ministral, Qwen2 and Qwen3 decoders"),
+    ("mixtral", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
+    ("gemma2", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
+    ("gemma3", _GEMMA3, "Gemma 3, text alone: windows in most layers, RoPE by kind of layer"),
+    ("granite", ("GraniteForCausalLM",), "Granite: factors of embeddings, attention, residuals and logits"),
+    ("olmo2", ("Olmo2ForCausalLM", "Olmo3ForCausalLM"), "OLMo 2 and OLMo 3: norms after the blocks alone"),
+    ("phi3", ("Phi3ForCausalLM",), "Phi-3 and Phi-4-mini: packed projections, LongRoPE"),
+    ("mamba2", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
+    ("qwen3_moe", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
+    ("qwen2_moe", ("Qwen2MoeForCausalLM",), "Qwen2-MoE: routed experts and a shared one with a gate"),
+    ("gpt_oss", ("GptOssForCausalLM",), "GPT-OSS: attention sinks, clamped experts with biases"),
+    ("deepseek_v2", ("DeepseekV2ForCausalLM",), "DeepSeek-V2: latent attention, grouped experts"),
+    ("deepseek_v3", ("DeepseekV3ForCausalLM",), "DeepSeek-V3: latent attention, sigmoid-scored experts"),
+    ("dots1", ("Dots1ForCausalLM",), "dots.llm1: norms of queries and keys, sigmoid-scored experts"),
+    ("exaone4", ("Exaone4ForCausalLM",), "Exaone 4: norms after the blocks, rotation in windows alone"),
+    ("glm4_moe", ("Glm4MoeForCausalLM",), "GLM-4.5: half of each head rotated, sigmoid-scored experts"),
+    (
+        "granitemoe",
+        ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+        "Granite 3 MoE: Granite's factors, experts in every layer",
+    ),
+    ("minimax_m2", ("MiniMaxM2ForCausalLM",), "MiniMax-M2: sigmoid-scored experts in every layer"),
+    ("olmoe", ("OlmoeForCausalLM",), "OLMoE: norms over all heads together, experts in every layer"),
+    ("smollm3", ("SmolLM3ForCausalLM",), "SmolLM3: layers without rotation"),
+    ("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
+)
+"""The module of a family, its architectures, and a summary."""
+_DECODERS: tuple[_Row, ...] = (
+    ("glm4", ("GlmForCausalLM", "Glm4ForCausalLM"), "GLM-4 and GLM-4-0414: half of each head rotated"),
+    ("cohere", ("CohereForCausalLM", "Cohere2ForCausalLM"), "Command R and A: blocks side by side"),
+    ("hunyuan", _HUNYUAN, "Hunyuan: norms of queries and keys after the rotation"),
+    ("ernie4_5", ("Ernie4_5ForCausalLM",), "Ernie 4.5: neighbours rotated"),
+    ("helium", ("HeliumForCausalLM",), "Helium: neighbours rotated"),
+    ("stablelm", ("StableLmForCausalLM",), "StableLM: LayerNorm, a part of each head rotated"),
+    ("nemotron", ("NemotronForCausalLM",), "Nemotron 4 and Minitron: LayerNorm, squared ReLU"),
+    ("arcee", ("ArceeForCausalLM",), "Arcee: squared ReLU"),
+    ("apertus", ("ApertusForCausalLM",), "Apertus: xIELU, norms of queries and keys"),
+    ("starcoder2", ("Starcoder2ForCausalLM",), "StarCoder2: LayerNorm, biases"),
+    ("phi", ("PhiForCausalLM",), "Phi-1 and Phi-2: blocks side by side, LayerNorm, biases"),
+    ("gpt_neox", ("GPTNeoXForCausalLM",), "GPT-NeoX and Pythia: blocks side by side, a norm each"),
+    ("falcon", ("FalconForCausalLM",), "Falcon: blocks side by side, heads packed in groups"),
+    ("gemma", ("GemmaForCausalLM",), "Gemma: GEGLU, scaled embeddings"),
+    ("olmo", ("OlmoForCausalLM",), "OLMo: LayerNorm without weights"),
+    ("ministral3", _MINISTRAL3, "Ministral 3, text alone: scaled queries"),
+)
+"""Those that differ from Llama in norms, blocks or rotation."""
+_SPARSE: tuple[_Row, ...] = (
+    ("ernie4_5_moe", ("Ernie4_5_MoeForCausalLM",), "Ernie 4.5 MoE: experts by biased scores"),
+    ("hy_v3", ("HYV3ForCausalLM",), "Hunyuan 3: sigmoid-scored experts"),
+    ("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts"),
+    ("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention"),
+    ("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention"),
+    ("mimo_v2_flash", ("MiMoV2FlashForCausalLM",), "MiMo-V2-Flash: windows with sinks"),
+)
+"""Further ones with experts or latent attention."""
+_HYBRID: tuple[_Row, ...] = (
+    ("bamba", ("BambaForCausalLM",), "Bamba: Mamba-2 in most layers, attention in the others"),
+    ("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
+    ("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
+    ("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
+    ("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),
+    ("mamba", ("MambaForCausalLM", "FalconMambaForCausalLM"), "Mamba and Falcon-Mamba: Mamba-1's scan"),
+    ("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
+    ("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
+)
+"""Those with recurrent layers or convolutions beside or instead of attention."""
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -30,90 +96,14 @@ def llmk_demo_checkpoint() -> str | None:
 @hookimpl
 def llmk_models() -> list[ModelSpec]:
     """The native families, and the backend for decoders of ``transformers``."""
+    tables = (
+        ("examples", _FAMILIES),
+        ("dense_examples", _DECODERS),
+        ("expert_examples", _SPARSE),
+        ("hybrid_examples", _HYBRID),
+    )
     return [
-        _family("dense", _DENSE, "Llama, Mistral, Ministral, Qwen2 and Qwen3 decoders"),
-        _family("mixtral", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
-        _family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
-        _family("gemma3", _GEMMA3, "Gemma 3, text alone: windows in most layers, RoPE by kind of layer"),
-        _family("granite", ("GraniteForCausalLM",), "Granite: factors of embeddings, attention, residuals and logits"),
-        _family("olmo2", ("Olmo2ForCausalLM", "Olmo3ForCausalLM"), "OLMo 2 and OLMo 3: norms after the blocks alone"),
-        _family("phi3", ("Phi3ForCausalLM",), "Phi-3 and Phi-4-mini: packed projections, LongRoPE"),
-        _family("mamba2", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
-        _family("qwen3_moe", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
-        _family("qwen2_moe", ("Qwen2MoeForCausalLM",), "Qwen2-MoE: routed experts and a shared one with a gate"),
-        _family("gpt_oss", ("GptOssForCausalLM",), "GPT-OSS: attention sinks, clamped experts with biases"),
-        _family("deepseek_v2", ("DeepseekV2ForCausalLM",), "DeepSeek-V2: latent attention, grouped experts"),
-        _family("deepseek_v3", ("DeepseekV3ForCausalLM",), "DeepSeek-V3: latent attention, sigmoid-scored experts"),
-        _family("dots1", ("Dots1ForCausalLM",), "dots.llm1: norms of queries and keys, sigmoid-scored experts"),
-        _family("exaone4", ("Exaone4ForCausalLM",), "Exaone 4: norms after the blocks, rotation in windows alone"),
-        _family("glm4_moe", ("Glm4MoeForCausalLM",), "GLM-4.5: half of each head rotated, sigmoid-scored experts"),
-        _family(
-            "granitemoe",
-            ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
-            "Granite 3 MoE: Granite's factors, experts in every layer",
-        ),
-        _family("minimax_m2", ("MiniMaxM2ForCausalLM",), "MiniMax-M2: sigmoid-scored experts in every layer"),
-        _family("olmoe", ("OlmoeForCausalLM",), "OLMoE: norms over all heads together, experts in every layer"),
-        _family("smollm3", ("SmolLM3ForCausalLM",), "SmolLM3: layers without rotation"),
-        _hybrid("bamba", ("BambaForCausalLM",), "Bamba: Mamba-2 in most layers, attention in the others"),
-        _hybrid("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
-        _hybrid("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
-        _hybrid("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
-        _hybrid("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),
-        _hybrid("mamba", ("MambaForCausalLM", "FalconMambaForCausalLM"), "Mamba and Falcon-Mamba: Mamba-1's scan"),
-        _hybrid("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
-        _hybrid("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
-        _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
-        _family(
-            "glm4",
-            ("GlmForCausalLM", "Glm4ForCausalLM"),
-            "GLM-4 and GLM-4-0414: half of each head rotated",
-            of=_DENSE_EXAMPLES,
-        ),
-        _family(
-            "cohere",
-            ("CohereForCausalLM", "Cohere2ForCausalLM"),
-            "Command R and A: blocks side by side",
-            of=_DENSE_EXAMPLES,
-        ),
-        _family(
-            "hunyuan",
-            _HUNYUAN,
-            "Hunyuan: norms of queries and keys after the rotation",
-            of=_DENSE_EXAMPLES,
-        ),
-        _family("ernie4_5", ("Ernie4_5ForCausalLM",), "Ernie 4.5: neighbours rotated", of=_DENSE_EXAMPLES),
-        _family("helium", ("HeliumForCausalLM",), "Helium: neighbours rotated", of=_DENSE_EXAMPLES),
-        _family(
-            "stablelm", ("StableLmForCausalLM",), "StableLM: LayerNorm, a part of each head rotated", of=_DENSE_EXAMPLES
-        ),
-        _family(
-            "nemotron", ("NemotronForCausalLM",), "Nemotron 4 and Minitron: LayerNorm, squared ReLU", of=_DENSE_EXAMPLES
-        ),
-        _family("arcee", ("ArceeForCausalLM",), "Arcee: squared ReLU", of=_DENSE_EXAMPLES),
-        _family("apertus", ("ApertusForCausalLM",), "Apertus: xIELU, norms of queries and keys", of=_DENSE_EXAMPLES),
-        _family("starcoder2", ("Starcoder2ForCausalLM",), "StarCoder2: LayerNorm, biases", of=_DENSE_EXAMPLES),
-        _family(
-            "phi", ("PhiForCausalLM",), "Phi-1 and Phi-2: blocks side by side, LayerNorm, biases", of=_DENSE_EXAMPLES
-        ),
-        _family(
-            "gpt_neox",
-            ("GPTNeoXForCausalLM",),
-            "GPT-NeoX and Pythia: blocks side by side, a norm each",
-            of=_DENSE_EXAMPLES,
-        ),
-        _family(
-            "falcon", ("FalconForCausalLM",), "Falcon: blocks side by side, heads packed in groups", of=_DENSE_EXAMPLES
-        ),
-        _family("gemma", ("GemmaForCausalLM",), "Gemma: GEGLU, scaled embeddings", of=_DENSE_EXAMPLES),
-        _family("olmo", ("OlmoForCausalLM",), "OLMo: LayerNorm without weights", of=_DENSE_EXAMPLES),
-        _family("ernie4_5_moe", ("Ernie4_5_MoeForCausalLM",), "Ernie 4.5 MoE: experts by biased scores", of=_EXPERTS),
-        _family("hy_v3", ("HYV3ForCausalLM",), "Hunyuan 3: sigmoid-scored experts", of=_EXPERTS),
-        _family("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts", of=_EXPERTS),
-        _family("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention", of=_EXPERTS),
-        _family("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention", of=_EXPERTS),
-        _family("ministral3", _MINISTRAL3, "Ministral 3, text alone: scaled queries", of=_DENSE_EXAMPLES),
-        _family("mimo_v2_flash", ("MiMoV2FlashForCausalLM",), "MiMo-V2-Flash: windows with sinks", of=_EXPERTS),
+        *(_family(*row, of) for of, rows in tables for row in rows),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),
@@ -125,11 +115,7 @@ def llmk_models() -> list[ModelSpec]:
     ]
 
 
-def _hybrid(module: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
-    return _family(module, architectures, summary, of="hybrid_examples")
-
-
-def _family(module: str, architectures: tuple[str, ...], summary: str, of: str = "examples") -> ModelSpec:
+def _family(module: str, architectures: tuple[str, ...], summary: str, of: str) -> ModelSpec:
     return ModelSpec(
         id=f"models.{module}",
         architectures=architectures,

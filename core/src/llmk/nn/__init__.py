@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from llmk.nn.embedding import Embedding, LMHead
     from llmk.nn.latent import LatentAttention, LatentUp
     from llmk.nn.layer import Layer, Parameter
-    from llmk.nn.layer_norm import AddLayerNorm, LayerNorm
     from llmk.nn.linear import Linear
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import Experts, InterleavedExperts
-    from llmk.nn.norm import AddRMSNorm, NormAdd, RMSNorm, SandwichNorm
+    from llmk.nn.norm import AddLayerNorm, AddRMSNorm, LayerNorm, NormAdd, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
     from llmk.nn.tree_model import TreeModel
 
 _LAZY = {
-    "AddLayerNorm": "layer_norm",
+    "AddLayerNorm": "norm",
     "AddRMSNorm": "norm",
     "Attention": "attention",
     "AttentionSwitch": "build",
@@ -42,7 +41,7 @@ _LAZY = {
     "LatentAttention": "latent",
     "LatentUp": "latent",
     "Layer": "layer",
-    "LayerNorm": "layer_norm",
+    "LayerNorm": "norm",
     "Linear": "linear",
     "StateSpaceMixer": "recurrent",
     "InterleavedExperts": "moe",

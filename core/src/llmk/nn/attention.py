@@ -74,7 +74,7 @@ class Attention(Layer):
         count = build.parallel.count
         self._heads = (count(num_heads), count(num_kv_heads), count(num_kv_heads))
         self._head_dim, self._value_dim = head_dim, value_dim
-        self._cos_sin = cos_sin
+        self._cos_sin, self._query_scale = cos_sin, query_scale
         self._eps = qk_norm_eps or 0.0
         self._q_weight: Tensor | None = None
         self._k_weight: Tensor | None = None
@@ -82,9 +82,7 @@ class Attention(Layer):
         self._prefix = prefix
         cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
         self._scaled = cache_dtype.startswith("float8")
-        self._options: dict[str, Any] = {"scales": (1.0, 1.0)} if self._scaled else {}
-        self._options.update(rotation or {})
-        self._query_scale = query_scale
+        self._options: dict[str, Any] = {**({"scales": (1.0, 1.0)} if self._scaled else {}), **(rotation or {})}
         self._num_axes = 0
         if axes is not None:
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes

@@ -23,10 +23,9 @@ from llmk.nn.blocks.selective_mixer import ConvMixer, SelectiveMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
 from llmk.nn.latent import LatentAttention as LatentLayer
-from llmk.nn.layer_norm import LayerNorm
 from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
-from llmk.nn.norm import RMSNorm
+from llmk.nn.norm import LayerNorm, RMSNorm
 from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 from llmk.nn.selective_scan import SelectiveScan, ShortConv
 from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache

@@ -10,8 +10,7 @@ from torch import Tensor
 from llmk.nn.blocks.block import Block, Entered
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
-from llmk.nn.layer_norm import AddLayerNorm, LayerNorm
-from llmk.nn.norm import AddRMSNorm, NormAdd, SandwichNorm, with_options
+from llmk.nn.norm import AddLayerNorm, AddRMSNorm, LayerNorm, NormAdd, SandwichNorm, with_options
 from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def rope_interleaved(
     q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, **options: Unpack[RopeOptions]
 ) -> tuple[Tensor, Tensor]:
     """:func:`rope` that pairs element ``2 * i`` with ``2 * i + 1``, as in the RoPE paper and in DeepSeek."""
-    return rope(q, k, positions, cos_sin, **{**options, "neighbours": True})
+    return _rotate(q, k, positions, cos_sin, _neighbours, options.get("axes"))
 
 
 def axes_of_pairs(sections: Sequence[int], *, interleaved: bool = False) -> Tensor:
