@@ -14,6 +14,7 @@ from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_no
 from llmk.reference.norms import (
     AddNormOptions,
     layer_norm,
+    layer_norm_invariant,
     make_add_layer_norm,
     make_add_rms_norm,
     make_add_rms_norm_fp32_residual,
@@ -57,11 +58,11 @@ def test_a_weight_with_an_offset(dtype: torch.dtype) -> None:
 def test_layer_norm(weighted: bool, biased: bool, dtype: torch.dtype) -> None:
     x = (3 * torch.randn(5, 33) + 2).to(dtype)
     weight, bias = (torch.randn(33).to(dtype) if given else None for given in (weighted, biased))
-    out = layer_norm(x, weight, bias, 1e-5)
     wide = [None if each is None else each.double() for each in (weight, bias)]
     expected = torch.nn.functional.layer_norm(x.double(), (33,), *wide, 1e-5)
-    assert out.dtype == dtype
-    assert float((out.double() - expected).norm() / expected.norm()) <= BOUND[dtype]
+    for out in (layer_norm(x, weight, bias, 1e-5), layer_norm_invariant(x, weight, bias, 1e-5)):
+        assert out.dtype == dtype
+        assert float((out.double() - expected).norm() / expected.norm()) <= BOUND[dtype]
 
 
 def test_a_layer_norm_with_an_offset_after_a_sum() -> None:

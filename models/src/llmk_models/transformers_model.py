@@ -32,7 +32,7 @@ PAGED = "llmk"
 
 class PagedAttention:
     """Binds one attention module to its cache, its backend and the current step. ``scale`` is the factor of the logits
-    that the module asks for in place of the backend's, such as 1 where it scales queries itself."""
+    that the module has in place of the backend's, such as 1 where it scales queries itself."""
 
     def __init__(self, owner: TransformersModel, build: Build, site: str, index: int, scale: float) -> None:
         self._owner = owner

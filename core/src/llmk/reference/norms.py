@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 AddNorm = Callable[..., tuple[Tensor, Tensor]]
@@ -59,8 +60,17 @@ def layer_norm(
         norm_offset: added to the weight (Nemotron, whose checkpoints store ``weight - 1``).
 
     Returns:
-        ``[..., H]`` in ``x``'s dtype. Batch-invariant: a row's result is bit-identical in any batch.
+        ``[..., H]`` in ``x``'s dtype.
     """
+    if norm_offset and weight is not None:
+        return layer_norm_invariant(x, weight, bias, eps, norm_offset=norm_offset)
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def layer_norm_invariant(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, norm_offset: float = 0.0
+) -> Tensor:
+    """Batch-invariant :func:`layer_norm`: a row's result is bit-identical in any batch."""
     wide = x.float()
     centered = wide - wide.mean(-1, keepdim=True)
     normed = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)

@@ -33,7 +33,6 @@ _GROUP_SCORINGS = ("max", "top2_sum")
 
 _OPS = {
     "rms_norm": "norms:rms_norm",
-    "layer_norm": "norms:layer_norm",
     "rope": "rope.rotation:rope",
     "rope_interleaved": "rope.rotation:rope_interleaved",
     "activate": "activations:activate",
@@ -111,6 +110,7 @@ _SCANS = {
 """Each has two kernels: chunked, and token by token, which is batch-invariant."""
 
 _TWO_VARIANTS = {
+    "layer_norm": "norms:layer_norm",
     "silu_and_mul": "activations:silu_and_mul",
     "gelu_and_mul": "activations:gelu_and_mul",
     "gelu_tanh_and_mul": "activations:gelu_tanh_and_mul",
