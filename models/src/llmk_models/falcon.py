@@ -3,6 +3,8 @@ packed by groups of heads. The larger models have a norm for each of the two."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import Branch, CausalLM, Config, Parallel, Residual
 from llmk_models.parts import Family, Names, Parts, with_values
 
@@ -22,7 +24,7 @@ def tree(config: Config) -> CausalLM:
     parts.qkv_bias = parts.out_bias = parts.mlp_bias = config.flag("bias", False)
     side_by_side = new or config.flag("parallel_attn", True)
     norms = (config.size("num_ln_in_parallel_attn", None) or 2) if new else 1
-    packed = {"names": ("", "", "", "dense"), "packed": "query_key_value", "groups": parts.heads.kv}
+    packed: dict[str, Any] = {"names": ("", "", "", "dense"), "packed": "query_key_value", "groups": parts.heads.kv}
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         attention = parts.attention(f"{at}.self_attention", **packed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import CausalLM, Config, LatentAttention, Residual, Rope
 from llmk_models.deepseek_v2 import LATENT_NORM_EPS, latent_shape
 from llmk_models.parts import Family, Parts, with_values
@@ -19,7 +21,7 @@ def tree(config: Config) -> CausalLM:
     config.choice("rope_interleave", True)
     parts, latent = Parts(config, FAMILY), latent_shape(config)
     parts.rope = rope = Rope.of(config, latent.qk_rope_head_dim)
-    sizes = {"num_experts": 64, "top_k": 4, "dense": 1, "shared": 1, "inner_size": 1536}
+    sizes: dict[str, Any] = {"num_experts": 64, "top_k": 4, "dense": 1, "shared": 1, "inner_size": 1536}
     feed_forward = sigmoid_experts(parts, **sizes, scaling=1.8)
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:

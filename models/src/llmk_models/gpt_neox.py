@@ -3,6 +3,8 @@ its own, and queries, keys and values packed head by head."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import Branch, CausalLM, Config, Parallel, Residual
 from llmk_models.parts import Family, Names, Parts, with_values
 
@@ -21,7 +23,7 @@ def tree(config: Config) -> CausalLM:
     parts.qkv_bias = parts.out_bias = config.flag("attention_bias", True)
     parts.mlp_bias = True
     activation = "gelu" if config.text("hidden_act", "gelu") == "gelu" else "gelu_tanh"
-    packed = {"names": ("", "", "", "dense"), "packed": "query_key_value", "groups": parts.heads.count}
+    packed: dict[str, Any] = {"names": ("", "", "", "dense"), "packed": "query_key_value", "groups": parts.heads.count}
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         attention = parts.attention(f"{at}.attention", **packed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import CausalLM, Config, Residual
 from llmk_models.parts import Family, Parts, with_values
 from llmk_models.sigmoid_experts import sigmoid_experts
@@ -11,7 +13,7 @@ FAMILY = Family(
     rope_theta=11_158_840.0,
 )  # fmt: skip
 """These and the following numbers are the defaults of transformers' config class."""
-_NAMES = {"router": "router.gate", "selection_bias": "expert_bias", "shared_name": "shared_mlp"}
+_NAMES: dict[str, Any] = {"router": "router.gate", "selection_bias": "expert_bias", "shared_name": "shared_mlp"}
 
 
 def tree(config: Config) -> CausalLM:
@@ -24,7 +26,7 @@ def tree(config: Config) -> CausalLM:
         "norm_topk_prob": True,
     }
     parts = Parts(with_values(config, **usual), FAMILY)
-    sizes = {"num_experts": 192, "top_k": 8, "dense": 1, "shared": 1, "inner_size": 1536}
+    sizes: dict[str, Any] = {"num_experts": 192, "top_k": 8, "dense": 1, "shared": 1, "inner_size": 1536}
     feed_forward = sigmoid_experts(parts, **sizes, **_NAMES)
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:

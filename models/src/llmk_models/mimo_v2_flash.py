@@ -26,7 +26,7 @@ def tree(config: Config) -> CausalLM:
     parts = Parts(config, FAMILY, kind=FULL)
     kinds = layer_kinds(config, parts.num_layers, period=_FULL_EVERY)
     window = config.size("sliding_window", 129)
-    sizes = {"num_experts": 256, "top_k": 8, "dense": 1, "shared": 0, "inner_size": 2048}
+    sizes: dict[str, Any] = {"num_experts": 256, "top_k": 8, "dense": 1, "shared": 0, "inner_size": 2048}
     feed_forward = sigmoid_experts(parts, **sizes)
     bias = config.flag("attention_bias", False)
     own: dict[str, Any] = {"bias": bias, "out_bias": False, "value_dim": config.size("v_head_dim", 128)}

@@ -4,6 +4,7 @@ arXiv:2412.19437)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from llmk.api import MoEFacts
 from llmk.tree import Block, MoE
@@ -23,7 +24,7 @@ def sigmoid_experts(
     groups: tuple[int, int] = (1, 1),
     inner_size: int = 1408,
     shared_name: str = "shared_experts",
-    **names: str,
+    **names: Any,
 ) -> Callable[[int, str], Block]:
     """What makes a layer's feed-forward block by its index and its name: an MLP in the first ``dense`` layers, or as
     ``mlp_layer_types`` says, experts in the others. Numbers not in the config are the given ones; ``shared`` is that of

@@ -103,9 +103,9 @@ def _heads(config: Config, hidden_size: int) -> tuple[Heads, int | None]:
         value_dim = config.size("v_head_dim", 128)
         return Heads(count, count, dim), None if value_dim == dim else value_dim
     if config.text("model_type", "") in _ONE_KEY_HEAD:
-        kv = 1 if config.flag("multi_query", True) else count
-        return Heads.checked(config, count, kv, None, hidden_size), None
-    kv = 1 if config.flag("multi_query", False) else None
+        one = 1 if config.flag("multi_query", True) else count
+        return Heads.checked(config, count, one, None, hidden_size), None
+    kv: int | None = 1 if config.flag("multi_query", False) else None
     for key in ("n_head_kv", "num_kv_heads", "num_key_value_heads"):
         kv = config.size(key, kv)
     dim = config.nullable(config.size, "head_dim", None)

@@ -25,4 +25,5 @@ class Parallel:
         ]
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        return reduce(add, (block(x if norm is None else norm(x), step) for norm, block in self._branches))
+        total: Tensor = reduce(add, (block(x if norm is None else norm(x), step) for norm, block in self._branches))
+        return total
