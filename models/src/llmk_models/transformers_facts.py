@@ -105,11 +105,11 @@ def _heads(config: Config, hidden_size: int) -> tuple[Heads, int | None]:
     if config.text("model_type", "") in _ONE_KEY_HEAD:
         one = 1 if config.flag("multi_query", True) else count
         return Heads.checked(config, count, one, None, hidden_size), None
-    kv: int | None = 1 if config.flag("multi_query", False) else None
+    kv = 1 if config.flag("multi_query", False) else None
     for key in ("n_head_kv", "num_kv_heads", "num_key_value_heads"):
         kv = config.size(key, kv)
-    dim = config.nullable(config.size, "head_dim", None)
-    return Heads.checked(config, count, kv, dim, hidden_size), None
+    own_dim = config.nullable(config.size, "head_dim", None)
+    return Heads.checked(config, count, kv, own_dim, hidden_size), None
 
 
 def _scale(config: Config) -> float | None:
