@@ -52,6 +52,7 @@ KEPT = {
     "reason_codes": "a test compares the documentation with it",
     "gated_delta_rule_by_token": "the definition that tests compare the chunked form with",
     "state_space_scan_by_token": "the definition that tests compare the chunked form with",
+    "abstract_state": "the compilation ahead of time in the tests of the TPU backend calls it",
     "read_weights": "public: the reader of weights for models on JAX",
     "quantize_int8_group": "public: the reference of a format, for plugins that read it",
     "quantize_int4_group": "public: the reference of a format, for plugins that read it",

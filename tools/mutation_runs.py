@@ -89,7 +89,7 @@ class Ready:
         path.write_bytes(mutant.apply(subject.path.read_bytes()))
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
-            result = _forked(lambda red=red: _try(self.bench, subject, path, chosen, leave=red), LONGEST)
+            result = _forked(functools.partial(_try, self.bench, subject, path, chosen, leave=red), LONGEST)
             if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
                 return result
 
@@ -156,10 +156,11 @@ def _try(
     torch.set_num_threads(1)
     builtins.stale_mutant = stale  # type: ignore[attr-defined]
     name = COPY if subject.distribution == CORE else subject.module
-    sys.meta_path.insert(0, _Finder(name, path))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder(name, path))
     if subject.distribution != CORE and subject.module in sys.modules:
         bench = _discovered(bench, subject.module.partition(".")[0])
-        now = {(one.kind, one.spec.id): one.spec for one in bench.registry.of(object)}
+        registered: Sequence[Any] = bench.registry.of(object)
+        now = {(one.kind, one.spec.id): one.spec for one in registered}
         chosen = [(kind, now[kind, spec.id]) for kind, spec in chosen]
     cases: list[Case] = []
     for kind, spec in chosen:

@@ -20,7 +20,7 @@ from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_block, pre
 from llmk_cuda import fp8
 from llmk_cuda.quantize import ROW_UNIT
 from llmk_triton.attention.backend import TritonAttention
-from llmk_triton.gemm.small_m import GemmProblem, Operands
+from llmk_triton.gemm.problem import GemmProblem, Operands
 
 ROWS = (1, 2, 4, 16, 32, 64)
 MANY_ROWS = (64, 128, 2048)

@@ -28,7 +28,8 @@ from llmk_triton.common import norms as triton_norms
 from llmk_triton.common.targets import current_target, num_multiprocessors
 from llmk_triton.common.tuned import architecture
 from llmk_triton.gemm import small_m
-from llmk_triton.gemm.small_m import GemmProblem, Gemv, Operands, Skinny
+from llmk_triton.gemm.problem import GemmProblem, Operands
+from llmk_triton.gemm.small_m import Gemv, Skinny
 
 ROWS = (1, 2, 4, 16, 24, 32, 64, 96, 128)
 SWEPT_ROWS = (1, 2, 4, 16, 32, 64, 128)

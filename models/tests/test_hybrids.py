@@ -1,4 +1,4 @@
-"""Families with Mamba's scans, short convolutions or the delta rule beside attention: what their configs say."""
+"""Families with Mamba's scans, short convolutions or the delta rule: what their configs say."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from scripted import ScriptedEngine
 
 from llmk.api import ConfigError, EngineDead, LlmkError
 from llmk.cli import chat
-from llmk.cli.chat_client import DIM, PLAIN, Printer, RemoteChatClient
-from llmk.cli.chat_input import PlainReader, command_of, completions, is_complete, message_of
-from llmk.cli.chat_screen import harmless, split_blocks
+from llmk.cli.conversation.client import DIM, PLAIN, Printer, RemoteChatClient
+from llmk.cli.conversation.input import PlainReader, command_of, completions, is_complete, message_of
+from llmk.cli.conversation.screen import harmless, split_blocks
 from llmk.serve import lifecycle
 from llmk.serve.app import create_app
 from llmk.serve.service import Service

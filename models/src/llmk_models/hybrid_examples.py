@@ -1,4 +1,4 @@
-"""Examples of families with Mamba's scans, short convolutions or the delta rule, most of them beside attention."""
+"""Examples of families with Mamba's scans, short convolutions or the delta rule, most of them with attention too."""
 
 from __future__ import annotations
 

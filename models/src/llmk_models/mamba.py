@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import CausalLM, Config, Embedding, Head, Norm, Residual, SelectiveMixer, SelectiveScanSizes
 
 MAX_MODEL_LEN = 262_144
@@ -23,7 +25,7 @@ def tree(config: Config) -> CausalLM:
     auto = config.values.get("time_step_rank") == "auto"
     rank = -(-hidden // 16) if auto else config.size("time_step_rank", -(-hidden // 16))
     own, bias = config.architecture == "FalconMambaForCausalLM", config.flag("use_bias", False)
-    inside = {"eps": config.number("mixer_rms_eps", 1e-6), "weighted": False}
+    inside: dict[str, Any] = {"eps": config.number("mixer_rms_eps", 1e-6), "weighted": False}
     norms = (
         Norm(role="scan_steps_norm", size=rank, **inside),
         Norm(role="scan_b_norm", size=state, **inside),

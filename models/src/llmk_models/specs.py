@@ -83,7 +83,7 @@ _HYBRID: tuple[_Row, ...] = (
     ("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
     ("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
 )
-"""Those with recurrent layers or convolutions beside or instead of attention."""
+"""Those with recurrent layers or convolutions with or instead of attention."""
 DEMO = Path(__file__).with_name("demo")
 
 

@@ -21,6 +21,7 @@ from llmk_triton.common import activations, norms
 from llmk_triton.common.targets import SPECIALIZED_TILES, current_target, has_wave32
 from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import int4, small_m
+from llmk_triton.gemm.problem import GemmProblem, Operands
 from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.moe import fused as moe
 from llmk_triton.moe import int4 as moe_int4
@@ -302,11 +303,11 @@ def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled
     target = current_target()
     if (arch and arch != architecture(target)) or (scaled and target.arch in NO_FP8):
         return
-    what = small_m.GemmProblem(kernel, dtype, rows, size, out, scaled)
+    what = GemmProblem(kernel, dtype, rows, size, out, scaled)
     x, values = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=what.stored)
     weight = ScaledWeight(values, torch.empty(1), (scaled, scaled)) if scaled else values
     norm = (x, x[0], 1e-6, x if what.returns_normed else None) if what.normed else ()
-    small_m.launch(what, small_m.choose(what, current_target(), num_sms=132), small_m.Operands(x, weight, None, *norm))
+    small_m.launch(what, small_m.choose(what, current_target(), num_sms=132), Operands(x, weight, None, *norm))
 
 
 def int4_gemm(dtype: torch.dtype, rows: int, size: int, out: int, group: int, *, zero: bool) -> None:

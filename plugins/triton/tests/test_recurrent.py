@@ -75,7 +75,7 @@ def test_mixed_steps_leave_the_references_snapshots(name: str, block_size: int) 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", KERNELS)
 def test_states_may_be_narrow(name: str, dtype: torch.dtype) -> None:
-    """They are rounded alike, but for those that other sums bring to another side."""
+    """They are rounded alike, but for those that another order of sums rounds to another side."""
     kind, _ = KERNELS[name]
     layer = Layer(kind, SIZES[kind], torch.bfloat16, kept=dtype)
     compared(name, layer, DECODE, 16)

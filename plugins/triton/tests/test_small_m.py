@@ -16,7 +16,8 @@ from llmk.reference.linear import linear
 from llmk_triton.common import tuned
 from llmk_triton.common.targets import current_target
 from llmk_triton.gemm import small_m, split_k
-from llmk_triton.gemm.small_m import GemmProblem, Gemv, Operands, Skinny
+from llmk_triton.gemm.problem import GemmProblem, Operands
+from llmk_triton.gemm.small_m import Gemv, Skinny
 
 PARTS: dict[str, Any] = {"rms_norm": norms.rms_norm, "linear": linear, "silu_and_mul": activations.silu_and_mul}
 PARTS["add_rms_norm"] = norms.make_add_rms_norm(PARTS)

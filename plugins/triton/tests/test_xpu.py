@@ -11,7 +11,8 @@ import torch
 from triton.backends.compiler import GPUTarget
 
 from llmk_triton.common import targets
-from llmk_triton.gemm.small_m import GemmProblem, Skinny, choose
+from llmk_triton.gemm.problem import GemmProblem
+from llmk_triton.gemm.small_m import Skinny, choose
 from llmk_triton.moe.tiles import choose_tiles
 
 RESULTS = json.loads(Path(__file__).with_name("spirv.json").read_text())

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from llmk.api import ConfigError, LlmkError
 from llmk.cli import sampling
-from llmk.cli.chat_input import PlainReader, Reader, command_of, message_of, reader_for
+from llmk.cli.conversation.input import PlainReader, Reader, command_of, message_of, reader_for
 from llmk.cli.output import say
 from llmk.config import flags
 
 if TYPE_CHECKING:
-    from llmk.cli.chat_client import ChatClient
-    from llmk.cli.chat_screen import Screen
+    from llmk.cli.conversation.client import ChatClient
+    from llmk.cli.conversation.screen import Screen
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 
@@ -69,14 +69,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open(args: argparse.Namespace) -> ChatClient:
-    from llmk.cli.chat_client import LocalChatClient, RemoteChatClient
+    from llmk.cli.conversation.client import LocalChatClient, RemoteChatClient
 
     return RemoteChatClient(args.url, args.key) if args.url else LocalChatClient(flags.load_settings(args))
 
 
 def _screen(plain: bool) -> Screen:
-    from llmk.cli.chat_client import Printer
-    from llmk.cli.chat_screen import screen
+    from llmk.cli.conversation.client import Printer
+    from llmk.cli.conversation.screen import screen
 
     aside = sys.stdout if sys.stdout.isatty() else sys.stderr
     return (None if plain else screen()) or Printer(sys.stdout, aside)

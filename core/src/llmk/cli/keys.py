@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmk.api import ConfigError
 from llmk.cli.output import say
 from llmk.config import load
-from llmk.planning.report import render_rows
+from llmk.planning.tables import render_rows
 
 if TYPE_CHECKING:
     from llmk.serve.tenants.key_store import KeyStore

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{prompt} is a model, and a prompt is missing", hint=f'llmk run {prompt} "PROMPT"')
     if model:
         vars(args)["model.path"] = model[0]
-    from llmk.cli.chat_client import LocalChatClient, Printer
+    from llmk.cli.conversation.client import LocalChatClient, Printer
 
     prompt = sys.stdin.read() if prompt == "-" else prompt
     options = sampling.options(args)

@@ -1,5 +1,4 @@
-"""The schema of llmk's configuration: one pydantic model per section. Descriptions of fields are shown by
-``--help``."""
+"""The schema of llmk's configuration: a pydantic model per section. ``--help`` shows the descriptions of fields."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmk.nn.moe import Experts, InterleavedExperts
     from llmk.nn.norm import AddLayerNorm, AddRMSNorm, LayerNorm, NormAdd, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
-    from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
+    from llmk.nn.recurrent.mixers import GatedDeltaNet, StateSpaceMixer
     from llmk.nn.tree_model import TreeModel
 
 _LAZY = {

@@ -26,8 +26,8 @@ from llmk.nn.latent import LatentAttention as LatentLayer
 from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import LayerNorm, RMSNorm
-from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
-from llmk.nn.selective_scan import SelectiveScan, ShortConv
+from llmk.nn.recurrent.mixers import GatedDeltaNet, StateSpaceMixer
+from llmk.nn.recurrent.selective_scan import SelectiveScan, ShortConv
 from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache
 
 if TYPE_CHECKING:
@@ -217,8 +217,7 @@ class Builder:
     def short_conv(self, spec: tree.Recurrent) -> ShortConv:
         """A short convolution of gated channels."""
         assert isinstance(spec.sizes, tree.ShortConvSizes)
-        own = {"index": len(self.caches), "op_site": self.op(spec)}
-        layer = ShortConv(self.build, spec.at, spec.sizes, **own)
+        layer = ShortConv(self.build, spec.at, spec.sizes, index=len(self.caches), op_site=self.op(spec))
         self.keep(self.site(spec), layer.cache_spec)
         return layer
 
@@ -226,7 +225,7 @@ class Builder:
         """Mamba-1's convolution and scan."""
         assert isinstance(spec.sizes, tree.SelectiveScanSizes)
         op_site, conv_site = self.ops(spec)
-        own = {"index": len(self.caches), "op_site": op_site, "conv_site": conv_site}
+        own: dict[str, Any] = {"index": len(self.caches), "op_site": op_site, "conv_site": conv_site}
         layer = SelectiveScan(self.build, spec.at, spec.sizes, **own)
         self.keep(self.site(spec), layer.cache_spec)
         return layer

@@ -50,7 +50,7 @@ class PlainFair(PlainArrival):
     """Tokens by weight. Every call looks at all that was said before."""
 
     def __init__(self, context: PolicyContext) -> None:
-        self._weight = lambda tenant: context.weights.get(tenant, 1.0)
+        self._weights = context.weights
         self._credit = context.step_tokens
         self._used: dict[str, float] = {}
         self._last_queue: Sequence[Ticket] = ()
@@ -91,6 +91,9 @@ class PlainFair(PlainArrival):
         if request is self._turn:
             self._last_served = request.tenant
         self._used[request.tenant] = self._used.get(request.tenant, 0.0) + num_tokens / self._weight(request.tenant)
+
+    def _weight(self, tenant: str) -> float:
+        return self._weights.get(tenant, 1.0)
 
     def _load(self, running: Sequence[Ticket], tenant: str) -> float:
         return len([ticket for ticket in running if ticket.tenant == tenant]) / self._weight(tenant)

@@ -206,12 +206,13 @@ def restored_gptq(parts: Mapping[str, Tensor], bits: int, v2: bool = False) -> T
     """Dequantizes what :func:`stored_gptq` stores, number by number."""
 
     def numbers(words: Tensor) -> Tensor:
-        flat = (words.T.to(torch.int64)[..., None] >> torch.arange(32) & 1).flatten(1).unflatten(1, (-1, bits))
+        flat: Tensor = (words.T.to(torch.int64)[..., None] >> torch.arange(32) & 1).flatten(1).unflatten(1, (-1, bits))
         return (flat << torch.arange(bits)).sum(-1).T
 
     zero = numbers(parts["qzeros"].T).T + (not v2)
     index = parts["g_idx"].long()
-    return ((numbers(parts["qweight"]) - zero[index]) * parts["scales"].float()[index]).T
+    exact = (numbers(parts["qweight"]) - zero[index]) * parts["scales"].float()[index]
+    return exact.T
 
 
 _AWQ = (0, 2, 4, 6, 1, 3, 5, 7)

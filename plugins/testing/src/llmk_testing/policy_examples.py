@@ -13,7 +13,7 @@ class PolicyExamples:
     """``PolicySpec.examples`` names one.
 
     ``oracle`` is the policy once more, by the plainest code that its rule can be written in: no caches, no care for
-    time. Every answer of the policy must be the oracle's, which is told the same. ``weights`` are further
+    time. Every answer of the policy must be the oracle's, which gets the same calls. ``weights`` are further
     ``[scheduler.weights]`` to try it with.
     """
 

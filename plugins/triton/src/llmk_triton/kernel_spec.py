@@ -17,6 +17,8 @@ _RDNA = "gfx1"
 """How the names of AMD's architectures start that have 32 threads per warp."""
 WIDEST_ROW = 1 << 15
 """Most elements of a row that one program of a norm holds."""
+SMALL_N = 256
+"""Most outputs (N) for which a GEMM is bound by latency, not by reading the weight, such as a router's."""
 
 
 def has_large_tiles(platform: PlatformFacts) -> bool:

@@ -25,7 +25,7 @@ from llmk_triton.attention_support import (
     supports_specialized,
     supports_write,
 )
-from llmk_triton.kernel_spec import HALVES, HOPPER, WIDEST_ROW, kernel_spec
+from llmk_triton.kernel_spec import HALVES, HOPPER, SMALL_N, WIDEST_ROW, kernel_spec
 from llmk_triton.moe.specs import moe_spec, quantized_moe_specs
 from llmk_triton.recurrent.specs import recurrent_specs
 
@@ -126,8 +126,6 @@ _TMA_ROWS = 128
 _TMA_MULTIPLE = 8
 """16-bit elements per 16 bytes: TMA needs rows whose length is a multiple of this."""
 
-SMALL_N = 256
-"""Most outputs (N) for which a GEMM is bound by latency, not by reading the weight, such as a router's."""
 _SMALL_N_ROWS, _SMALL_N_INPUTS = 64, 4096
 """Most rows (M) and inputs (K) for which the small-N kernel is faster than a library (measured on an H200)."""
 

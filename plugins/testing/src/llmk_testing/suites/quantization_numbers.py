@@ -96,8 +96,8 @@ class Numbers:
         """Files store them as float32 or narrower."""
         tensors, good, tried = self._given(self._drawn()), self._stored(), 0
         if self._spec.online:
-            for dtype in WIDE:
-                self._method().check("model.layer", {"weight": replace(good["weight"], dtype=dtype)})
+            for name in WIDE:
+                self._method().check("model.layer", {"weight": replace(good["weight"], dtype=name)})
             return f"plain weights of {', '.join(WIDE)}"
         for part, tensor in tensors.items():
             if tensor.dtype is not torch.float32:

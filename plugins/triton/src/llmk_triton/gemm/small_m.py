@@ -13,7 +13,6 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from llmk.reference.quantized_weight import FP8_BLOCK, ScaledWeight
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
     MIN_SHARED_MEMORY,
@@ -25,9 +24,10 @@ from llmk_triton.common.targets import (
 )
 from llmk_triton.common.tuned import tuned
 from llmk_triton.gemm.gemv import gemv_kernel
+from llmk_triton.gemm.problem import GemmProblem, Operands, Weight
 from llmk_triton.gemm.skinny import skinny_kernel
 from llmk_triton.gemm.split_k import COUNTERS, counters
-from llmk_triton.specs import SMALL_N
+from llmk_triton.kernel_spec import SMALL_N
 
 MOST_ROWS = 128
 """Most rows (M) for which a single tile contains all rows."""
@@ -47,16 +47,11 @@ _LINE = 128
 """Bytes of a cache line."""
 _MIN_SPLIT_K = 256
 """Least elements of K per split."""
-_SCALES = {1: "channel", FP8_BLOCK: "block"}
 _L2_KEPT_BYTES = 32 << 20
 """Weight bytes that can be streamed without evicting prefetched lines from L2. After a larger weight, the lines that
 the next kernel prefetched would be evicted before it uses them."""
 _TMA_BLOCK_N = 128
 """Weight rows (N) of a tile that is loaded by TMA."""
-
-
-Weight = Tensor | ScaledWeight
-"""``[out, size]``: plain, or fp8 with a scale per row or per block of 128x128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,65 +83,6 @@ class Skinny:
     stages: int
     tma: int = 0
     late_release: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GemmProblem:
-    """A GEMM problem: op ``kernel``, from ``[rows, size]`` to ``[rows, out]`` (M = rows, K = size, N = out)."""
-
-    kernel: str
-    dtype: torch.dtype
-    rows: int
-    size: int
-    out: int
-    scaled: int = 0
-    """Rows of an fp8 weight that share a scale: 1, or the block size of block scales; 0: the weight is plain."""
-
-    @property
-    def stored(self) -> torch.dtype:
-        """The weight's dtype."""
-        return torch.float8_e4m3fn if self.scaled else self.dtype
-
-    @property
-    def weight_format(self) -> str:
-        """The name of the weight's format in tuned configurations; for plain weights, their dtype."""
-        return str(self.dtype).removeprefix("torch.") if not self.scaled else f"fp8_{_SCALES[self.scaled]}"
-
-    @property
-    def normed(self) -> bool:
-        """Whether a norm is fused before it."""
-        return self.kernel.startswith("add_rms_norm")
-
-    @property
-    def returns_normed(self) -> bool:
-        """Whether the norm's result is returned too."""
-        return self.kernel.endswith("router")
-
-    @property
-    def gated(self) -> bool:
-        """Whether SwiGLU is fused after it."""
-        return self.kernel.endswith("gate_up_silu")
-
-    @property
-    def shape(self) -> str:
-        """The weight's ``NxK``, as in tuned configurations."""
-        return f"{self.out * (1 + self.gated)}x{self.size}"
-
-
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """``x`` ``[..., size]``, weight and bias of the GEMM, and the norm's arguments, if there is a norm."""
-
-    x: Tensor
-    weight: Weight
-    bias: Tensor | None
-    residual: Tensor | None = None
-    norm_weight: Tensor | None = None
-    eps: float = 0.0
-    normed_out: Tensor | None = None
-    """Contiguous output buffer for the norm's result; only for one row."""
-    factor: float = 1.0
-    """Of ``x`` in its sum with the residual."""
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:

@@ -19,13 +19,13 @@ _FEW = 8
 """Most tokens of a request that are computed one by one."""
 
 
-def state_space_mixer(*arguments: Any, **options: str) -> Tensor:
+def state_space_mixer(*arguments: Any, **options: Any) -> Tensor:
     """As ``state_space_mixer`` of :mod:`llmk.reference.recurrent.mixers`: prompts in chunks, in four launches; without
     prompts in two."""
     return _mix(*arguments, longest=_FEW, **options)
 
 
-def state_space_mixer_by_token(*arguments: Any, **options: str) -> Tensor:
+def state_space_mixer_by_token(*arguments: Any, **options: Any) -> Tensor:
     """As :func:`state_space_mixer`, but token by token, in two launches. Batch-invariant."""
     return _mix(*arguments, longest=_ALL, **options)
 

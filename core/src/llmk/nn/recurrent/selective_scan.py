@@ -10,7 +10,7 @@ from torch import Tensor
 
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer
-from llmk.nn.recurrent import state_cache, state_parameter
+from llmk.nn.recurrent.mixers import state_cache, state_parameter
 from llmk.tree.selective_scan import SelectiveScanSizes
 from llmk.tree.short_conv import ShortConvSizes
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from llmk.api import EngineDead, LlmkError, RequestError
-from llmk.cli.chat_screen import harmless
+from llmk.cli.conversation.screen import harmless
 from llmk.engine.wire.request import RequestContext
 
 if TYPE_CHECKING:

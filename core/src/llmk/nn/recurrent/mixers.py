@@ -133,7 +133,7 @@ def _conv_weight(build: Build, prefix: str, sizes: RecurrentSizes) -> Parameter:
     return state_parameter(build, f"{prefix}.conv1d.weight", sizes.conv_parts, sizes, (1, sizes.conv_kernel))
 
 
-def _per_head(build: Build, name: str, sizes: RecurrentSizes) -> Parameter:
+def _per_head(build: Build, name: str, sizes: StateSpaceSizes | DeltaNetSizes) -> Parameter:
     """A parameter that controls a head's decay: float32 in an engine of any dtype, because small changes accumulate
     over many tokens."""
     return state_parameter(build, name, [sizes.num_heads], sizes, dtype=torch.float32, dummy_std=None)
