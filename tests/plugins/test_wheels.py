@@ -111,7 +111,15 @@ def test_meta_distribution_names_the_others(llmk: Path) -> None:
     message = metadata(llmk)
     required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
     apis = {"llmk-anthropic", "llmk-ollama", "llmk-web"}
-    assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies", "llmk-quantization", *apis}
+    assert required == {
+        "llmk-core",
+        "llmk-hub",
+        "llmk-models",
+        "llmk-parsers",
+        "llmk-policies",
+        "llmk-quantization",
+        *apis,
+    }
     assert set(message.get_all("Provides-Extra")) == {
         "cpu",
         "cuda",
