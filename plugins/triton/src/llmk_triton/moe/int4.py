@@ -11,12 +11,14 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.reference.moe import Experts, prepare_moe_int4_group
+from llmk.reference.quantized_weight import PackedWeight
 from llmk_triton.common.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from llmk_triton.common.targets import current_target, has_wave32
 from llmk_triton.gemm import int4
 from llmk_triton.gemm.int4 import TiledInt4
 from llmk_triton.gemm.int4_kernel import ROWS
+from llmk_triton.moe import fused
 from llmk_triton.moe.fused import ExpertRows, FusedMoE
 from llmk_triton.moe.int4_kernel import experts_int4_kernel
 
@@ -38,16 +40,19 @@ class Int4Experts:
     outputs: int
 
 
-def prepare(parameters: Mapping[str, Tensor]) -> dict[str, Int4Experts]:
-    """The weights for :func:`fused_moe` of the parameters of :func:`llmk.reference.moe.prepare_moe_int4_group`.
-
-    Raises:
-        CheckpointError: groups have no multiple of 32 inputs, zero points are not whole numbers, or inputs are ordered.
-    """
-    return {name: _experts(name, parameters) for name in ("gate_up", "down")}
+Prepared = Mapping[str, Int4Experts] | Experts[PackedWeight]
+"""Weights in tiles, or the reference's, which are widened in every call."""
 
 
-def _experts(name: str, parameters: Mapping[str, Tensor]) -> Int4Experts:
+def prepare(parameters: Mapping[str, Tensor]) -> Prepared:
+    """The weights for :func:`fused_moe` of the parameters of :func:`llmk.reference.moe.prepare_moe_int4_group`. Tiles
+    can't have groups of inputs that are ordered or no multiple of 32, or zero points that are no whole numbers."""
+    tiled = {name: _experts(name, parameters) for name in ("gate_up", "down")}
+    whole = {name: experts for name, experts in tiled.items() if experts is not None}
+    return whole if len(whole) == len(tiled) else prepare_moe_int4_group(parameters)
+
+
+def _experts(name: str, parameters: Mapping[str, Tensor]) -> Int4Experts | None:
     stored = {key: parameters.get(f"{name}_{key}") for key in ("packed", "scale", "zero_point")}
     own = {key: tensor for key, tensor in stored.items() if tensor is not None}
     outputs = own["packed"].shape[1]
@@ -55,18 +60,20 @@ def _experts(name: str, parameters: Mapping[str, Tensor]) -> Int4Experts:
     flat = {f"weight_{key}": F.pad(each, (0, 0, 0, more)).flatten(0, 1) for key, each in own.items()}
     weight = int4.prepare(flat)
     if not isinstance(weight, TiledInt4) or f"{name}_order" in parameters:
-        raise CheckpointError(
-            f"experts have 4-bit weights in {own['scale'].shape[2]} groups whose inputs are ordered or no multiple of"
-            " 32, or with zero points that are no whole numbers, which triton.fused_moe_int4 can't multiply",
-            hint='choose another kernel: [select.moe] avoid = ["triton.fused_moe_int4"]',
-        )
+        return None
     return Int4Experts(weight, (outputs + more) // ROWS, outputs)
 
 
 def fused_moe(
-    x: Tensor, router_logits: Tensor, weights: Mapping[str, Int4Experts], *, activation: str = "silu", **options: Any
+    x: Tensor, router_logits: Tensor, weights: Prepared, *, activation: str = "silu", **options: Any
 ) -> Tensor:
     """As :func:`llmk_triton.moe.fused.fused_moe`."""
+    if isinstance(weights, Experts):
+        plain = {
+            name: torch.stack([expert.dequantize(x.dtype) for expert in getattr(weights, name)])
+            for name in ("gate_up", "down")
+        }
+        return fused.fused_moe(x, router_logits, plain, activation=activation, **options)
     if not x.shape[0]:
         return torch.empty_like(x)
     down, experts = weights["down"], router_logits.shape[1]
