@@ -424,7 +424,10 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
 """
     import json
 
-    configs = json.dumps({**DEEPSEEK, **MAMBA2, "num_key_value_heads": 2, **EXPERTS}), json.dumps(LLAMA)
+    configs = (
+        json.dumps({**DEEPSEEK, **MAMBA2, "num_key_value_heads": 2, **EXPERTS, "hybrid_override_pattern": "M*-M"}),
+        json.dumps(LLAMA),
+    )
     done = subprocess.run([sys.executable, "-c", code, *configs], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -122,6 +122,8 @@ KINDS = {
             {
                 "check": "module, stored",
                 "convert": "layer, parameters, rows",
+                "is_empty": "tensor",
+                "present": "module, stored",
                 "shape": "stored",
                 "unmatched": "modules",
             },
@@ -223,7 +225,7 @@ def refused(load: Callable[..., Any], found: Any, kind: str, given: tuple[Any, .
 
 def test_every_kind_has_a_contract() -> None:
     every = {kind for kinds in HOOKS.values() for kind in kinds}
-    assert every - {"tuned", "op_contract"} <= set(KINDS)
+    assert every - {"tuned", "op_contract", "page"} <= set(KINDS)
     assert set(KINDS) == set(CONTRACTS) - {"io_request", "compiled_grammar", "started_grammar", "call_writer"}
 
 

@@ -135,7 +135,7 @@ def test_files_and_storage_are_limited(open_client: Callable[..., TestClient], t
     assert upload(client, b"x").status_code == 200
     from llmk.serve.http.auth import TENANT_DIGITS, _digest
 
-    client.app.state.service.uploads[_digest(KEYS[0].encode()).hex()[:TENANT_DIGITS]] = 1  # type: ignore[attr-defined]
+    client.app.state.service.uploads[_digest(KEYS[0].encode())[:TENANT_DIGITS]] = 1  # type: ignore[attr-defined]
     assert "storage.uploads_per_client" in message(upload(client, b"x"), 429)
 
 

@@ -57,14 +57,17 @@ def tree(config: Config) -> CausalLM:
 
 def _width(config: Config, inner: int) -> int:
     """The width of MLPs, which dense checkpoints state before it is adjusted."""
-    inner = config.size("block_ff_dim", inner)
+    stated = inner = config.size("block_ff_dim", inner)
     if not config.flag("block_auto_adjust_ff_dim", True):
         return inner
-    factor, unit = (
-        config.nullable(config.positive, "block_ffn_dim_multiplier", 1.0),
+    unit, factor = (
         config.size("block_multiple_of", 256),
+        config.nullable(config.positive, "block_ffn_dim_multiplier", 1.0),
     )
-    return 2 * inner // 3 if factor is None else -(-int(factor * (2 * inner // 3)) // unit) * unit
+    inner = 2 * stated // 3 if factor is None else -(-int(factor * (2 * stated // 3)) // unit) * unit
+    if not inner:
+        raise config.refuse(f"MLPs of a width of {stated}, of which adjusting leaves nothing")
+    return inner
 
 
 def _attends(config: Config, parts: Parts) -> tuple[bool, ...]:

@@ -43,7 +43,8 @@ def choose_checkpoint(registry: Registry, config: Config, *, outline: bool = Fal
         try:
             return _read_checkpoint(registry, config, named)
         except ModelNotFound as error:
-            raise _with_names(error, near_names(registry, config, named)) from None
+            near = () if Path(named).exists() else near_names(registry, config, named)
+            raise _with_names(error, near) from None
     return replace(_read_checkpoint(registry, config, str(fetched.path)), name=fetched.name)
 
 
