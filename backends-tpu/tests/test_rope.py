@@ -11,6 +11,7 @@ from llmk.api import CheckpointError
 from llmk.reference.rope.scaling import inverse_frequencies as reference
 from llmk.tree import Rope
 from llmk_tpu.rope import FREQUENCIES, inverse_frequencies
+from llmk_tpu.support import ROPE_TYPES
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
@@ -42,7 +43,7 @@ def test_equal_the_reference(name: str, dim: int) -> None:
 
 
 def test_settings_cover_all_types() -> None:
-    assert {settings["rope_type"] for settings in SETTINGS.values()} == set(FREQUENCIES)
+    assert {settings["rope_type"] for settings in SETTINGS.values()} == set(FREQUENCIES) == set(ROPE_TYPES)
 
 
 def test_a_missing_parameter_is_named() -> None:

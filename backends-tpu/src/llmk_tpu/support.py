@@ -8,10 +8,11 @@ from typing import Any
 
 from llmk import tree
 from llmk.api import MoEFacts, SelectionError
-from llmk_tpu.rope import FREQUENCIES
 
 ACTIVATIONS = ("silu", "gelu_tanh")
 """Activations of gated MLPs and of experts."""
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+"""Those of :data:`llmk_tpu.rope.FREQUENCIES`, which imports NumPy."""
 
 _ROUTING = ("num_experts", "top_k", "hidden_size", "intermediate_size", "activation", "renormalize")
 
@@ -51,8 +52,8 @@ def check(model: tree.CausalLM) -> None:
                 raise _refusal(where, f"{field.name} = {_shown(value)}")
             if field.name == "activation" and value not in ACTIVATIONS:
                 raise _refusal(where, f"activation = {value!r}", f"activations are {', '.join(ACTIVATIONS)}")
-            if isinstance(value, tree.Rope) and (kind := value.parameters["rope_type"]) not in FREQUENCIES:
-                raise _refusal(where, f"rope_type = {kind!r}", f"types of RoPE are {', '.join(FREQUENCIES)}")
+            if isinstance(value, tree.Rope) and (kind := value.parameters["rope_type"]) not in ROPE_TYPES:
+                raise _refusal(where, f"rope_type = {kind!r}", f"types of RoPE are {', '.join(ROPE_TYPES)}")
             if isinstance(value, tree.Rope) and value.sections:
                 raise _refusal(where, f"rope.sections = {value.sections}")
             if isinstance(value, tree.Rope) and value.neighbours:

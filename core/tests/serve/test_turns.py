@@ -73,6 +73,6 @@ def test_who_leaves_while_metrics_are_awaited_disturbs_no_other() -> None:
         gone, stays = asyncio.create_task(metrics.render()), asyncio.create_task(metrics.render())
         await asyncio.sleep(0)
         gone.cancel()
-        assert b"llmk:" in await stays
+        assert b"llmk_" in await stays
 
     asyncio.run(scenario())

@@ -31,6 +31,7 @@ SUITES = {
     "grammar": "grammar",
     "route": "route",
     "page": "page",
+    "executor": "executor",
     "stat_logger": "stat_logger",
 }
 """The module of each kind of spec."""
