@@ -106,7 +106,7 @@ export class Live {
   }
 
   cache(now) {
-    const total = now.sum("kv_cache_blocks_total");
+    const total = now.sum("kv_cache_blocks");
     const used = now.sum("kv_cache_blocks_used");
     this.chart("cache", total ? used / total : 0, percent);
     const { groups } = this.memory?.cache ?? {};
@@ -148,7 +148,7 @@ export class Live {
       this.memoryBody.textContent = "The platform does not say how much memory a device has.";
       return;
     }
-    const size = (cache?.block_bytes ?? 0) * now.sum("kv_cache_blocks_total");
+    const size = (cache?.block_bytes ?? 0) * now.sum("kv_cache_blocks");
     const used = (cache?.block_bytes ?? 0) * now.sum("kv_cache_blocks_used");
     const parts = [
       ["weights", "Weights of the model", weights],

@@ -19,12 +19,12 @@ export class Reading {
 
   /** The sum over all samples of a metric for which `where` holds. */
   sum(name, where = () => true) {
-    return (this.samples.get(`llmk:${name}`) ?? []).filter(({ labels }) => where(labels)).reduce((sum, { value }) => sum + value, 0);
+    return (this.samples.get(`llmk_${name}`) ?? []).filter(({ labels }) => where(labels)).reduce((sum, { value }) => sum + value, 0);
   }
 
   /** Counts up to each bound of a histogram. */
   buckets(name) {
-    return (this.samples.get(`llmk:${name}_bucket`) ?? []).map(({ labels, value }) => [labels.le === "+Inf" ? Infinity : Number(labels.le), value]);
+    return (this.samples.get(`llmk_${name}_bucket`) ?? []).map(({ labels, value }) => [labels.le === "+Inf" ? Infinity : Number(labels.le), value]);
   }
 }
 
