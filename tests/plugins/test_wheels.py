@@ -121,6 +121,7 @@ def test_meta_distribution_names_the_others(llmk: Path) -> None:
         *apis,
     }
     assert set(message.get_all("Provides-Extra")) == {
+        "bench",
         "cpu",
         "cuda",
         "rocm",
