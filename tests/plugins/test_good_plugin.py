@@ -72,6 +72,7 @@ from llmk.config import Config
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.parsers import choose_parser
+from llmk.serve.http.pages import load_pages
 config = Config()
 registry = Registry.discover(config.plugins)
 checkpoint = read_checkpoint({str(checkpoint)!r})
@@ -252,6 +253,12 @@ def test_grammar_compiler_is_registered_and_explained(environment: Environment, 
 def test_route_is_registered(environment: Environment, checkpoint: Path) -> None:
     expression = "[(r.spec.method, r.spec.path) for r in registry.of(RouteSpec)]"
     assert ask(environment, checkpoint, expression) == [["POST", "/good/echo"]]
+
+
+@pytest.mark.hook("llmk_pages")
+def test_page_is_registered_with_its_files(environment: Environment, checkpoint: Path) -> None:
+    found = ask(environment, checkpoint, "[(page.spec.path, sorted(page.files)) for page in load_pages(registry)]")
+    assert ["/good", ["index.html"]] in found
 
 
 @pytest.mark.hook("llmk_stat_loggers")
