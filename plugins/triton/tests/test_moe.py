@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError
 from llmk.reference import moe as reference_moe
 from llmk.reference import quantize
+from llmk.reference.moe import Experts, fused_moe_dequantized, prepare_moe_int4_group
 from llmk.reference.moe import fused_moe as reference
-from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group
 from llmk.reference.quantize import quantize_int4_group
 from llmk_triton.moe import fused as moe
 from llmk_triton.moe import int4
@@ -104,10 +103,27 @@ def test_fp8_weights(tokens: int, scales: str) -> None:
     assert (found - exact).norm() < 1e-5 * exact.norm()
 
 
-def test_4_bit_weights_that_do_not_fit_are_refused() -> None:
-    parts = {"gate_up_packed": torch.zeros(2, 64, 8, dtype=torch.uint8), "gate_up_scale": torch.ones(2, 64, 2)}
-    with pytest.raises(CheckpointError, match="2 groups whose inputs are ordered or no multiple of 32"):
-        int4.prepare(parts)
+@pytest.mark.parametrize(
+    ("hidden", "inner", "group", "ordered", "fraction"),
+    [(72, 40, 8, False, 0.0), (64, 128, 32, True, 0.0), (64, 128, 32, False, 0.25)],
+    ids=["small groups", "ordered inputs", "zero points that are no whole numbers"],
+)
+def test_4_bit_weights_that_tiles_do_not_hold_are_widened(
+    hidden: int, inner: int, group: int, ordered: bool, fraction: float
+) -> None:
+    dtype = torch.bfloat16
+    x, logits, parts = random(0, dtype, 9, hidden), distinct(9, 5, dtype), dict[str, Tensor]()
+    for name, weight in experts(5, hidden, inner, torch.float32).items():
+        each = [quantize_int4_group(expert, group, symmetric=False) for expert in weight]
+        parts |= {name + key.removeprefix("weight"): torch.stack([one[key] for one in each]) for key in each[0]}
+        parts[f"{name}_zero_point"] = parts[f"{name}_zero_point"].float() + fraction
+        if ordered:
+            parts[f"{name}_order"] = torch.stack([torch.randperm(weight.shape[2]) for _ in weight])
+    prepared = int4.prepare(parts)
+    assert isinstance(prepared, Experts)
+    found = int4.fused_moe(x, logits, prepared, top_k=2, renormalize=True)
+    exact = fused_moe_dequantized(x.float(), logits.float(), prepare_moe_int4_group(parts), top_k=2, renormalize=True)
+    assert (found.float() - exact).norm() < 1e-2 * exact.norm()
 
 
 @pytest.mark.parametrize(("tokens", "tiles"), [(1, FEW), (3, FEW), (1, GROUPED), (19, GROUPED)])
