@@ -36,7 +36,7 @@ class Ledger:
         self._changed: set[str] = set()
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._failed = False
         self._changes, self._seen = -1, 0.0
         self.refresh()
@@ -97,7 +97,7 @@ class Ledger:
 
     def close(self) -> None:
         """Saves what is left, and ends the thread."""
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         self._thread.join(10)
         self._store.close()
@@ -106,7 +106,7 @@ class Ledger:
         due = time.monotonic() + REFRESH_SECONDS
         while True:
             self._wake.wait(max(0.0, due - time.monotonic()))
-            closing = self._closing
+            closing = self._closing.is_set()
             self._wake.clear()
             try:
                 self._save()
@@ -122,7 +122,7 @@ class Ledger:
                 self._failed = True
                 if closing:
                     return
-                time.sleep(REFRESH_SECONDS)
+                self._closing.wait(REFRESH_SECONDS)
                 self._wake.set()
 
     def _save(self) -> None:
