@@ -164,6 +164,27 @@ class RecurrentSizes(Protocol):
     def tensors(self, at: str) -> tuple[Tensor, ...]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSizes:
+    """What recurrent layers have in common whose channels don't mix: tensor-parallel ranks share
+    them one by one."""
+
+    divided: ClassVar[tuple[str, ...]] = ("channels",)
+
+    channels: int
+    conv_kernel: int
+
+    @property
+    def units(self) -> int:
+        """How many units tensor-parallel ranks shard: each channel is one."""
+        return self.channels
+
+    @property
+    def conv_parts(self) -> tuple[int, ...]:
+        """Channels of the convolution."""
+        return (self.channels,)
+
+
 def _without(facts: dict[str, Any], **neutral: Any) -> dict[str, Any]:
     """``facts`` without those that were added after the first release, where they are neutral."""
     return {name: value for name, value in facts.items() if name not in neutral or value != neutral[name]}

@@ -10,33 +10,20 @@ from llmk.api import OpFacts, StateTensor
 from llmk.tree.block import Block
 from llmk.tree.linear import Linear, Part
 from llmk.tree.norm import Norm
-from llmk.tree.recurrent import Recurrent
+from llmk.tree.recurrent import ChannelSizes, Recurrent
 from llmk.tree.spec import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectiveScanSizes:
+class SelectiveScanSizes(ChannelSizes):
     """Sizes of Mamba-1's scan and of the convolution before it; ``site``, ``divided`` and ``state_divided`` as in
     :class:`~llmk.tree.StateSpaceSizes`. It names no inputs: drafts would need those of a projection between the two."""
 
     site: ClassVar[str] = "selective_scan"
-    divided: ClassVar[tuple[str, ...]] = ("channels",)
     state_divided: ClassVar[tuple[int, ...]] = (1, 0)
 
-    channels: int
     state_size: int
-    conv_kernel: int
     conv_bias: bool = True
-
-    @property
-    def units(self) -> int:
-        """How many units tensor-parallel ranks shard: each channel is one."""
-        return self.channels
-
-    @property
-    def conv_parts(self) -> tuple[int, ...]:
-        """Channels of the convolution."""
-        return (self.channels,)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -9,32 +9,19 @@ from typing import Any, ClassVar, Self
 from llmk.api import StateTensor
 from llmk.tree.block import Block
 from llmk.tree.linear import Linear, Part
-from llmk.tree.recurrent import Recurrent
+from llmk.tree.recurrent import ChannelSizes, Recurrent
 from llmk.tree.spec import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConvSizes:
+class ShortConvSizes(ChannelSizes):
     """Sizes of a convolution of gated channels; ``site``, ``divided`` and ``state_divided`` as in
     :class:`~llmk.tree.StateSpaceSizes`."""
 
     site: ClassVar[str] = "short_conv"
-    divided: ClassVar[tuple[str, ...]] = ("channels",)
     state_divided: ClassVar[tuple[int, ...]] = (1,)
 
-    channels: int
-    conv_kernel: int
     conv_bias: bool = False
-
-    @property
-    def units(self) -> int:
-        """How many units tensor-parallel ranks shard: each channel is one."""
-        return self.channels
-
-    @property
-    def conv_parts(self) -> tuple[int, ...]:
-        """Channels of the convolution."""
-        return (self.channels,)
 
     @property
     def facts(self) -> dict[str, Any]:
