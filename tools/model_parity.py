@@ -140,7 +140,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "minicpm3": LATENT,
     "opt": {"ffn_dim": 112, "word_embed_proj_dim": 64},
-    "youtu": LATENT,
+    # transformers sets the row of a padding token to zeros when it loads the kind's checkpoints.
+    "youtu": {**LATENT, "pad_token_id": None},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "nemotron_h": {
         "head_dim": 16,

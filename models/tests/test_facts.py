@@ -367,6 +367,7 @@ def test_registers_all_families() -> None:
         "models.solar_open": {"SolarOpenForCausalLM"},
         "models.stablelm": {"StableLmForCausalLM"},
         "models.starcoder2": {"Starcoder2ForCausalLM"},
+        "models.youtu": {"YoutuForCausalLM"},
         "models.deepseek_v2": {"DeepseekV2ForCausalLM"},
         "models.deepseek_v3": {"DeepseekV3ForCausalLM"},
         "models.dots1": {"Dots1ForCausalLM"},

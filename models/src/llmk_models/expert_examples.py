@@ -63,6 +63,14 @@ GLM4_MOE_LITE = examples(
          "mlp_layer_types": _DENSE_LAST, "rope_parameters": YARN},
     ),
 )  # fmt: skip
+_YOUTU = {key: value for key, value in LATENT.items() if "expert" not in key and "moe" not in key}
+YOUTU = examples(
+    youtu=("youtu", _YOUTU),
+    youtu_untied_biases=(
+        "youtu",
+        {**_YOUTU, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": False},
+    ),
+)
 _MIMO: dict[str, Any] = {**_ROUTED, "num_key_value_heads": 1, "v_head_dim": 12, "sliding_window": 24}
 MIMO_V2_FLASH = examples(
     mimo_v2_flash=("mimo_v2_flash", {**_MIMO, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}),

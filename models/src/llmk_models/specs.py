@@ -69,6 +69,7 @@ _SPARSE: tuple[_Row, ...] = (
     ("hy_v3", ("HYV3ForCausalLM",), "Hunyuan 3: sigmoid-scored experts"),
     ("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts"),
     ("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention"),
+    ("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention"),
     ("mimo_v2_flash", ("MiMoV2FlashForCausalLM",), "MiMo-V2-Flash: windows with sinks"),
 )
 """Further ones with experts or latent attention."""
