@@ -1,4 +1,5 @@
-"""Writes checkpoints with the sizes of published models of many families, as their ``config.json`` has them.
+"""Writes checkpoints with the sizes of published models of many families. They were typed in from what is known of
+them; those of Phi-4 and Falcon3 were compared with copies of the published ``config.json``.
 
 python benchmarks/peers/published.py --name phi-4 --out /tmp/models/phi-4             # engines make up the weights
 python benchmarks/peers/published.py --name olmoe-1b-7b --out DIR --weights   # random ones that all read
