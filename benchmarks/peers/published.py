@@ -27,6 +27,14 @@ GEMMA = COMMON | {
     "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False, "head_dim": 256,
     "query_pre_attn_scalar": 256, "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": True,
 }  # fmt: skip
+NEMOTRON_H = COMMON | {
+    "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "num_key_value_heads": 8, "head_dim": 128,
+    "attention_head_dim": 128, "mamba_num_heads": 128, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4,
+    "chunk_size": 128, "expand": 2, "vocab_size": 131072, "hidden_act": "relu2", "mlp_hidden_act": "relu2",
+    "mamba_hidden_act": "silu", "layer_norm_epsilon": 1e-5, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "attention_bias": False, "mlp_bias": False, "use_bias": False, "use_conv_bias": True, "mamba_proj_bias": False,
+    "residual_in_fp32": False, "max_position_embeddings": 8192, "num_logits_to_keep": 1, "pad_token_id": 0,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": LLAMA | {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -113,6 +121,60 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
             "original_max_position_embeddings": 4096,
         },
+    },
+    "command-r7b": COMMON | {
+        "architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2", "hidden_size": 4096,
+        "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "vocab_size": 256000, "rope_theta": 50000.0, "max_position_embeddings": 132096,
+        "sliding_window": 4096, "sliding_window_pattern": 4, "logit_scale": 0.25, "layer_norm_eps": 1e-5,
+        "layer_types": ["full_attention" if layer % 4 == 3 else "sliding_attention" for layer in range(32)],
+        "tie_word_embeddings": True, "attention_bias": False, "pad_token_id": 0,
+    },
+    "stablelm-2-12b": COMMON | {
+        "architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "hidden_size": 5120,
+        "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 100352, "rope_theta": 10000.0, "max_position_embeddings": 4096, "partial_rotary_factor": 0.25,
+        "qk_layernorm": True, "use_parallel_residual": True, "use_qkv_bias": False, "layer_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+    },
+    "apertus-8b": COMMON | {
+        "architectures": ["ApertusForCausalLM"], "model_type": "apertus", "hidden_size": 4096,
+        "intermediate_size": 21504, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "vocab_size": 131072, "rope_theta": 12000000.0, "rms_norm_eps": 1e-5, "max_position_embeddings": 65536,
+        "hidden_act": "xielu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+        "qk_norm": True, "post_norm": False, "pad_token_id": 3,
+    },
+    "minitron-8b": COMMON | {
+        "architectures": ["NemotronForCausalLM"], "model_type": "nemotron", "hidden_size": 4096,
+        "intermediate_size": 16384, "num_hidden_layers": 32, "num_attention_heads": 48, "num_key_value_heads": 8,
+        "head_dim": 128, "vocab_size": 256000, "rope_theta": 10000.0, "max_position_embeddings": 4096,
+        "hidden_act": "relu2", "norm_eps": 1e-5, "partial_rotary_factor": 0.5, "attention_bias": False,
+        "mlp_bias": False, "tie_word_embeddings": False,
+    },
+    "falcon-7b": COMMON | {
+        "architectures": ["FalconForCausalLM"], "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32,
+        "num_attention_heads": 71, "multi_query": True, "new_decoder_architecture": False, "parallel_attn": True,
+        "bias": False, "alibi": False, "vocab_size": 65024, "layer_norm_epsilon": 1e-5, "rope_theta": 10000.0,
+        "max_position_embeddings": 2048, "ffn_hidden_size": 18176, "activation": "gelu", "tie_word_embeddings": True,
+    },
+    "nemotron-h-8b": NEMOTRON_H | {
+        "hidden_size": 4096, "intermediate_size": 21504, "num_hidden_layers": 52, "num_attention_heads": 32,
+        "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", "mamba_head_dim": 64,
+    },
+    "nemotron-nano-9b-v2": NEMOTRON_H | {
+        "hidden_size": 4480, "intermediate_size": 15680, "num_hidden_layers": 56, "num_attention_heads": 40,
+        "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", "mamba_head_dim": 80,
+    },
+    "granite-4.0-h-tiny": COMMON | {
+        "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "hidden_size": 1536,
+        "intermediate_size": 512, "shared_intermediate_size": 1024, "num_hidden_layers": 40, "num_attention_heads": 12,
+        "num_key_value_heads": 4, "num_local_experts": 64, "num_experts_per_tok": 6, "vocab_size": 100352,
+        "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "attention_bias": False, "position_embedding_type": "nope",
+        "rope_theta": 10000.0, "max_position_embeddings": 131072, "attention_multiplier": 0.0078125,
+        "embedding_multiplier": 12.0, "logits_scaling": 6.0, "residual_multiplier": 0.22, "mamba_n_heads": 48,
+        "mamba_d_head": 64, "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_n_groups": 1,
+        "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False,
+        "layer_types": ["attention" if layer in (5, 15, 25, 35) else "mamba" for layer in range(40)],
     },
 }  # fmt: skip
 """By name. ``mixtral-12l`` is Mixtral 8x7B with 12 of its 32 layers, which one GPU holds."""

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from llmk.api import CheckpointError, SelectionError, UnknownArchitecture
+from llmk.api import CheckpointError, SelectionError, UnknownArchitecture, UnsupportedOption
+from llmk.config import load
+from llmk.planning.boot import boot
 from llmk_models.examples import TRANSFORMERS
 from llmk_models.specs import llmk_models
 from llmk_testing.bench import Bench
@@ -175,3 +177,27 @@ def test_is_refused_where_results_must_not_depend_on_the_batch(make_checkpoint: 
         with pytest.raises(SelectionError, match=r"models\.transformers") as caught:
             ModelHarness.of(make_checkpoint("seed_oss"), {**settings, "engine.deterministic": True})
         assert [reason.code for reason in caught.value.reasons] == ["not_deterministic"]
+
+
+def test_an_option_that_the_native_family_lacks_is_served_and_said(make_checkpoint: Callable[..., Path]) -> None:
+    """Unless the native one is named, or transformers can't either."""
+    folder = make_checkpoint("llama", hidden_act="gelu_new")
+    planned = boot(load({"model.path": str(folder)}), verify=False)
+    assert planned.plan.model == "models.transformers"
+    (notice,) = (each for each in planned.plan.warnings if "gelu_new" in each)
+    assert "models.transformers serves the model" in notice
+    with pytest.raises(UnsupportedOption, match="gelu_new"):
+        boot(load({"model.path": str(folder), "select.model.use": "models.dense"}), verify=False)
+
+
+def test_an_option_that_nothing_serves_is_refused_with_both_reasons(
+    make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(
+        make_checkpoint("mamba2", num_heads=8, head_dim=16, n_groups=1, state_size=24), tmp_path / "m"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu_new"}))
+    with pytest.raises(UnsupportedOption, match="gelu_new") as refused:
+        boot(load({"model.path": str(folder)}), verify=False)
+    assert "models.transformers can't serve it either" in refused.value.hint

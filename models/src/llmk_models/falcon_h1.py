@@ -47,7 +47,7 @@ def tree(config: Config) -> CausalLM:
         ("mlp_bias", parts.mlp_bias, "mlp_multipliers", gate),
     ):
         if is_set and factor != 1.0:
-            raise config.refuse(f"{flag} and {key} = {factor}: only layers without biases can have the factor")
+            raise config.unsupported(f"{flag} and {key} = {factor}: only layers without biases can have the factor")
     ways = {"bias": biased, "out_bias": config.flag("projectors_bias", False)}
     factors = tuple(ssm_in * each for each in _factors(config, "ssm_multipliers", 5))
 

@@ -51,7 +51,7 @@ def _same(config: Config, key: str) -> int:
         return config.size(key, 1, most=MOST_EXPERTS)
     stated = set(config.counts(key)[: config.num_layers("num_hidden_layers")])
     if len(stated) != 1 or not (number := stated.pop()):
-        raise config.refuse(f"{key} that differs between layers", hint="serve it through transformers")
+        raise config.unsupported(f"{key} that differs between layers")
     return number
 
 

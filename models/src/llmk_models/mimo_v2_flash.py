@@ -53,7 +53,7 @@ def _rope(config: Config, parts: Parts, kind: str) -> Rope:
     own = dict(stated) if isinstance(stated, Mapping) else {"rope_theta": config.positive(key, theta)}
     settings = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": partial, **own}
     if settings["rope_type"] != "default":
-        raise config.refuse(f"rope_type = {settings['rope_type']!r}, which is not 'default'")
+        raise config.unsupported(f"rope_type = {settings['rope_type']!r}, which is not 'default'")
     return Rope.with_settings(parts.heads.dim, parts.rope.positions, settings)
 
 

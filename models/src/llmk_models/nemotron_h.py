@@ -54,8 +54,7 @@ def _kinds(config: Config) -> list[str]:
     kinds = config.texts("layers_block_type") or config.texts("layer_types") or kinds
     kinds = tuple(_PATTERN.get(kind, _PRESENT.get(kind, kind)) for kind in kinds)
     for kind in sorted(set(kinds) - {"mamba", "attention", "mlp"}):
-        hint = "serve a checkpoint of the family whose layers are all Mamba-2, attention or MLP"
-        raise config.refuse(f"layers of kind {kind!r}: the native implementation has no experts without gates", hint)
+        raise config.unsupported(f"layers of kind {kind!r}: the native implementation has no experts without gates")
     if not kinds or len(kinds) != config.size("num_hidden_layers", len(kinds)):
         stated = config.values.get("num_hidden_layers")
         raise config.refuse(f"num_hidden_layers = {stated}, but kinds of {len(kinds)} layers")

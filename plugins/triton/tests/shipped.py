@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.quantized_weight import ScaledWeight
 from llmk_triton.attention.backend import SpecializedAttention, TritonAttention, qk_norm_rope_attention
+from llmk_triton.attention_support import supports_attention
 from llmk_triton.batch import batch_state as batch
 from llmk_triton.batch import embedding
-from llmk_triton.common import activations, norms
+from llmk_triton.common import activations, layer_norms, norms
 from llmk_triton.common.targets import SPECIALIZED_TILES, current_target, has_wave32
 from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import int4, small_m
@@ -44,8 +46,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3-30b-a3b": {"num_heads": 32, "num_kv_heads": 4, "head_dim": 128},
     "gemma2-9b": {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256, "sliding_window": 4096, "softcap": 50.0},
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
+    "falcon-7b": {"num_heads": 71, "num_kv_heads": 1, "head_dim": 64},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+TURNED = {"falcon-7b": {"neighbours": True}, "phi-3-mini": {"norm_after_rope": True}}
+"""How heads are rotated, where it is not as usual. They need not be those models' ways."""
 
 RECURRENT: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "mamba2-2.7b": ("state_space_mixer", (80, 64, 1, 128)),
@@ -97,14 +102,15 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     weight = torch.zeros(size, dtype=dtype)
     meta = backend.prepare(step)
     positions, angles = torch.zeros(step.num_tokens, dtype=torch.int64), torch.zeros(8, size)
-    qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
+    turned: dict[str, Any] = TURNED.get(model, {})
+    qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta, sinks=sinks, **turned)
     backend.write(k, v, cache, meta)
     backend.run(q, cache, meta, sinks)
 
 
 def specialized(model: str, dtype: torch.dtype) -> None:
-    """Attention of a prompt by specialized warps, which Hopper has."""
-    if current_target().arch != 90:
+    """Attention of a prompt by specialized warps, which Hopper has, for numbers of heads that they divide."""
+    if current_target().arch != 90 or 64 % (MODELS[model]["num_heads"] // MODELS[model]["num_kv_heads"]):
         return
     backend, step = _attention(SpecializedAttention, model, dtype, 1, 512, 512, {})
     assert backend is not None
@@ -143,9 +149,18 @@ def _attention(
     length: int,
     changes: dict[str, Any],
 ) -> tuple[TritonAttention | None, CacheStep]:
-    """A backend of a model, where the target has its cache's dtype, and a step."""
+    """A backend of a model, where it serves the model on the target, and a step."""
     query, step = _step(dtype, requests, queries, length, {**MODELS[model], **changes})
-    return None if _lacks(query) else kind(query, torch.device("cpu")), step
+    served = supports_attention(replace(query, platform=_facts()))
+    return kind(query, torch.device("cpu")) if served else None, step
+
+
+def _facts() -> PlatformFacts:
+    """What the kernels' specs ask of a platform, for the target."""
+    target = current_target()
+    has = {"triton"} | ({"subgroup16"} if target.backend == "xpu" else set())
+    has |= {"fp8"} if target.arch not in NO_FP8 else set()
+    return replace(FACTS, arch=str(target.arch), features=frozenset(has))
 
 
 def _lacks(query: AttentionQuery) -> bool:
@@ -192,6 +207,10 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     activations.sigmoid_gate(x, x)
     activations.sigmoid_gate(x, x[:, :1])
     norms.sandwich_norm(x, x, weight, weight, 1e-6, norm_offset=1.0)
+    layer_norms.layer_norm(x, None, None, 1e-5)
+    layer_norms.add_layer_norm(x, x, weight, weight, 1e-5)
+    activations.softcap(x, 30.0)
+    activations.xielu(torch.zeros(4, inner, dtype=dtype), *(torch.zeros(1) for _ in range(4)))
     for activate in (activations.silu_and_mul, activations.gelu_and_mul, activations.gelu_tanh_and_mul):
         activate(torch.zeros(4, 2 * inner, dtype=dtype))
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)

@@ -25,6 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "all": {"sliding_window": 5, "softcap": 1.5, "sinks": True},
     "deterministic": {"deterministic": True},
 }
+OPS = ("plain", "window", "softcap", "fp8 cache", "unrotated", "sinks", "neighbours", "normed after")
 
 
 def small(backend: TritonAttention) -> TritonAttention:
@@ -78,6 +79,14 @@ def test_any_number_of_heads_and_size_of_block(heads: int, kv_heads: int, head_d
     query = attention_query(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size)
     case = Step(query, [(17, 1), (21, 9), (40, 1)])
     assert error(case.run(TritonAttention(query, DEVICE)), case.expected()) < BOUND[torch.float32]
+
+
+@pytest.mark.slow
+def test_more_heads_per_key_head_than_fill_a_tile_of_float32() -> None:
+    """As in Falcon 7B, which has 71."""
+    query = attention_query(torch.bfloat16, num_heads=71, num_kv_heads=1, head_dim=64)
+    case = Step(query, [(17, 1), (21, 9), (900, 1)])
+    assert error(case.run(TritonAttention(query, DEVICE)), case.expected()) < BOUND[torch.bfloat16]
 
 
 def test_a_cache_of_another_dtype_than_the_queries() -> None:
@@ -152,7 +161,9 @@ def test_a_step_of_nothing_but_padding() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [DECODE, MIXED], ids=["decode", "mixed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", ["plain", "window", "softcap", "fp8 cache", "unrotated"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "window", "softcap", "fp8 cache", "unrotated", "sinks", "neighbours", "normed after"]
+)
 def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, step: list[tuple[int, int]]) -> None:
     """Padding is written nowhere; split or not, the newest token is seen. Parts round a key once more than the op does,
     which is a step of fp8 where it falls on another side."""
@@ -169,10 +180,13 @@ def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, ste
     caches = [case.cache(backend, stride=2) for _ in range(2)]
     meta = backend.prepare(case.index)
     scaled: dict[str, Any] = {"scales": (0.02, 0.01)} if fp8 else {}
-    offset = {"norm_offset": 1.0} if kind == "softcap" else {}
-    out = qk_norm_rope_attention(*given, caches[0], meta, **scaled, **offset)
+    turned: dict[str, Any] = {"norm_offset": 1.0} if kind == "softcap" else {}
+    turned |= {"neighbours": True} if kind == "neighbours" else {}
+    turned |= {"norm_after_rope": True} if kind == "normed after" else {}
+    sinks = {"sinks": torch.randn(query.num_heads)} if query.sinks else {}
+    out = qk_norm_rope_attention(*given, caches[0], meta, **scaled, **turned, **sinks)
     write = make_qk_norm_rope_write_kv({"rms_norm": rms_norm, "rope": rope, "attention.write": backend.write})
-    expected = backend.run(write(*given, caches[1], meta, **scaled, **offset), caches[1], meta, **scaled)
+    expected = backend.run(write(*given, caches[1], meta, **scaled, **turned), caches[1], meta, **scaled, **sinks)
     bound = 0.02 if fp8 else BOUND[dtype]
     assert error(out[: case.num_tokens], expected[: case.num_tokens]) < bound
     caches = [cache.float() for cache in caches]

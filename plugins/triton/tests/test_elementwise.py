@@ -13,7 +13,7 @@ from llmk.reference import activations as reference_activations
 from llmk.reference import norms as reference_norms
 from llmk.reference.embedding import make_scaled_embedding
 from llmk_triton.batch import embedding
-from llmk_triton.common import activations, norms
+from llmk_triton.common import activations, layer_norms, norms
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 PLAIN = {"rms_norm": reference_norms.rms_norm}
@@ -144,3 +144,48 @@ def test_embedding(size: int, dtype: torch.dtype) -> None:
     assert embedding.embedding(ids[:0], table).shape == (0, size)
     scaled = make_scaled_embedding({"embedding": lambda ids, weight: weight[ids]})
     assert torch.equal(embedding.scaled_embedding(ids, table, 12.34), scaled(ids, table, 12.34))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1024), (3, 100), (40, 7), (2, 3, 128), (2, 2500), (0, 64)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"norm_offset": 1.0}], ids=str)
+def test_layer_norm(shape: tuple[int, ...], options: dict[str, float], dtype: torch.dtype) -> None:
+    x = random(dtype, *shape) + 3
+    weight, bias = random(dtype, shape[-1], seed=1), random(dtype, shape[-1], seed=2)
+    for given in ((weight, bias), (weight, None), (None, None)):
+        expected = reference_norms.layer_norm_invariant(x, *given, 1e-5, **options)
+        torch.testing.assert_close(
+            layer_norms.layer_norm(x, *given, 1e-5, **options), expected, rtol=2 * torch.finfo(dtype).eps, atol=2e-6
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("options", [{}, {"norm_offset": 1.0, "residual_multiplier": 0.22}], ids=str)
+def test_layer_norm_after_a_sum(options: dict[str, float], dtype: torch.dtype) -> None:
+    x, residual = random(dtype, 5, 100), random(dtype, 5, 100, seed=1)
+    weight, bias = random(dtype, 100, seed=2), random(dtype, 100, seed=3)
+    before = x.clone(), residual.clone()
+    normed, total = layer_norms.add_layer_norm(x, residual, weight, bias, 1e-6, **options)
+    reference = reference_norms.make_add_layer_norm({"layer_norm": reference_norms.layer_norm_invariant})
+    expected = reference(x, residual, weight, bias, 1e-6, **options)
+    torch.testing.assert_close(normed, expected[0], rtol=2 * torch.finfo(dtype).eps, atol=2e-6)
+    assert torch.equal(total, expected[1])
+    assert torch.equal(x, before[0])
+    assert torch.equal(residual, before[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_xielu(dtype: torch.dtype) -> None:
+    """Also where ``expm1`` of a small number decides, and above the positive ``eps`` that some checkpoints have."""
+    x = torch.cat((random(dtype, 3, 200) * 4, random(dtype, 3, 200) * 1e-3), dim=1)
+    for eps in (-1e-6, 1e-3):
+        parameters = [torch.tensor([value]) for value in (0.7, -0.3, 0.5, eps)]
+        actual, expected = activations.xielu(x, *parameters), reference_activations.xielu(x, *parameters)
+        torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_softcap(dtype: torch.dtype) -> None:
+    x = random(dtype, 3, 1500) * 40
+    actual, expected = activations.softcap(x, 30.0), reference_activations.softcap(x, 30.0)
+    torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from paged import DEVICE, Step, attention_query
@@ -18,18 +20,21 @@ REQUESTS = [(9, 4), (5, 1), (6, 6)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("weights", ["both", "offset", "queries", "none"])
+@pytest.mark.parametrize("weights", ["both", "offset", "queries", "none", "after"])
+@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
 @pytest.mark.parametrize(("heads", "kv_heads", "size", "rotary"), [(6, 2, 24, 24), (5, 1, 20, 12), (5, 1, 20, 0)])
 def test_agrees_with_the_parts(
-    heads: int, kv_heads: int, size: int, rotary: int, weights: str, dtype: torch.dtype
+    heads: int, kv_heads: int, size: int, rotary: int, pairs: str, weights: str, dtype: torch.dtype
 ) -> None:
     query = attention_query(dtype, num_heads=heads, num_kv_heads=kv_heads, head_dim=size)
     step, backend = Step(query, REQUESTS, padding=2), TritonAttention(query, DEVICE)
     tokens = step.q.shape[0]
     qkv = random(dtype, tokens, heads + 2 * kv_heads, size)
     q_weight = None if weights == "none" else random(dtype, size, seed=1)
-    k_weight = random(dtype, size, seed=2) if weights in ("both", "offset") else None
-    options = {"norm_offset": 1.0} if weights == "offset" else {}
+    k_weight = random(dtype, size, seed=2) if weights in ("both", "offset", "after") else None
+    options: dict[str, Any] = {"norm_offset": 1.0} if weights == "offset" else {}
+    options |= {"norm_after_rope": True} if weights == "after" else {}
+    options |= {"neighbours": True} if pairs == "neighbours" else {}
     angles, positions = torch.randn(50, rotary) if rotary else None, torch.randint(0, 50, (tokens,))
     caches = [step.cache(backend, stride=3) for _ in range(2)]
     meta = backend.prepare(step.index)

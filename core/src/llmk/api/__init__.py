@@ -60,6 +60,7 @@ from llmk.api.errors import (
     RequestTimeout,
     SelectionError,
     UnknownArchitecture,
+    UnsupportedOption,
 )
 from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
 from llmk.api.hooks import Command, Default, Problem
@@ -313,6 +314,7 @@ __all__ = [
     "TranslatedRequest",
     "TunedConfigs",
     "UnknownArchitecture",
+    "UnsupportedOption",
     "Verdict",
     "WrittenCall",
     "hookimpl",

@@ -58,6 +58,13 @@ class CheckpointError(LlmkError):
     code, exit_code = "checkpoint_error", 5
 
 
+class UnsupportedOption(CheckpointError):
+    """A checkpoint in order, with an option that the implementation of its model family doesn't have. Where another
+    implementation claims the checkpoint, such as transformers', that one is tried."""
+
+    code = "unsupported_option"
+
+
 class ModelNotFound(CheckpointError):
     """There is no checkpoint at the given path or under the given model name."""
 

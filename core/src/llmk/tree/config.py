@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from llmk.api import Checkpoint, CheckpointError
+from llmk.api import Checkpoint, CheckpointError, UnsupportedOption
 from llmk.api.errors import shown
 
 T = TypeVar("T")
@@ -17,6 +17,7 @@ MOST_EXPERTS = 100_000
 """More than any model has. Code loops over layers and experts, so an absurd number would never end."""
 _DTYPES = ("float32", "bfloat16", "float16")
 _PUBLISHED = "compare it with the config.json that the model's authors publish"
+_TRANSFORMERS = "serve it through transformers: --select.model.use models.transformers"
 _REQUIRED: Any = object()
 _ROPE_NUMBERS = (
     "rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "low_freq_factor",
@@ -133,10 +134,7 @@ class Config:
         value = served[0] if value is None else value
         if value not in served:
             named = " and ".join(str(each) for each in served)
-            raise CheckpointError(
-                f"{self.architecture} with {key} = {shown(value)}: the native implementation supports {named} only",
-                hint=hint or "serve it through transformers: --select.model.use models.transformers",
-            )
+            raise self.unsupported(f"{key} = {shown(value)}: the native implementation supports {named} only", hint)
         return value
 
     def rope(self, key: str) -> Mapping[str, Any]:
@@ -151,8 +149,12 @@ class Config:
         return None if key in self.values and self.values[key] is None else read(key, default)
 
     def refuse(self, problem: str, hint: str = _PUBLISHED) -> CheckpointError:
-        """The error for a config that contradicts itself, or that the implementation can't serve; to be raised."""
+        """The error for a config that contradicts itself; to be raised."""
         return CheckpointError(f"{self.architecture} with {problem}", hint=hint)
+
+    def unsupported(self, problem: str, hint: str = "") -> UnsupportedOption:
+        """The error for a config that this implementation can't serve, but another might; to be raised."""
+        return UnsupportedOption(f"{self.architecture} with {problem}", hint=hint or _TRANSFORMERS)
 
     def _missing(self, *keys: str) -> CheckpointError:
         return CheckpointError(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from llmk.api import CheckpointError
 from llmk.tree.config import Config
 
 _NEEDS_ORIGINAL_LENGTH = ("llama3", "yarn", "longrope")
@@ -87,10 +86,7 @@ def rope_parameters(config: Config, theta: float = 10000.0, kind: str = "") -> d
     stored = config.rope("rope_parameters") or config.rope("rope_scaling") or {}
     if any(isinstance(value, Mapping) for value in stored.values()):
         if not isinstance(stored.get(kind), Mapping):
-            raise CheckpointError(
-                f"config.json has different RoPE settings for each kind of layer ({', '.join(stored)})",
-                hint="serve it through transformers: --select.model.use models.transformers",
-            )
+            raise config.unsupported(f"different RoPE settings for each kind of layer ({', '.join(stored)})")
         stored = stored[kind]
     parameters = {"rope_theta": config.positive("rope_theta", theta), **stored}
     parameters["rope_type"] = stored.get("rope_type") or stored.get("type") or "default"

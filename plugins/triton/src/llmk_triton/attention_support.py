@@ -12,6 +12,8 @@ _LATENT = "triton.attention_latent"
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Most query heads per K/V head: as many as fit into one tile in every dtype."""
+_LARGEST_GROUP_OF_HALVES, _NARROW_HEAD = 128, 128
+"""The same of 16-bit heads up to so many elements (Falcon 7B has 71 heads per K/V head)."""
 _WIDEST_LATENT, _WIDEST_SHARED_KEY = 512, 64
 """Most elements of a latent vector, of which a program holds a result for each of its heads, and of the shared key."""
 _WIDEST_KEY = 256
@@ -28,14 +30,19 @@ def _cache_dtype(query: AttentionQuery) -> Verdict:
     return NO_FP8 if query.cache_dtype not in DTYPES and "fp8" not in query.platform.features else OK
 
 
+def _largest_group(query: AttentionQuery) -> int:
+    narrow = query.head_dim <= _NARROW_HEAD and query.dtype != "float32" and query.cache_dtype != "float32"
+    return _LARGEST_GROUP_OF_HALVES if narrow and has_large_tiles(query.platform) else _LARGEST_GROUP
+
+
 def supports_attention(query: AttentionQuery) -> Verdict:
     """Causal attention over a 16-bit, float32 or fp8 cache, with head sizes and group sizes that fit in a program's
     registers."""
     verdict = _cache_dtype(query)
     if query.num_heads % query.num_kv_heads:
         verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} K/V heads")
-    elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
-        found = f"up to {_LARGEST_GROUP} heads per K/V head"
+    elif query.num_heads // query.num_kv_heads > (most := _largest_group(query)):
+        found = f"up to {most} heads per K/V head"
         verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
     if query.scale <= 0:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")

@@ -35,10 +35,12 @@ _LATENT_LAYOUT = "paged_latent"
 _NORM_FACTS = frozenset({"norm_offset"})
 _SUM_FACTS = frozenset({"residual_multiplier"})
 _GATED_FACTS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
+_WRITE_FACTS = _NORM_FACTS | {"no_rope", "norm_after_rope", "rotary_neighbours"}
 _LATER_FACTS = {
-    **dict.fromkeys(("rms_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
-    "add_rms_norm": _NORM_FACTS | _SUM_FACTS,
-    **dict.fromkeys(("qk_norm_rope_write_kv", "qk_norm_rope_attention"), _NORM_FACTS | {"no_rope"}),
+    **dict.fromkeys(("rms_norm", "layer_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
+    **dict.fromkeys(("add_rms_norm", "add_layer_norm"), _NORM_FACTS | _SUM_FACTS),
+    "qk_norm_rope_write_kv": _WRITE_FACTS,
+    "qk_norm_rope_attention": _WRITE_FACTS | {"attention_sinks"},
     **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FACTS),
 }
 """By op, the facts that were added after the first release and that its kernel knows."""
@@ -53,6 +55,8 @@ _OPS = (
     ),
     ("rms_norm_add", "common.norms:rms_norm_add", "Norm and residual sum in one launch."),
     ("sandwich_norm", "common.norms:sandwich_norm", "Norm, residual sum and norm in one launch."),
+    ("layer_norm", "common.layer_norms:layer_norm", "LayerNorm, whole rows per program."),
+    ("add_layer_norm", "common.layer_norms:add_layer_norm", "Residual sum and LayerNorm in one launch."),
     ("silu_and_mul", "common.activations:silu_and_mul", "SwiGLU in one launch."),
     ("gelu_and_mul", "common.activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
     (
@@ -61,6 +65,8 @@ _OPS = (
         "GEGLU with GELU's tanh approximation.",
     ),
     ("activate", "common.activations:activation", "An activation without a gate, in one launch."),
+    ("xielu", "common.activations:xielu", "xIELU in one launch."),
+    ("softcap", "common.activations:softcap", "Soft cap of logits in one launch."),
     ("sigmoid_gate", "common.activations:sigmoid_gate", "Multiplies by a sigmoid gate in one launch."),
     ("embedding", "batch.embedding:embedding", "Token embedding."),
     ("scaled_embedding", "batch.embedding:scaled_embedding", "Token embedding and its factor in one launch."),

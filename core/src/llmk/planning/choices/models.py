@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 import importlib_metadata as metadata
 
 from llmk.api import Checkpoint, ModelFacts, ModelSpec, Reason
-from llmk.api.errors import LlmkError, ModelNotFound, PluginError, SelectionError, UnknownArchitecture, describe
+from llmk.api.errors import (
+    LlmkError,
+    ModelNotFound,
+    PluginError,
+    SelectionError,
+    UnknownArchitecture,
+    UnsupportedOption,
+    describe,
+)
 from llmk.api.matching import match_model
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
@@ -104,20 +112,43 @@ def _call(model: Registered[ModelSpec], kind: str, returned: type[T], argument: 
     return found
 
 
+def _with_all_options(
+    registry: Registry, chosen: Registered[ModelSpec], second: Registered[ModelSpec], checkpoint: Checkpoint
+) -> Registered[ModelSpec]:
+    """``chosen``, or ``second`` where only that one has the checkpoint's options."""
+    try:
+        model_tree(chosen, checkpoint)
+    except UnsupportedOption as lacking:
+        try:
+            describe_model(second, checkpoint)
+        except LlmkError as error:
+            hint = f"{second.spec.id} can't serve it either: {error.message}"
+            raise UnsupportedOption(lacking.message, hint=hint) from None
+        registry.notices.append(f"{lacking.message}; so {second.spec.id} serves the model, which may be slower")
+        return second
+    return chosen
+
+
 def choose_model(
     registry: Registry, config: Config, checkpoint: Checkpoint, *, with_tree: bool = False
 ) -> Registered[ModelSpec]:
     """The family that registers the checkpoint's architecture, else one that matches all (``"*"``). ``with_tree``: its
-    model is to have another head, which only those that give a tree can.
+    model is to have another head, which only those that give a tree can. A family that lacks an option of the
+    checkpoint is passed over, with a notice, for one that has it, unless the configuration names it.
 
-    Raises UnknownArchitecture, SelectionError.
+    Raises UnknownArchitecture, SelectionError, UnsupportedOption.
     """
     wanted = checkpoint.architecture
     deterministic = config.engine.deterministic
     claims = [(model, match_model(model.spec, wanted, deterministic=deterministic)) for model in registry.of(ModelSpec)]
-    chosen, _ = elect("[select.model]", config.select.model, claims, rank=lambda spec: wanted in spec.architectures)
+    rules = config.select.model
+    chosen, _ = elect("[select.model]", rules, claims, rank=lambda spec: wanted in spec.architectures)
     if chosen is not None and (chosen.spec.tree or not with_tree):
-        return chosen
+        if rules.use or with_tree:
+            return chosen
+        others = [(model, verdict) for model, verdict in claims if model is not chosen]
+        second, _ = elect("[select.model]", rules, others, rank=lambda spec: wanted in spec.architectures)
+        return chosen if second is None else _with_all_options(registry, chosen, second, checkpoint)
     if chosen is not None:
         native = sorted({name for model, _ in claims if model.spec.tree for name in model.spec.architectures})
         what = f"no model family serves the pooled outputs of {wanted.removesuffix(GENERATOR)}"

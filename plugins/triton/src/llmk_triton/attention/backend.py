@@ -39,8 +39,9 @@ LAYOUT = "paged_hnd"
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
 """Out, query, cache, sinks."""
 
-_MERGED = 8
-"""Splits of a request whose partial results are loaded at a time in the split-K merge."""
+_MERGED, _MERGED_HEADS = 8, 32
+"""Splits of a request whose partial results are loaded at a time in the split-K merge, for so many heads; fewer of more
+heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class NewTokens:
     positions: Tensor
     cos_sin: Tensor | None
     norm_offset: float
+    neighbours: bool
+    norm_after_rope: bool
 
 
 class TritonAttention:
@@ -220,13 +223,15 @@ class TritonAttention:
         heads = triton.next_power_of_2(self._group)
         fresh: tuple[Any, ...] = (query,) * 7 + (0, 0)
         norms: dict[str, Any] = {"EPS": 0.0, "ROTARY": 0, "Q_WEIGHT": False, "K_WEIGHT": False, "OFFSET": 0.0}
+        norms |= {"NEIGHBOURS": False, "NORM_AFTER": False}
         if new is not None:
             key, value = rows(new.key), rows(new.value)
             weights = (key if weight is None else weight for weight in (new.q_weight, new.k_weight))
             angles = new.positions if new.cos_sin is None else new.cos_sin
             index = (new.positions, angles, meta.step.slot_mapping)
             fresh = (key, value, *weights, *index, key.stride(0), value.stride(0))
-            norms = {"EPS": new.eps, "OFFSET": new.norm_offset}
+            norms |= {"EPS": new.eps, "OFFSET": new.norm_offset}
+            norms |= {"NEIGHBOURS": new.neighbours, "NORM_AFTER": new.norm_after_rope}
             norms |= {"ROTARY": 0 if new.cos_sin is None else new.cos_sin.shape[1]}
             norms |= {"Q_WEIGHT": new.q_weight is not None, "K_WEIGHT": new.k_weight is not None}
         decode_kernel[(self.query.num_kv_heads, schedule.programs)](
@@ -247,7 +252,7 @@ class TritonAttention:
             ROWS=tile.rows,
             TILE=tile.keys,
             MERGED_HEADS=heads,
-            MERGED_AT_ONCE=_MERGED,
+            MERGED_AT_ONCE=min(_MERGED, max(1, _MERGED * _MERGED_HEADS // heads)),
             FUSED=new is not None,
             **tile.options(),
         )
@@ -323,13 +328,18 @@ def qk_norm_rope_attention(
     meta: AttentionMeta,
     scales: tuple[float, float] = (1.0, 1.0),
     *,
+    sinks: Tensor | None = None,
     norm_offset: float = 0.0,
+    neighbours: bool = False,
+    norm_after_rope: bool = False,
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_attention` with the metadata of
     ``triton.attention``; one launch if all requests decode."""
-    if meta.prefills is not None:
-        norms, index = (q_weight, k_weight, eps), (positions, cos_sin)
-        q = qk_norm_rope_write_kv(q, k, v, *norms, *index, cache, meta, scales, norm_offset=norm_offset)
-        return meta.backend.run(q, cache, meta, scales=scales)
-    new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin, norm_offset)
-    return meta.backend.run(q, cache, meta, scales=scales, new=new)
+    if meta.prefills is None:
+        new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin, norm_offset, neighbours, norm_after_rope)
+        return meta.backend.run(q, cache, meta, sinks, scales, new=new)
+    q = qk_norm_rope_write_kv(
+        q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales, norm_offset=norm_offset,
+        neighbours=neighbours, norm_after_rope=norm_after_rope,
+    )  # fmt: skip
+    return meta.backend.run(q, cache, meta, sinks, scales)

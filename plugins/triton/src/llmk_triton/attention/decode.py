@@ -91,8 +91,8 @@ def decode_kernel(
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
-    FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
-    OFFSET: tl.constexpr,
+    FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, NEIGHBOURS: tl.constexpr, NORM_AFTER: tl.constexpr,
+    Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[kv_heads, any number]``; programs take the work items in turn. ``items``, ``spans`` and
     ``arrived`` are a :class:`~llmk_triton.attention.decode_schedule.Schedule`. The rows of a program are the ``GROUP``
@@ -126,15 +126,16 @@ def decode_kernel(
             slot = tl.load(slot_mapping + new, (part == parts - 1) & (end > first), other=-1)
             new_angles = cos_sin + tl.load(positions + new) * ROTARY
             angles = cos_sin + tl.load(positions + token, inside, other=0) * ROTARY
-            heads = load_heads(place, q_weight, angles, inside, SIZE, BLOCK, ROTARY, Q_WEIGHT)
+            heads = load_heads(place, q_weight, angles, inside, SIZE, BLOCK, ROTARY, NEIGHBOURS, Q_WEIGHT)
             new_key, new_value = key + new * stride_key + kv_head * SIZE, value + new * stride_value + kv_head * SIZE
-            k = load_heads(new_key, k_weight, new_angles, slot >= 0, SIZE, BLOCK, ROTARY, K_WEIGHT)
+            k = load_heads(new_key, k_weight, new_angles, slot >= 0, SIZE, BLOCK, ROTARY, NEIGHBOURS, K_WEIGHT)
             v = tl.load(new_value[:, None] + column[None, :], (slot >= 0)[:, None] & (column < SIZE), other=0.0)
-            k = rotated(k, EPS, SIZE, ROTARY, K_WEIGHT, OFFSET)
+            k = rotated(k, EPS, SIZE, ROTARY, NEIGHBOURS, NORM_AFTER, K_WEIGHT, OFFSET)
             store_new(
                 k, v, keys + new * 0, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE
             )
-            q = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT, OFFSET).to(query.dtype.element_ty)
+            q = rotated(heads, EPS, SIZE, ROTARY, NEIGHBOURS, NORM_AFTER, Q_WEIGHT, OFFSET)
+            q = q.to(query.dtype.element_ty)
             # The newest key must be in the cache before any thread reads it from there.
             tl.debug_barrier()
         else:

@@ -8,24 +8,31 @@ import triton.language as tl
 
 @triton.jit
 def load_heads(
-    x, weight, angles, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    x, weight, angles, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROTARY: tl.constexpr, NEIGHBOURS: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Loads the inputs of :func:`rotated`, all at once, because none depends on another: columns of the heads
     (``[heads, BLOCK]``) and of the norm's weight, each also in the order of their RoPE partners, so that no data moves
     between threads; then cosine and sine.
 
     ``x`` points to each head, ``angles`` to its row of :func:`llmk.reference.rope.rotation.rope`'s ``cos_sin``;
-    ``inside`` masks the heads that exist.
+    ``inside`` masks the heads that exist. Partners are half of ``ROTARY`` apart or, with ``NEIGHBOURS``, next to each
+    other.
     """
     column = tl.arange(0, BLOCK)
     here = inside[:, None] & (column < SIZE)[None, :]
     half: tl.constexpr = ROTARY // 2
-    lower, turned = column < half, column < ROTARY
-    angle = tl.where(lower, column, column - half)
-    other = tl.where(lower, column + half, tl.where(turned, angle, column))
-    if ROTARY > 0 and half % 8 == 0:
-        other = tl.max_contiguous(tl.multiple_of(other, 8), 8)
-        angle = tl.max_contiguous(tl.multiple_of(angle, 8), 8)
+    turned = column < ROTARY
+    if NEIGHBOURS:
+        angle = column // 2
+        other = tl.where(turned, column ^ 1, column)
+    else:
+        lower = column < half
+        angle = tl.where(lower, column, column - half)
+        other = tl.where(lower, column + half, tl.where(turned, angle, column))
+        if ROTARY > 0 and half % 8 == 0:
+            other = tl.max_contiguous(tl.multiple_of(other, 8), 8)
+            angle = tl.max_contiguous(tl.multiple_of(angle, 8), 8)
     left = tl.load(x[:, None] + column[None, :], here, other=0.0)
     right, scale, scale_right, cos, sin = left, left, left, left, left
     if HAS_WEIGHT:
@@ -49,20 +56,31 @@ def _normed(x, scale, factor, like, OFFSET: tl.constexpr):
 
 
 @triton.jit
+def _root_mean_square(x, EPS: tl.constexpr, SIZE: tl.constexpr):
+    """What the heads' elements are multiplied by, so that their mean square is 1."""
+    return tl.rsqrt(tl.sum(x * x, axis=1) / SIZE + EPS)
+
+
+@triton.jit
 def rotated(
-    heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr, OFFSET: tl.constexpr,
+    heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, NEIGHBOURS: tl.constexpr,
+    NORM_AFTER: tl.constexpr, HAS_WEIGHT: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """Applies norm (if there is a weight, to which ``OFFSET`` is added) and RoPE to the result of :func:`load_heads`:
-    float32 ``[heads, BLOCK]``, zeros beyond ``SIZE``. ``ROTARY`` 0 skips RoPE."""
+    float32 ``[heads, BLOCK]``, zeros beyond ``SIZE``. ``ROTARY`` 0 skips RoPE; with ``NORM_AFTER`` it comes first."""
     like, right, scale, scale_right, cos, sin = heads
     left, right = like.to(tl.float32), right.to(tl.float32)
-    if HAS_WEIGHT:
-        factor = tl.rsqrt(tl.sum(left * left, axis=1) / SIZE + EPS)
+    if HAS_WEIGHT and not NORM_AFTER:
+        factor = _root_mean_square(left, EPS, SIZE)
         left = _normed(left, scale, factor, like, OFFSET)
         right = _normed(right, scale_right, factor, like, OFFSET)
     if ROTARY > 0:
-        sign = tl.where(tl.arange(0, like.shape[1]) < ROTARY // 2, -1.0, 1.0)
-        left = left * cos + sign[None, :] * right * sin
+        column = tl.arange(0, like.shape[1])
+        first = column % 2 == 0 if NEIGHBOURS else column < ROTARY // 2
+        left = left * cos + tl.where(first, -1.0, 1.0)[None, :] * right * sin
+    if HAS_WEIGHT and NORM_AFTER:
+        left = left.to(like.dtype).to(tl.float32)
+        left = _normed(left, scale, _root_mean_square(left, EPS, SIZE), like, OFFSET)
     return left
 
 

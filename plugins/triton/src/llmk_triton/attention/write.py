@@ -50,8 +50,8 @@ def rotate_and_write_kernel(
     q, k, v, q_weight, k_weight, new_q, cache, positions, cos_sin, slot_mapping, stride_q, stride_k, stride_v,
     stride_block, stride_kind, stride_head, stride_token, k_scale, v_scale,
     EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
-    OFFSET: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, NEIGHBOURS: tl.constexpr,
+    NORM_AFTER: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr, OFFSET: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[tokens, parts of the query heads + parts of the K/V heads]``; a part has ``PART`` heads.
 
@@ -68,8 +68,9 @@ def rotate_and_write_kernel(
     if part < parts:
         head = part * PART + tl.arange(0, PART)
         inside = head < HEADS
-        heads = load_heads(q + token * stride_q + head * SIZE, q_weight, angles, inside, SIZE, BLOCK, ROTARY, Q_WEIGHT)
-        x = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT, OFFSET)
+        mine = q + token * stride_q + head * SIZE
+        heads = load_heads(mine, q_weight, angles, inside, SIZE, BLOCK, ROTARY, NEIGHBOURS, Q_WEIGHT)
+        x = rotated(heads, EPS, SIZE, ROTARY, NEIGHBOURS, NORM_AFTER, Q_WEIGHT, OFFSET)
         place = new_q + (token * HEADS + head)[:, None] * SIZE + column[None, :]
         tl.store(place, x.to(new_q.dtype.element_ty), inside[:, None] & (column < SIZE)[None, :])
     else:
@@ -77,9 +78,9 @@ def rotate_and_write_kernel(
         slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
         here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
         key, value = k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE
-        heads = load_heads(key, k_weight, angles, slot >= 0, SIZE, BLOCK, ROTARY, K_WEIGHT)
+        heads = load_heads(key, k_weight, angles, slot >= 0, SIZE, BLOCK, ROTARY, NEIGHBOURS, K_WEIGHT)
         new_v = tl.load(value[:, None] + column[None, :], here, other=0.0)
-        new_k = rotated(heads, EPS, SIZE, ROTARY, K_WEIGHT, OFFSET)
+        new_k = rotated(heads, EPS, SIZE, ROTARY, NEIGHBOURS, NORM_AFTER, K_WEIGHT, OFFSET)
         to = cache + head.to(tl.int64) * stride_head
         store_new(new_k, new_v, to, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE)
 
@@ -124,6 +125,8 @@ def qk_norm_rope_write_kv(
     scales: tuple[float, float] = (1.0, 1.0),
     *,
     norm_offset: float = 0.0,
+    neighbours: bool = False,
+    norm_after_rope: bool = False,
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_write_kv` with the metadata of
     ``triton.attention``."""
@@ -159,6 +162,8 @@ def qk_norm_rope_write_kv(
         block,
         cache.shape[3],
         part,
+        neighbours,
+        norm_after_rope,
         q_weight is not None,
         k_weight is not None,
         norm_offset,

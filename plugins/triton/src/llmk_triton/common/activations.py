@@ -1,4 +1,4 @@
-"""Gated activations, one launch each. Intermediates are rounded where :mod:`llmk.reference.activations` rounds them."""
+"""Activations, one launch each. Intermediates are rounded where :mod:`llmk.reference.activations` rounds them."""
 
 from __future__ import annotations
 
@@ -128,6 +128,68 @@ def activation(x: Tensor, kind: str) -> Tensor:
     block = min(_BLOCK, triton.next_power_of_2(size))
     if x.numel():
         activate_kernel[(x.numel() // size, triton.cdiv(size, block))](x, out, size, block, kind, num_warps=4)
+    return out
+
+
+@triton.jit
+def xielu_kernel(x, alpha_p, alpha_n, beta, eps, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """xIELU of ``x`` ``[rows, SIZE]``, contiguous; each program computes part of one row. Parameters are float32
+    ``[1]``."""
+    place = tl.program_id(0).to(tl.int64) * SIZE
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + place + column, column < SIZE, other=0.0).to(tl.float32)
+    linear = tl.load(beta)
+    above = _softplus(tl.load(alpha_p)) * values * values
+    below = (_expm1(tl.minimum(values, tl.load(eps))) - values) * (linear + _softplus(tl.load(alpha_n)))
+    found = tl.where(values > 0, above, below) + linear * values
+    tl.store(out + place + column, found.to(out.dtype.element_ty), column < SIZE)
+
+
+@triton.jit
+def _softplus(x):
+    """``log(1 + exp(x))``."""
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def _expm1(x):
+    """``exp(x) - 1`` for ``x`` up to 0 or a little above; near 0 by its series, where the difference would lose all
+    digits."""
+    series = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0)))))
+    return tl.where(tl.abs(x) < 0.1, series, tl.exp(x) - 1.0)
+
+
+@triton.jit
+def softcap_kernel(x, out, cap, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """``cap * tanh(x / cap)`` of ``x`` ``[rows, SIZE]``, contiguous, rounded where the reference rounds; each program
+    computes part of one row."""
+    place = tl.program_id(0).to(tl.int64) * SIZE
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + place + column, column < SIZE, other=0.0)
+    # tanh(y) is 2 * sigmoid(2 * y) - 1.
+    inner = (values.to(tl.float32) / cap).to(values.dtype).to(tl.float32)
+    inner = (2.0 * tl.sigmoid(2.0 * inner) - 1.0).to(values.dtype).to(tl.float32)
+    tl.store(out + place + column, (cap * inner).to(values.dtype), column < SIZE)
+
+
+def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> Tensor:
+    """As :func:`llmk.reference.activations.xielu`."""
+    x = x.contiguous()
+    size, out = x.shape[-1], torch.empty_like(x)
+    block = min(_BLOCK, triton.next_power_of_2(size))
+    if x.numel():
+        grid = (x.numel() // size, triton.cdiv(size, block))
+        xielu_kernel[grid](x, alpha_p, alpha_n, beta, eps, out, size, block, num_warps=4)
+    return out
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """As :func:`llmk.reference.activations.softcap`."""
+    x = x.contiguous()
+    size, out = x.shape[-1], torch.empty_like(x)
+    block = min(_BLOCK, triton.next_power_of_2(size))
+    if x.numel():
+        softcap_kernel[(x.numel() // size, triton.cdiv(size, block))](x, out, cap, size, block, num_warps=4)
     return out
 
 

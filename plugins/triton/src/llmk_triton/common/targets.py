@@ -160,12 +160,13 @@ def decode_configs(target: GPUTarget, head_dim: int, itemsize: int, group: int) 
         same = DecodeConfig(Tile(rows, 16, 4 if row <= 256 else 8, 1), 4, 256)
         return same, same
     if target.backend in ("hip", "xpu"):
-        same = DecodeConfig(_fit(target, row, Tile(rows, max(16, min(64, 64 * 256 // row)), 4, 2)), 4, 256)
+        warps = 4 if rows <= 64 else 8
+        same = DecodeConfig(_fit(target, row, Tile(rows, max(16, min(64, 64 * 256 // row)), warps, 2)), 4, 256)
         return same, same
-    keys = max(16, min(64, 64 * 256 // row))
-    few = DecodeConfig(_fit(target, row, Tile(rows, keys, 4, 3)), 3, 64)
+    keys, warps = max(16, min(64, 64 * 256 // row)), 4 if rows <= 64 else 8
+    few = DecodeConfig(_fit(target, row, Tile(rows, keys, warps, 3)), 3, 64)
     if SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY) <= 200 << 10 or row > 256 or rows > 16 or itemsize > 2:
-        return few, DecodeConfig(_fit(target, row, Tile(rows, max(16, keys // 2), 4, 2)), 4, 256)
+        return few, DecodeConfig(_fit(target, row, Tile(rows, max(16, keys // 2), warps, 2)), 4, 256)
     return few, DecodeConfig(Tile(rows, 32, 2, 4), 4, 256)
 
 
