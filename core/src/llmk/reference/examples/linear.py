@@ -19,7 +19,7 @@ def _normed_facts(site: LinearQuery) -> tuple[Facts, ...]:
 
 def _normed_gated_facts(site: LinearQuery) -> tuple[Facts, ...]:
     facts = {"size": site.in_features, "intermediate_size": site.out_features // 2}
-    return *_with_parameters(facts), {**facts, **PARAMETERS, "residual_multiplier": 0.22}
+    return *_with_parameters(facts), {**facts, "residual_multiplier": 0.22}
 
 
 def _with_parameters(facts: Facts) -> tuple[Facts, ...]:

@@ -12,10 +12,14 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk_triton.common import pdl
-from llmk_triton.recurrent.runs import request_of, request_room, run_of
+from llmk_triton.recurrent.runs import request_of, request_room, rounded, run_of
 
 _ROWS, _COLUMNS = 16, 128
-"""Tile of the convolution of prompts."""
+"""Tile of the convolution that is by itself."""
+
+MANY_REQUESTS = 8
+"""Requests from which the convolution is by itself. A program of a state that also convolves has registers for one or
+two of its kind per multiprocessor, which read memory at half the rate (H100)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,14 @@ class Channels:
         """All channels of a token."""
         keys = 0 if self.q is None else 2 * self.q[0].numel()
         return keys + self.v[0].numel()
+
+    def of(self, rows: Tensor) -> Channels:
+        """Those of other ``rows``, ``[tokens, channels]`` in the order of the convolution."""
+        if self.q is None or self.k is None:
+            return Channels(rows.unsqueeze(1))
+        sizes = [self.q[0].numel(), self.k[0].numel(), self.v[0].numel()]
+        q, k, v = (part.unflatten(1, (self.q.shape[1], -1)) for part in rows.split_with_sizes(sizes, 1))
+        return Channels(v, q, k)
 
     def arguments(self) -> tuple[Any, ...]:
         """What kernels take: pointers, row strides and head strides, in the order ``q, k, v``."""
@@ -98,6 +110,23 @@ def convolved(
             new = tl.where(source >= 0, new, tl.load(old, inside & (source < 0) & has_state, other=0.0))
         total += new.to(tl.float32) * tl.load(weight + channel * KERNEL + tap, inside, other=0.0).to(tl.float32)
     return activated(total, bias, channel, inside, HAS_BIAS)
+
+
+@triton.jit
+def input_of(
+    x, stride, weight, bias, state, has_state, first, at, channel, inside, num_channels,
+    KERNEL: tl.constexpr, HAS_BIAS: tl.constexpr, CONVOLVED: tl.constexpr, like,
+):  # fmt: skip
+    """Of token ``at``, what comes out of the convolution, float32 and rounded to the dtype that ``like`` points to: as
+    :func:`convolved` computes it, or with ``CONVOLVED`` as ``x`` has it."""
+    if CONVOLVED:
+        return tl.load(x + (first + at) * stride, inside, other=0.0).to(tl.float32)
+    return rounded(
+        convolved(
+            x, stride, weight, bias, state, has_state, first, at, channel, inside, num_channels, KERNEL, HAS_BIAS
+        ),
+        like,
+    )
 
 
 @triton.jit(do_not_specialize=["num_tokens", "last", "table_stride", "block_size"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk.reference.recurrent.tails import with_accepted
-from llmk_triton.recurrent.channels import Channels, convolve
+from llmk_triton.recurrent.channels import MANY_REQUESTS, Channels, convolve
 from llmk_triton.recurrent.delta_chunks import delta_chunks
 from llmk_triton.recurrent.delta_tokens import delta_tokens
 from llmk_triton.recurrent.finish import finish
@@ -21,12 +21,12 @@ _FEW = 8
 
 def gated_delta_net(*arguments: Any) -> Tensor:
     """As ``gated_delta_net`` of :mod:`llmk.reference.recurrent.mixers`: prompts in chunks, in five launches; without
-    prompts in two."""
+    prompts in two, or for many requests in three."""
     return _mix(*arguments, longest=_FEW)
 
 
 def gated_delta_net_by_token(*arguments: Any) -> Tensor:
-    """As :func:`gated_delta_net`, but token by token, in two launches. Batch-invariant."""
+    """As :func:`gated_delta_net`, but token by token, in three launches. Batch-invariant."""
     return _mix(*arguments, longest=_ALL)
 
 
@@ -60,9 +60,13 @@ def _mix(
     y = torch.empty(step.num_tokens, heads, value_dim, dtype=v.dtype, device=v.device)
     has_chunks = step.max_query_len > longest
     one_by_one = longest if has_chunks else _ALL
-    delta_tokens(channels, a, b, conv_weight, decay, dt_bias, caches, step, y, longest=one_by_one)
-    if has_chunks:
+    given, convolution = channels, None
+    if has_chunks or step.num_requests >= MANY_REQUESTS or longest == _ALL:
         convolution = convolve(channels, conv_weight, None, caches[0], step)
+        given = channels.of(convolution)
+    rates = (a, b, conv_weight, decay, dt_bias)
+    delta_tokens(given, *rates, caches, step, y, longest=one_by_one, is_convolved=convolution is not None)
+    if has_chunks and convolution is not None:
         delta_chunks(convolution, a, b, decay, dt_bias, caches[1], step, y, longest=longest)
     y = y if rows is None else y[rows]
     out = finish(y, gate.flatten(2), norm_weight, eps, channels, caches[0], step, row_start, norm_first=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk_triton.common import pdl
-from llmk_triton.recurrent.channels import Channels, convolved
-from llmk_triton.recurrent.runs import block_after, block_before, is_kept, rounded, run_of, softplus
+from llmk_triton.recurrent.channels import Channels, input_of
+from llmk_triton.recurrent.runs import block_after, block_before, is_kept, run_of, softplus
 from llmk_triton.recurrent.tiles import state_rows, warps_for
 
 
@@ -26,11 +26,12 @@ def delta_tokens_kernel(
     conv_weight, decay, dt_bias, conv_cache, cache, query_start, seq_lens, block_table, num_drafts, out,
     conv_stride, cache_stride, table_stride, block_size, longest,
     HEADS: tl.constexpr, SHARED_BY: tl.constexpr, KEYS: tl.constexpr, KEY_DIM: tl.constexpr, GROUP: tl.constexpr,
-    VALUE_DIM: tl.constexpr, KERNEL: tl.constexpr, HAS_DRAFTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    PDL: tl.constexpr,
+    VALUE_DIM: tl.constexpr, KERNEL: tl.constexpr, CONVOLVED: tl.constexpr, HAS_DRAFTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Convolution and delta rule of requests with at most ``longest`` tokens. A program has ``ROWS`` rows of the state
-    ``[VALUE_DIM, KEY_DIM]`` of one head of one request; the grid is ``[parts of heads, requests]``."""
+    """Convolution, unless ``CONVOLVED``, and delta rule of requests with at most ``longest`` tokens. A program has
+    ``ROWS`` rows of the state ``[VALUE_DIM, KEY_DIM]`` of one head of one request; the grid is ``[parts of heads,
+    requests]``."""
     head = tl.program_id(0) // tl.cdiv(VALUE_DIM, ROWS)
     row = tl.program_id(0) % tl.cdiv(VALUE_DIM, ROWS) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -54,18 +55,18 @@ def delta_tokens_kernel(
         v_at = v + key_head * v_head + shared * VALUE_DIM + row
         for at in tl.range(0, count):
             token = first + at
-            k_unit = unit(rounded(convolved(
+            k_unit = unit(input_of(
                 k_at, k_row, conv_weight, conv_weight, window, before > 0, first, at, KEYS + key_channel, has_column,
-                channels, KERNEL, False,
-            ), out))  # fmt: skip
-            q_unit = unit(rounded(convolved(
+                channels, KERNEL, False, CONVOLVED, out,
+            ))  # fmt: skip
+            q_unit = unit(input_of(
                 q_at, q_row, conv_weight, conv_weight, window, before > 0, first, at, key_channel, has_column,
-                channels, KERNEL, False,
-            ), out)) * KEY_DIM**-0.5  # fmt: skip
-            wanted = rounded(convolved(
+                channels, KERNEL, False, CONVOLVED, out,
+            )) * KEY_DIM**-0.5  # fmt: skip
+            wanted = input_of(
                 v_at, v_row, conv_weight, conv_weight, window, before > 0, first, at, 2 * KEYS + value, has_row,
-                channels, KERNEL, False,
-            ), out)  # fmt: skip
+                channels, KERNEL, False, CONVOLVED, out,
+            )  # fmt: skip
             log_decay = rate * softplus(tl.load(a + token * a_row + key_head * a_head + shared).to(tl.float32) + bias)
             beta = tl.sigmoid(tl.load(b + token * b_row + key_head * b_head + shared).to(tl.float32))
             state *= tl.exp(log_decay)
@@ -90,10 +91,11 @@ def delta_tokens(
     out: Tensor,
     *,
     longest: int,
+    is_convolved: bool,
 ) -> None:
-    """``gated_delta_rule`` of the convolution of ``channels``, for requests with at most ``longest`` tokens, into
-    ``out`` ``[tokens, heads, value_dim]``. ``a`` and ``b`` are ``[tokens, key_heads, heads / key_heads]``. States of
-    the convolution are only read."""
+    """``gated_delta_rule`` of the convolution of ``channels``, or of ``channels`` if they are convolved, for requests
+    with at most ``longest`` tokens, into ``out`` ``[tokens, heads, value_dim]``. ``a`` and ``b`` are ``[tokens,
+    key_heads, heads / key_heads]``. States of the convolution are only read."""
     _, heads, value_dim, key_dim = caches[1].shape
     columns = triton.next_power_of_2(key_dim)
     rows = state_rows(value_dim, heads * step.num_requests, columns, out.device)
@@ -102,6 +104,7 @@ def delta_tokens(
         caches[0], caches[1], step.query_start, step.seq_lens, step.block_table,
         step.query_start if step.tails is None else step.tails.num_drafts, out, caches[0].stride(0),
         caches[1].stride(0), step.block_table.stride(0), step.block_size, longest, HEADS=heads, SHARED_BY=a.shape[2],
-        **channels.sizes(), VALUE_DIM=value_dim, KERNEL=conv_weight.shape[1], HAS_DRAFTS=step.tails is not None,
-        ROWS=rows, COLUMNS=columns, num_warps=warps_for(rows * columns), num_stages=1, **pdl.options(),
+        **channels.sizes(), VALUE_DIM=value_dim, KERNEL=conv_weight.shape[1], CONVOLVED=is_convolved,
+        HAS_DRAFTS=step.tails is not None, ROWS=rows, COLUMNS=columns, num_warps=warps_for(rows * columns),
+        num_stages=1, **pdl.options(),
     )  # fmt: skip

@@ -8,7 +8,12 @@ from dataclasses import replace
 from llmk.api import FIRST_FIELDS, OK, KernelSpec, OpQuery, Verdict, no
 from llmk_triton.kernel_spec import HALVES, WIDEST_ROW, has_large_tiles, kernel_spec
 
-_LATER_FACTS = frozenset({"max_drafts", "state_dtype", "gating"})
+_LATER_FACTS = {
+    "state_space_mixer": frozenset({"max_drafts", "state_dtype", "gating"}),
+    "gated_delta_net": frozenset({"max_drafts", "state_dtype"}),
+    "selective_scan": frozenset({"state_dtype"}),
+}
+"""By op, the facts that were added after the first release and that its kernels know."""
 _WIDEST_CHANNEL = 128
 """Most elements of the state of one channel that has decays of its own."""
 _WIDEST_STATE = 512
@@ -86,7 +91,7 @@ def _of_layer(op: str, module: str, supports: Callable[[OpQuery], Verdict]) -> t
         f"{module}:{op}_by_token",
         op=op,
         supports=supports,
-        knows=FIRST_FIELDS | _LATER_FACTS,
+        knows=FIRST_FIELDS | _LATER_FACTS[op],
         deterministic=True,
         summary=_SUMMARIES.get(
             op, "Convolution and recurrence in one launch, norm and gate in another; token by token."

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk.reference.recurrent.tails import with_accepted
-from llmk_triton.recurrent.channels import Channels, convolve
+from llmk_triton.recurrent.channels import MANY_REQUESTS, Channels, convolve
 from llmk_triton.recurrent.finish import finish
 from llmk_triton.recurrent.state_space_chunks import scan_chunks
 from llmk_triton.recurrent.state_space_tokens import scan_tokens
@@ -21,12 +21,12 @@ _FEW = 8
 
 def state_space_mixer(*arguments: Any, **options: Any) -> Tensor:
     """As ``state_space_mixer`` of :mod:`llmk.reference.recurrent.mixers`: prompts in chunks, in four launches; without
-    prompts in two."""
+    prompts in two, or for many requests in three."""
     return _mix(*arguments, longest=_FEW, **options)
 
 
 def state_space_mixer_by_token(*arguments: Any, **options: Any) -> Tensor:
-    """As :func:`state_space_mixer`, but token by token, in two launches. Batch-invariant."""
+    """As :func:`state_space_mixer`, but token by token, in three launches. Batch-invariant."""
     return _mix(*arguments, longest=_ALL, **options)
 
 
@@ -57,10 +57,12 @@ def _mix(
     scanned, channels = (a, d, dt_bias, dt_limits), Channels(mixed.unsqueeze(1))
     has_chunks = step.max_query_len > longest
     one_by_one = longest if has_chunks else _ALL
-    scan_tokens(mixed, dt, conv_weight, conv_bias, *scanned, caches, step, y, longest=one_by_one)
+    if is_convolved := has_chunks or step.num_requests >= MANY_REQUESTS or longest == _ALL:
+        mixed = convolve(channels, conv_weight, conv_bias, caches[0], step)
+    given = (mixed, dt, conv_weight, conv_bias, *scanned)
+    scan_tokens(*given, caches, step, y, longest=one_by_one, is_convolved=is_convolved)
     if has_chunks:
-        convolution = convolve(channels, conv_weight, conv_bias, caches[0], step)
-        scan_chunks(convolution, dt, *scanned, caches[1], step, y, longest=longest)
+        scan_chunks(mixed, dt, *scanned, caches[1], step, y, longest=longest)
     y = y if rows is None else y[rows]
     norms = (num_channels - inner) // (2 * size)
     out = finish(

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk_triton.common import pdl
-from llmk_triton.recurrent.channels import convolved
-from llmk_triton.recurrent.runs import block_after, block_before, is_kept, rounded, run_of, softplus
+from llmk_triton.recurrent.channels import input_of
+from llmk_triton.recurrent.runs import block_after, block_before, is_kept, run_of, softplus
 from llmk_triton.recurrent.tiles import state_rows, warps_for
 
 
@@ -28,11 +28,11 @@ def scan_tokens_kernel(
     mixed, dt, conv_weight, conv_bias, a, d, dt_bias, conv_cache, cache, query_start, seq_lens, block_table, num_drafts,
     out, mixed_row, dt_row, conv_stride, cache_stride, table_stride, block_size, longest,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, KERNEL: tl.constexpr,
-    HAS_BIAS: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, HAS_MOST: tl.constexpr, HAS_DRAFTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    HAS_BIAS: tl.constexpr, CONVOLVED: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, HAS_MOST: tl.constexpr,
+    HAS_DRAFTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Convolution and scan of requests with at most ``longest`` tokens. A program has ``ROWS`` rows of the state
-    ``[HEAD_DIM, SIZE]`` of one head of one request; the grid is ``[parts of heads, requests]``."""
+    """Convolution, unless ``CONVOLVED``, and scan of requests with at most ``longest`` tokens. A program has ``ROWS``
+    rows of the state ``[HEAD_DIM, SIZE]`` of one head of one request; the grid is ``[parts of heads, requests]``."""
     head = tl.program_id(0) // tl.cdiv(HEAD_DIM, ROWS)
     row = tl.program_id(0) % tl.cdiv(HEAD_DIM, ROWS) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -55,18 +55,18 @@ def scan_tokens_kernel(
         window = conv_cache + block * conv_stride
         for at in tl.range(0, count):
             token = first + at
-            b = rounded(convolved(
+            b = input_of(
                 mixed + b_channel, mixed_row, conv_weight, conv_bias, window, before > 0, first, at, b_channel,
-                has_column, channels, KERNEL, HAS_BIAS,
-            ), out)  # fmt: skip
-            c = rounded(convolved(
+                has_column, channels, KERNEL, HAS_BIAS, CONVOLVED, out,
+            )  # fmt: skip
+            c = input_of(
                 mixed + c_channel, mixed_row, conv_weight, conv_bias, window, before > 0, first, at, c_channel,
-                has_column, channels, KERNEL, HAS_BIAS,
-            ), out)  # fmt: skip
-            x = rounded(convolved(
+                has_column, channels, KERNEL, HAS_BIAS, CONVOLVED, out,
+            )  # fmt: skip
+            x = input_of(
                 mixed + x_channel, mixed_row, conv_weight, conv_bias, window, before > 0, first, at, x_channel,
-                has_row, channels, KERNEL, HAS_BIAS,
-            ), out)  # fmt: skip
+                has_row, channels, KERNEL, HAS_BIAS, CONVOLVED, out,
+            )  # fmt: skip
             size = step_size(tl.load(dt + token * dt_row + head), bias, LEAST, MOST, HAS_MOST)
             state = tl.exp(size * rate) * state + (size * x)[:, None] * b[None, :]
             y = tl.sum(state * c[None, :], axis=1) + skip * x
@@ -90,9 +90,10 @@ def scan_tokens(
     out: Tensor,
     *,
     longest: int,
+    is_convolved: bool,
 ) -> None:
-    """``state_space_scan`` of the convolution of ``mixed``, for requests with at most ``longest`` tokens, into ``out``
-    ``[tokens, heads, head_dim]``. States of the convolution are only read."""
+    """``state_space_scan`` of the convolution of ``mixed``, or of ``mixed`` if it ``is_convolved``, for requests with
+    at most ``longest`` tokens, into ``out`` ``[tokens, heads, head_dim]``. States of the convolution are only read."""
     _, heads, head_dim, size = caches[1].shape
     columns = triton.next_power_of_2(size)
     rows = state_rows(head_dim, heads * step.num_requests, columns, out.device)
@@ -104,7 +105,7 @@ def scan_tokens(
         step.query_start if step.tails is None else step.tails.num_drafts, out, mixed.stride(0), dt.stride(0),
         caches[0].stride(0), caches[1].stride(0), step.block_table.stride(0), step.block_size, longest,
         HEADS=heads, HEAD_DIM=head_dim, GROUPS=groups, SIZE=size, KERNEL=conv_weight.shape[1],
-        HAS_BIAS=conv_bias is not None, LEAST=float(least), MOST=0.0 if most is None else float(most),
-        HAS_MOST=most is not None, HAS_DRAFTS=step.tails is not None, ROWS=rows, COLUMNS=columns,
-        num_warps=warps_for(rows * columns), num_stages=1, **pdl.options(),
+        HAS_BIAS=conv_bias is not None, CONVOLVED=is_convolved, LEAST=float(least),
+        MOST=0.0 if most is None else float(most), HAS_MOST=most is not None, HAS_DRAFTS=step.tails is not None,
+        ROWS=rows, COLUMNS=columns, num_warps=warps_for(rows * columns), num_stages=1, **pdl.options(),
     )  # fmt: skip
