@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from llmk.api import LinearQuery
+from llmk.api import Choice, LinearQuery
+from llmk.engine.device.graphs import obstacles
 from llmk.engine.measuring.benchmark_inputs import BenchmarkInputs
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
@@ -41,6 +42,8 @@ _COUNTS, _THOROUGH_COUNTS = (1, 16, 512), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512
 _SECONDS, _ROOFLINE_SECONDS = 0.25, 1.0
 _READ_BYTES, _LEAST_READ_BYTES = 1 << 30, 1 << 28
 """Of a sum: more than any cache holds, and where memory is scarce, more than most do."""
+_RECORDED = 20
+"""Calls of a graph, or as many as there are sets of weights."""
 _LONG_ENOUGH = 0.02
 _LEAST_FREE = 1 << 30
 
@@ -109,13 +112,32 @@ def _kernels(bench: Bench, dtype: str, bandwidth: float, rate: float) -> list[di
         for tokens in _THOROUGH_COUNTS if bench.thorough else _COUNTS:
             build.select(tokens)
             run = given.at(tokens)
-            seconds = _best(bench, _in_turn(run, given.sets))
+            calls, times = _recorded(bench, choice, tokens, run, given.sets)
+            seconds = _best(bench, calls) / times
             read = (query.in_features * query.out_features + tokens * query.in_features) * stored.itemsize
             least = max(read / bandwidth, 2 * tokens * query.in_features * query.out_features / rate)
             sizes = {"out": query.out_features, "in": query.in_features, "tokens": tokens}
-            times = {"us": round(1e6 * seconds, 2), "share": round(least / seconds, 3)}
-            found.append({"id": choice.piece(tokens).id, **sizes, **times})
+            speed = {"us": round(1e6 * seconds, 2), "share": round(least / seconds, 3)}
+            found.append({"id": choice.piece(tokens).id, **sizes, **speed})
     return found
+
+
+def _recorded(
+    bench: Bench, choice: Choice, tokens: int, run: Callable[[int], Any], sets: int
+) -> tuple[Callable[[], Any], int]:
+    """What makes a number of calls, and the number: as a graph where steps with the kernel are recorded, so that no
+    launch from the host is timed that an engine would not make."""
+    graphs = bench.platform.graphs
+    if graphs is None or graphs.on_demand or any(obstacles(choice, tokens, tokens)):
+        return _in_turn(run, sets), 1
+    calls = sets * -(-_RECORDED // sets)
+
+    def all_calls() -> None:
+        for number in range(calls):
+            run(number % sets)
+
+    all_calls()  # kernels are compiled before a graph is recorded
+    return graphs.capture(all_calls), calls
 
 
 def _in_turn(run: Callable[[int], Any], sets: int) -> Callable[[], Any]:
