@@ -76,7 +76,24 @@ PERIODS = {
     "expert_layer_period": 2,
     "expert_layer_offset": 1,
 }
+PLAIN_EXPERTS: Mapping[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 2.5,
+}
 LINEAR, FULL = "linear_attention", "full_attention"
+NEMOTRON: Mapping[str, Any] = {
+    "head_dim": 16,
+    "layers_block_type": [LINEAR, "mlp", FULL, LINEAR],
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 12,
+    "n_groups": 2,
+    "ssm_state_size": 24,
+    # transformers limits the step sizes of prompts by it, but not those of single tokens.
+    "time_step_min": 1e-9,
+}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "apertus": {},
     "cohere2": {"sliding_window": 24, "num_hidden_layers": 4},
@@ -143,15 +160,15 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     # transformers sets the row of a padding token to zeros when it loads the kind's checkpoints.
     "youtu": {**LATENT, "pad_token_id": None},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "nemotron_h": {
-        "head_dim": 16,
-        "layers_block_type": [LINEAR, "mlp", FULL, LINEAR],
-        "mamba_num_heads": 8,
-        "mamba_head_dim": 12,
-        "n_groups": 2,
-        "ssm_state_size": 24,
-        # transformers limits the step sizes of prompts by it, but not those of single tokens.
-        "time_step_min": 1e-9,
+    "nemotron_h": NEMOTRON,
+    "nemotron_h, experts": {**NEMOTRON, **PLAIN_EXPERTS, "layers_block_type": [LINEAR, "moe", FULL, "moe"]},
+    "nemotron_h, latent experts": {
+        **NEMOTRON,
+        **PLAIN_EXPERTS,
+        "layers_block_type": ["moe", LINEAR, FULL, "moe"],
+        "moe_latent_size": 36,
+        "n_group": 4,
+        "topk_group": 2,
     },
     "olmo3": {"sliding_window": 24, "num_hidden_layers": 4},
     "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 40},
@@ -160,7 +177,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_next": {**EXPERTS, **DELTA, "shared_expert_intermediate_size": 40},
 }
 """Values of configs, on top of tiny sizes, for kinds whose defaults are large or hide a mechanism. Others get
-:data:`DEFAULTS`."""
+:data:`DEFAULTS`. A kind of several forms has further configs, by its name, a comma and a word for each."""
 
 DEFAULTS: Mapping[str, Any] = {**ROUTED, "head_dim": 16}
 
@@ -168,10 +185,12 @@ Result = dict[str, Any]
 
 
 def kinds() -> list[str]:
-    """The model types for which transformers has a causal language model."""
+    """The model types for which transformers has a causal language model, and their further forms."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    return sorted({config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING})
+    return sorted(
+        {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING} | {name for name in CONFIGS if "," in name}
+    )
 
 
 def prompts() -> list[list[int]]:
@@ -181,13 +200,18 @@ def prompts() -> list[list[int]]:
     return [*draw, draw[2], draw[3][:48] + draw[1]]
 
 
+def type_of(kind: str) -> str:
+    """transformers' model type."""
+    return kind.partition(",")[0]
+
+
 def result_of(kind: str, folder: Path) -> Result:
     """What came of one kind: ``architecture``; ``served``, the id of what serves it; ``refused``, why nothing does;
     ``compared``, the largest distance of a log-probability by what was compared; ``failed``, what went wrong."""
     from llmk import LLM
     from llmk.api import LlmkError
 
-    write_checkpoint(folder, kind, **_config_of(kind))
+    write_checkpoint(folder, type_of(kind), **_config_of(kind))
     found: Result = {"architecture": json.loads((folder / "config.json").read_text())["architectures"][0]}
     try:
         with LLM(str(folder), dtype="float32", **ENGINES["prefill"]) as llm:
@@ -207,7 +231,7 @@ def result_of(kind: str, folder: Path) -> Result:
 def _config_of(kind: str) -> dict[str, Any]:
     from transformers import CONFIG_MAPPING
 
-    grouped = hasattr(CONFIG_MAPPING[kind](), "num_key_value_heads")
+    grouped = hasattr(CONFIG_MAPPING[type_of(kind)](), "num_key_value_heads")
     return {**({} if grouped else {"num_key_value_heads": 4}), **CONFIGS.get(kind, DEFAULTS)}
 
 
@@ -314,7 +338,7 @@ def isolated(kind: str, seconds: float) -> Result:
     """:func:`result_of` in a process of its own, which is ended after so many seconds."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    folder = Path(tempfile.mkdtemp(prefix=f"parity-{kind}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"parity-{type_of(kind)}-"))
     process = context.Process(target=_send, args=(kind, folder, theirs))
     process.start()
     theirs.close()

@@ -25,9 +25,10 @@ def render() -> str:
     equal = {kind: each for kind, each in kinds.items() if "compared" in each and "failed" not in each}
     refused = {kind: each for kind, each in kinds.items() if "refused" in each}
     others = {kind: each for kind, each in kinds.items() if kind not in equal and kind not in refused}
-    native = sum(each["served"] != TRANSFORMERS for each in equal.values())
+    types = {kind: each for kind, each in equal.items() if "," not in kind}
+    native = sum(each["served"] != TRANSFORMERS for each in types.values())
     lines = [
-        f"With transformers {kept['transformers']}: {len(equal)} architectures are served and equal, {native} of them"
+        f"With transformers {kept['transformers']}: {len(types)} architectures are served and equal, {native} of them"
         f" natively; {len(refused)} are refused; {len(others)} were not compared.",
         "### Equal",
         table(("architecture", "type", "served by", "largest distance"), map(_equal, equal.items())),

@@ -80,6 +80,13 @@ NEMOTRON = {
     "ssm_state_size": 24,
     "time_step_min": 1e-9,  # by which transformers limits the step sizes of prompts, but not of single tokens
 }
+PLAIN_EXPERTS = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 2.5,
+}
 FALCON_FACTORS = {
     "embedding_multiplier": 5.5,
     "lm_head_multiplier": 0.5,

@@ -12,6 +12,7 @@ from llmk_models.example_settings import (
     MIXED,
     NEMOTRON,
     PERIODIC,
+    PLAIN_EXPERTS,
     SOME_EXPERTS,
 )
 from llmk_models.examples import examples
@@ -71,6 +72,19 @@ NEMOTRON_H = examples(
             "use_conv_bias": False,
             "mlp_bias": True,
             "n_groups": 1,
+        },
+    ),
+    nemotron_h_experts=("nemotron_h", {**NEMOTRON, **PLAIN_EXPERTS, "layers_block_type": ["moe", *MIXED, "moe"]}),
+    nemotron_h_latent_experts=(
+        "nemotron_h",
+        {
+            **NEMOTRON,
+            **PLAIN_EXPERTS,
+            "layers_block_type": [*MIXED, "moe"],
+            "moe_latent_size": 32,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
         },
     ),
 )

@@ -1,8 +1,24 @@
-"""Nemotron-H: each layer is one block, Mamba-2, attention without rotation, or an MLP (arXiv:2504.03624)."""
+"""Nemotron-H: each layer is one block, Mamba-2, attention without rotation, an MLP (arXiv:2504.03624), or in Nemotron 3
+experts without gates."""
 
 from __future__ import annotations
 
-from llmk.tree import MLP, Block, CausalLM, Config, Embedding, Head, Heads, Norm, Residual, ScanMixer, SelfAttention
+from llmk.api import MoEFacts
+from llmk.tree import (
+    MLP,
+    Block,
+    CausalLM,
+    Config,
+    Embedding,
+    Head,
+    Heads,
+    MoE,
+    Norm,
+    Residual,
+    ScanMixer,
+    SelfAttention,
+)
+from llmk.tree.config import MOST_EXPERTS
 from llmk_models.state_space import ScanKeys, scan_sizes
 
 KEYS = ScanKeys("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "use_conv_bias")
@@ -30,6 +46,8 @@ def tree(config: Config) -> CausalLM:
             return ScanMixer.of(at, hidden, sizes, eps, bias=bias, out_bias=bias)
         if kinds[index] == "attention":
             return SelfAttention.of(at, hidden, heads, None, bias=config.flag("attention_bias", False))
+        if kinds[index] == "moe":
+            return _experts(config, at, hidden)
         return MLP.of(at, hidden, widths[kinds[:index].count("mlp")], "relu2", bias=config.flag("mlp_bias", False))
 
     def layer(index: int) -> tuple[Residual, ...]:
@@ -53,12 +71,48 @@ def _kinds(config: Config) -> list[str]:
     kinds: tuple[str, ...] = tuple(config.text("hybrid_override_pattern", ""))
     kinds = config.texts("layers_block_type") or config.texts("layer_types") or kinds
     kinds = tuple(_PATTERN.get(kind, _PRESENT.get(kind, kind)) for kind in kinds)
-    for kind in sorted(set(kinds) - {"mamba", "attention", "mlp"}):
-        raise config.unsupported(f"layers of kind {kind!r}: the native implementation has no experts without gates")
+    for kind in sorted(set(kinds) - {*_PATTERN.values()}):
+        raise config.unsupported(
+            f"layers of kind {kind!r}: the native implementation has {', '.join(_PATTERN.values())}"
+        )
     if not kinds or len(kinds) != config.size("num_hidden_layers", len(kinds)):
         stated = config.values.get("num_hidden_layers")
         raise config.refuse(f"num_hidden_layers = {stated}, but kinds of {len(kinds)} layers")
     return list(kinds)
+
+
+def _experts(config: Config, at: str, hidden: int) -> MoE:
+    """Experts without gates, chosen by sigmoid scores with a bias, which may work in a narrower space; and an MLP for
+    every token."""
+    latent = config.nullable(config.size, "moe_latent_size", None)
+    if latent:
+        config.choice("mlp_bias", False)  # ranks sum what the second projection returns, which would add a bias by each
+    facts = MoEFacts(
+        site="moe",
+        num_experts=config.size("n_routed_experts", 8, most=MOST_EXPERTS),
+        top_k=config.size("num_experts_per_tok", 2),
+        hidden_size=latent or hidden,
+        intermediate_size=config.size("moe_intermediate_size", 7688),
+        activation="relu2",
+        gated=False,
+        renormalize=config.flag("norm_topk_prob", True),
+        scoring="sigmoid",
+        selection_bias=True,
+        scaling=config.number("routed_scaling_factor", 1.0),
+        num_groups=config.size("n_group", 1),
+        top_groups=config.size("topk_group", 1),
+        group_scoring="top2_sum",
+    )
+    width, bias = config.size("moe_shared_expert_intermediate_size", 7688), config.flag("mlp_bias", False)
+    own = {"bias": bias, "prefix": "shared_", "partial": True}
+    return MoE.of(
+        at,
+        facts,
+        names=("up_proj", "down_proj"),
+        latent=("fc1_latent_proj", "fc2_latent_proj") if latent else (),
+        hidden_size=hidden,
+        shared=MLP.of(f"{at}.shared_experts", hidden, width, "relu2", **own),
+    )
 
 
 def _widths(config: Config, count: int) -> tuple[int, ...]:

@@ -143,6 +143,10 @@ class MoEFacts:
     weights. Every MoE kernel takes one."""
     router_bias: bool = False
     """Whether the router's linear layer has a bias."""
+    gated: bool = True
+    """Whether experts have a gate projection. Without, an expert is ``down(activation(up(x)))``: ``gate_up`` is the
+    up projection alone, ``[E, I, H]``, and ``activation`` is a name in
+    ``llmk.reference.activations.PLAIN_ACTIVATIONS``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

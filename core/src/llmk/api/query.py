@@ -101,6 +101,7 @@ class MoEQuery(Query):
     activation_alpha: float = 1.0
     activation_limit: float | None = None
     up_offset: float = 0.0
+    gated: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ _FIRST_OPTIONS = (
     "top_groups",
     "group_scoring",
 )
-_LATER_OPTIONS = ("activation_alpha", "activation_limit", "up_offset")
+_LATER_OPTIONS = ("activation_alpha", "activation_limit", "up_offset", "gated")
 _NEUTRAL_OPTIONS = {option.name: option.default for option in fields(MoEQuery)}
 
 
@@ -158,6 +159,11 @@ def moe_options(site: MoEFacts | MoEQuery) -> dict[str, Any]:
     first release are left out at their default, so that kernels which don't know them need not take them."""
     later = {name: value for name in _LATER_OPTIONS if (value := getattr(site, name)) != _NEUTRAL_OPTIONS[name]}
     return {name: getattr(site, name) for name in _FIRST_OPTIONS} | later
+
+
+def expanded_size(site: MoEFacts | MoEQuery) -> int:
+    """Features that an expert's first projection has, those of its gate included."""
+    return site.intermediate_size * (2 if site.gated else 1)
 
 
 def cached_elements(site: AttentionFacts | AttentionQuery) -> int:

@@ -1,4 +1,4 @@
-"""Experts: gated MLPs of which each token uses the few with the highest router logits."""
+"""Experts: MLPs of which each token uses the few with the highest router logits."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 
 class Experts(Layer):
-    """All experts of a block, computed by one kernel: ``gate_up`` ``[E, 2 * I, H]`` and ``down`` ``[E, H, I]``.
+    """All experts of a block, computed by one kernel: ``gate_up`` ``[E, 2 * I, H]``, without gates ``[E, I, H]``, and
+    ``down`` ``[E, H, I]``.
     Tensor-parallel ranks shard the ``I`` features of every expert; the caller all-reduces the result.
 
     Checkpoints store the experts one by one (``{prefix}.{expert}.{name}.weight``), or all of them in these two tensors
-    (``{prefix}.gate_up_proj``, ``{prefix}.down_proj``; the format of transformers 5).
+    (``{prefix}.gate_up_proj``, without gates ``{prefix}.up_proj``, and ``{prefix}.down_proj``; the format of
+    transformers 5).
 
     Quantized experts are stored one by one. Further parameters of their weight format are ``gate_up_scale`` and so on.
 
     Args:
-        names: the checkpoint's names of an expert's gate, up and down projections.
+        names: the checkpoint's names of an expert's gate, up and down projections; without gates, of the latter two.
         aliases: further prefixes of the two stacked tensors.
         stacked: further names of the two.
         selection_bias: the checkpoint's names of the bias per expert that affects only which experts are chosen; if
@@ -46,7 +48,7 @@ class Experts(Layer):
         build: Build,
         prefix: str,
         facts: MoEFacts,
-        names: tuple[str, str, str],
+        names: tuple[str, ...],
         aliases: Sequence[str] = (),
         selection_bias: Sequence[str] = (),
         stacked: Sequence[str] = (),
@@ -71,14 +73,15 @@ class Experts(Layer):
         self._declare((prefix, *aliases), names, bias=facts.bias)
         super().__init__(build, self._all())
 
-    def _declare(self, prefixes: tuple[str, ...], names: tuple[str, str, str], *, bias: bool) -> None:
+    def _declare(self, prefixes: tuple[str, ...], names: tuple[str, ...], *, bias: bool) -> None:
         """Creates the parameters for the experts' weights and biases, ``prefixes`` being the checkpoint's names of the
         experts, of which the first is theirs one by one."""
         hidden, inner = self.hidden_size, self._inner
-        for key, parts, rows, columns in (("gate_up", names[:2], inner, hidden), ("down", names[2:], hidden, inner)):
+        for key, parts, rows, columns in (("gate_up", names[:-1], inner, hidden), ("down", names[-1:], hidden, inner)):
+            packed = f"{key}_proj" if len(names) > 2 else f"{key.removeprefix('gate_')}_proj"
             stems = [f"{prefixes[0]}.{expert}.{part}" for expert in range(self.num_experts) for part in parts]
             for name, kind in (("weight", ""), ("bias", "_bias")):
-                others = {f"{p}.{key}_proj{kind}": tuple(range(len(stems))) for p in prefixes}
+                others = {f"{p}.{packed}{kind}": tuple(range(len(stems))) for p in prefixes}
                 if name == "weight":
                     others |= {self._stacked[key]: tuple(range(len(stems)))} if key in self._stacked else {}
                     self._weights[key] = {name: self._parameter(key, stems, name, rows, [columns], aliases=others)}
@@ -169,7 +172,7 @@ class InterleavedExperts(Experts):
     I]``, in which gate and up features alternate, and ``{prefix}.down_proj`` ``[E, I, H]``; biases, if any, in
     ``{prefix}.gate_up_proj_bias`` and ``{prefix}.down_proj_bias`` (GPT-OSS). Only unquantized."""
 
-    def _declare(self, prefixes: tuple[str, ...], names: tuple[str, str, str], *, bias: bool) -> None:
+    def _declare(self, prefixes: tuple[str, ...], names: tuple[str, ...], *, bias: bool) -> None:
         if self._quantization is not None:
             raise CheckpointError(
                 f"{prefixes[0]} can't be quantized, because gate and up features alternate in the checkpoint",

@@ -24,7 +24,7 @@ from llmk.api import (
     SlidingWindowCache,
 )
 from llmk.api.cache import DTYPE_BYTES
-from llmk.api.query import cached_elements
+from llmk.api.query import cached_elements, expanded_size
 from llmk.api.sharding import sharded
 from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
 from llmk.planning.choices.speculation import speculation_of
@@ -171,7 +171,8 @@ def _elements(facts: ModelFacts) -> Iterator[tuple[str, int]]:
     for site in facts.linear:
         yield site.weight_format, site.count * site.in_features * site.out_features
     for moe in facts.moe:
-        yield moe.weight_format, 3 * moe.count * moe.num_experts * moe.hidden_size * moe.intermediate_size
+        inner = expanded_size(moe) + moe.intermediate_size
+        yield moe.weight_format, moe.count * moe.num_experts * moe.hidden_size * inner
 
 
 def check_weights(
@@ -227,7 +228,8 @@ def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
     """Estimated peak memory of the activations of a step with ``tokens`` tokens and ``rows`` sampled rows."""
     sites = [site for site in facts.linear if site.out_features != facts.vocab_size]
     widest = max((site.in_features + site.out_features for site in sites), default=0)
-    experts = max((site.top_k * (site.hidden_size + 3 * site.intermediate_size) for site in facts.moe), default=0)
+    inner = [(site, expanded_size(site) + site.intermediate_size) for site in facts.moe]
+    experts = max((site.top_k * (site.hidden_size + size) for site, size in inner), default=0)
     per_token = (4 * facts.hidden_size + max(widest, experts)) * DTYPE_BYTES[facts.dtype]
     return tokens * per_token + rows * facts.vocab_size * _SAMPLING_BYTES
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS, GatedOptions
+from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS, GatedOptions, activate
 from llmk.reference.linear import linear_dequantized, linear_invariant
 from llmk.reference.quantized_weight import (
     GroupedWeight,
@@ -77,6 +78,7 @@ def fused_moe(
     num_groups: int = 1,
     top_groups: int = 1,
     group_scoring: str = "max",
+    gated: bool = True,
     **gated_options: Unpack[GatedOptions],
 ) -> Tensor:
     """Routes every token to its ``top_k`` experts, and returns the weighted sum of their outputs. ``x`` is not changed.
@@ -87,9 +89,12 @@ def fused_moe(
         x: ``[T, H]``.
         router_logits: ``[T, E]``.
         weights: ``gate_up`` ``[E, 2 * I, H]``, gate rows before up rows, and ``down`` ``[E, H, I]``; if the experts
-            have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``.
+            have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``. Without gates, ``gate_up`` has
+            the ``I`` up rows alone.
         renormalize, scoring, selection_bias, scaling, num_groups, top_groups, group_scoring: as in :func:`route`.
-        activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`, or a function.
+        activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`, or without gates in
+            :data:`llmk.reference.activations.PLAIN_ACTIVATIONS`; or a function.
+        gated: whether the experts have gates.
         gated_options: parameters of the activation.
 
     Returns:
@@ -97,11 +102,11 @@ def fused_moe(
     """
     gate_up, down = weights["gate_up"], weights["down"]
     gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
-    gate = ACTIVATIONS[activation] if isinstance(activation, str) else activation
+    own = activation if callable(activation) else _activation(activation, ACTIVATIONS, gated=gated)
 
     def compute(expert: int, rows: Tensor) -> Tensor:
-        gated = F.linear(rows, gate_up[expert], _expert_bias(gate_up_bias, expert))
-        return F.linear(gate(gated, **gated_options), down[expert], _expert_bias(down_bias, expert))
+        features = F.linear(rows, gate_up[expert], _expert_bias(gate_up_bias, expert))
+        return F.linear(own(features, **gated_options), down[expert], _expert_bias(down_bias, expert))
 
     shares, experts = route(
         router_logits,
@@ -117,25 +122,21 @@ def fused_moe(
     return _mix(x, shares, experts, gate_up.shape[0], compute)
 
 
-def fused_moe_invariant(
-    x: Tensor, router_logits: Tensor, weights: Experts[TiledWeight], *, activation: str = "silu", **options: Any
-) -> Tensor:
+def fused_moe_invariant(x: Tensor, router_logits: Tensor, weights: Experts[TiledWeight], **options: Any) -> Tensor:
     """Batch-invariant :func:`fused_moe`: each expert computes its tokens in tiles (:mod:`llmk.reference.tiles`), so a
     token's result is bit-identical in any batch. ``weights`` are the result of :func:`prepare_invariant`."""
-    return _by_tiles(linear_invariant, x, router_logits, weights, activation, options)
+    return _by_tiles(linear_invariant, x, router_logits, weights, **options)
 
 
 def fused_moe_dequantized(
     x: Tensor,
     router_logits: Tensor,
     weights: Experts[ScaledWeight] | Experts[PackedWeight],
-    *,
-    activation: str = "silu",
     **options: Any,
 ) -> Tensor:
     """:func:`fused_moe_invariant` with an expert's weights dequantized to ``x``'s dtype in each call in which it has
     tokens."""
-    return _by_tiles(linear_dequantized, x, router_logits, weights, activation, options)
+    return _by_tiles(linear_dequantized, x, router_logits, weights, **options)
 
 
 def _by_tiles(
@@ -143,18 +144,24 @@ def _by_tiles(
     x: Tensor,
     router_logits: Tensor,
     weights: Experts[Any],
-    activation: str,
-    options: Mapping[str, Any],
+    *,
+    activation: str = "silu",
+    gated: bool = True,
+    **options: Any,
 ) -> Tensor:
     gated_options = {name: value for name, value in options.items() if name in GatedOptions.__annotations__}
     routing = {name: value for name, value in options.items() if name not in gated_options}
+    own = _activation(activation, INVARIANT_ACTIVATIONS, gated=gated)
 
     def compute(expert: int, rows: Tensor) -> Tensor:
-        gated = multiply(rows, weights.gate_up[expert], _expert_bias(weights.gate_up_bias, expert))
-        gated = INVARIANT_ACTIVATIONS[activation](gated, **gated_options)
-        return multiply(gated, weights.down[expert], _expert_bias(weights.down_bias, expert))
+        features = multiply(rows, weights.gate_up[expert], _expert_bias(weights.gate_up_bias, expert))
+        return multiply(own(features, **gated_options), weights.down[expert], _expert_bias(weights.down_bias, expert))
 
     return _mix(x, *route(router_logits, **routing), len(weights.gate_up), compute)
+
+
+def _activation(name: str, gating: Mapping[str, Activation], *, gated: bool) -> Activation:
+    return gating[name] if gated else partial(activate, activation=name)
 
 
 def prepare_moe_int8_channel(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:

@@ -26,8 +26,9 @@ _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
 _ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim"})
 _GATED_FIELDS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
-_MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS
+_MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS | {"gated"}
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_PLAIN_ACTIVATIONS = (*_ACTIVATIONS, "relu", "relu2")
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
 
@@ -150,10 +151,13 @@ def supports_attention(query: AttentionQuery) -> Verdict:
 
 
 def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
-    """Experts with a gated activation of :mod:`llmk.reference.activations`, in equal groups."""
+    """Experts with an activation of :mod:`llmk.reference.activations`, in equal groups."""
     verdict = _stored_as(weight_format)(query)
-    if query.activation not in _ACTIVATIONS:
-        verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+    activations = _ACTIVATIONS if query.gated else _PLAIN_ACTIVATIONS
+    if query.activation not in activations:
+        verdict &= no("activation", wanted=query.activation, found=", ".join(activations))
+    if not query.gated and (query.activation_alpha, query.activation_limit, query.up_offset) != (1.0, None, 0.0):
+        verdict &= no("gated", wanted="parameters of a gated activation", found="experts without gates")
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     if query.group_scoring not in _GROUP_SCORINGS:

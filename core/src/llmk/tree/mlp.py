@@ -53,6 +53,11 @@ class GatedMLP(Block):
         )
 
     @property
+    def prefix(self) -> str:
+        """What its roles start with."""
+        return self.gate_up.role.removesuffix("gate_up")
+
+    @property
     def entry(self) -> Entry | None:
         if self.activation != "silu" or self.gate_up.adapters is not None:
             return None
@@ -105,23 +110,31 @@ class MLP(Block):
         *,
         bias: bool = False,
         names: tuple[str, str] = ("up_proj", "down_proj"),
+        prefix: str = "",
+        partial: bool = False,
     ) -> Self:
-        """With the checkpoint's ``names`` of its two linear layers."""
+        """With the checkpoint's ``names`` of its two linear layers. ``prefix`` is prepended to its roles; ``partial``:
+        see :class:`~llmk.tree.Linear`."""
         up, down = (f"{at}.{name}" for name in names)
         return cls(
             at=at,
-            up=Linear.column(up, "up", hidden_size, inner_size, bias=bias),
-            down=Linear.row(down, "down", inner_size, hidden_size, bias=bias),
+            up=Linear.column(up, f"{prefix}up", hidden_size, inner_size, bias=bias),
+            down=Linear.row(down, f"{prefix}down", inner_size, hidden_size, bias=bias, partial=partial),
             activation=activation,
             xielu=Xielu(at=f"{at}.act_fn") if activation == "xielu" else None,
         )
 
+    @property
+    def prefix(self) -> str:
+        """What its roles start with."""
+        return self.up.role.removesuffix("up")
+
     def own_ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
         if self.xielu is not None:
             size = {"intermediate_size": self.down.size}
-            return (OpFacts(site="xielu", op="xielu", facts=size, divided=("intermediate_size",)),)
+            return (OpFacts(site=f"{self.prefix}xielu", op="xielu", facts=size, divided=("intermediate_size",)),)
         facts = {"intermediate_size": self.down.size, "activation": self.activation}
-        return (OpFacts(site="activate", op="activate", facts=facts, divided=("intermediate_size",)),)
+        return (OpFacts(site=f"{self.prefix}activate", op="activate", facts=facts, divided=("intermediate_size",)),)
 
     def addend(self, partial: Callable[[Linear], Linear]) -> Self:
         return replace(self, down=partial(self.down))

@@ -7,23 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from llmk.api import MoEFacts
+from llmk.api.query import expanded_size
 from llmk.tree.attention import Gate
 from llmk.tree.block import Block, Entry
 from llmk.tree.linear import Linear
-from llmk.tree.mlp import GatedMLP
+from llmk.tree.mlp import MLP, GatedMLP
 from llmk.tree.spec import Leaf, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts(Leaf):
     """All experts of a block, computed by one kernel. ``at`` is the name of their list in the checkpoint, which stores
-    them one by one (``{at}.{expert}.gate_proj.weight``), or stacked in two tensors (``{at}.gate_up_proj``,
-    ``{at}.down_proj``; the format of transformers 5)."""
+    them one by one (``{at}.{expert}.gate_proj.weight``), or stacked in two tensors (``{at}.gate_up_proj``, without
+    gates ``{at}.up_proj``, and ``{at}.down_proj``; the format of transformers 5)."""
 
     facts: MoEFacts
     """Sizes, router scoring and activation; ``site`` is their role, and ``count`` stays 1."""
-    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-    """The checkpoint's names of an expert's projections."""
+    names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
+    """The checkpoint's names of an expert's projections; the first two are one where experts have no gates."""
     aliases: tuple[str, ...] = ()
     """Other names of the list."""
     stacked: tuple[str, ...] = ()
@@ -50,10 +51,10 @@ class Experts(Leaf):
     def _stacked(self) -> tuple[Tensor, ...]:
         facts, (gate_up, down) = self.facts, self.stacked
         count, hidden, inner = facts.num_experts, facts.hidden_size, facts.intermediate_size
-        return Tensor(gate_up, (count, 2 * inner, hidden)), Tensor(down, (count, hidden, inner))
+        return Tensor(gate_up, (count, expanded_size(facts), hidden)), Tensor(down, (count, hidden, inner))
 
     def _one_by_one(self) -> tuple[Tensor, ...]:
-        facts, gate_up, down = self.facts, self.names[:2], self.names[2]
+        facts, (*gate_up, down) = self.facts, self.names
         hidden, inner = facts.hidden_size, facts.intermediate_size
         shapes = {**dict.fromkeys(gate_up, (inner, hidden)), down: (hidden, inner)}
         stem, copies = f"{self.at}.{{}}", facts.num_experts
@@ -71,11 +72,13 @@ class Experts(Leaf):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoE(Block):
     """A router and experts of which each token uses a few, plus the ``shared`` MLP for every token, times the sigmoid
-    of ``shared_gate`` if there is one."""
+    of ``shared_gate`` if there is one. ``latent`` are the projections into a narrower space, in which the experts work,
+    and back; the router and ``shared`` stay outside."""
 
     router: Linear
     experts: Experts
-    shared: GatedMLP | None = None
+    latent: tuple[Linear, ...] = ()
+    shared: GatedMLP | MLP | None = None
     shared_gate: Linear | None = None
     shared_scale: Gate | None = None
     """The op that applies ``shared_gate``."""
@@ -88,13 +91,15 @@ class MoE(Block):
         at: str,
         facts: MoEFacts,
         *,
-        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+        names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj"),
         aliases: tuple[str, ...] = (),
         router: str = "gate",
         selection_bias: str = "gate.e_score_correction_bias",
         stacked: tuple[str, ...] = (),
         interleaved: bool = False,
-        shared: GatedMLP | None = None,
+        latent: tuple[str, ...] = (),
+        hidden_size: int = 0,
+        shared: GatedMLP | MLP | None = None,
         shared_gate: str = "",
     ) -> Self:
         """With the usual names.
@@ -103,10 +108,14 @@ class MoE(Block):
             aliases: other names of the block in the checkpoint.
             router, selection_bias: the checkpoint's names of the router and of the bias of ``facts.selection_bias``.
             stacked, interleaved: see :class:`Experts`.
+            latent: the checkpoint's names of the projections into the experts' space and back, if they have one.
+            hidden_size: of the model, if that of ``facts`` is not.
             shared_gate: the checkpoint's name of the gate of the shared MLP; empty: it has none.
             shared: made with ``partial=True``, because the sum of all experts is all-reduced.
         """
-        hidden, role = facts.hidden_size, shared.gate_up.role.removesuffix("gate_up") if shared else ""
+        hidden, role = hidden_size or facts.hidden_size, shared.prefix if shared else ""
+        sizes = ((hidden, facts.hidden_size), (facts.hidden_size, hidden))
+        spaces = zip(latent, ("narrow", "widen"), sizes, strict=False)
         biased = (at, *aliases) if facts.selection_bias else ()
         gate = {"size": hidden, "rows": 1, "quantizable": False}
         return cls(
@@ -126,6 +135,7 @@ class MoE(Block):
                 interleaved=interleaved,
                 selection_bias=tuple(f"{name}.{selection_bias}" for name in biased),
             ),
+            latent=tuple(Linear.whole(f"{at}.{name}", f"{facts.site}.{way}", *size) for name, way, size in spaces),
             shared=shared,
             shared_gate=Linear.whole(f"{at}.{shared_gate}", f"{role}gate", **gate) if shared_gate else None,
             shared_scale=Gate(role=f"{role}sigmoid_gate", size=hidden, gate_size=1) if shared_gate else None,

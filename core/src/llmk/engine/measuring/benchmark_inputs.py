@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
-from llmk.api.query import moe_options
+from llmk.api.query import expanded_size, moe_options
 from llmk.kernel.registry import Registry
 from llmk.nn.build import Build
 from llmk.reference.op_examples import Draw, load_examples
@@ -73,7 +73,7 @@ class BenchmarkInputs:
         kernel, options = self.build.moe(query.site), moe_options(query)
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
         parameters = {}
-        for name, rows, columns in (("gate_up", 2 * inner, hidden), ("down", hidden, inner)):
+        for name, rows, columns in (("gate_up", expanded_size(query), hidden), ("down", hidden, inner)):
             stacked = [self._parameters(kernel.weight_format, rows, columns) for _ in range(experts)]
             for key in stacked[0]:
                 parameters[name + key.removeprefix("weight")] = torch.stack([each[key] for each in stacked])

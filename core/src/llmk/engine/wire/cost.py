@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from llmk.api import ModelFacts
 from llmk.api.cache import DTYPE_BYTES
+from llmk.api.query import expanded_size
 from llmk.engine.wire.step import StepPlan
 
 HEAD_SITE = "lm_head"
@@ -120,11 +121,11 @@ class CostModel:
 
     def _count_experts(self, facts: ModelFacts, width: int) -> None:
         for moe in facts.moe:
-            hidden, inner = moe.hidden_size, moe.intermediate_size
+            hidden, inner, expanded = moe.hidden_size, moe.intermediate_size, expanded_size(moe)
             stored = self._bytes.get(moe.weight_format, width)
-            size = int(3 * hidden * inner * stored + (2 * inner + hidden) * moe.bias * width)
+            size = int(hidden * (expanded + inner) * stored + (expanded + hidden) * moe.bias * width)
             self._experts.append(_Experts(moe.num_experts, moe.top_k, size * moe.count))
-            one = Cost(6 * hidden * inner, (hidden + inner) * width, (2 * inner + hidden) * width)
+            one = Cost(2 * hidden * (expanded + inner), (hidden + inner) * width, (expanded + hidden) * width)
             self._token.add(one, moe.top_k * moe.count)
 
     def _count_caches(self, facts: ModelFacts, width: int) -> None:

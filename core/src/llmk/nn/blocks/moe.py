@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from llmk.nn.blocks.mlp import GatedMLP
 from llmk.nn.context import StepContext
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ class MoE:
     def __init__(self, builder: Builder, spec: tree.MoE, *, fused: bool) -> None:
         self._shared = None if spec.shared is None else SharedExpert(builder, spec)
         self.router = builder.linear(spec.router)
+        self._latent = tuple(builder.linear(each) for each in spec.latent)
         self.experts = builder.experts(spec.experts)
         self._all_reduce = None if spec.partial else builder.build.parallel.all_reduce
 
@@ -32,7 +32,11 @@ class MoE:
         return self.after(self.router(x), x, step=step)
 
     def after(self, logits: Tensor, x: Tensor, *, step: StepContext) -> Tensor:
-        out = self.experts(x, logits)
+        if self._latent:
+            narrow, widen = self._latent
+            out = widen(self.experts(narrow(x), logits))
+        else:
+            out = self.experts(x, logits)
         total = out if self._shared is None else out + self._shared(x, step)
         return total if self._all_reduce is None else self._all_reduce(total)
 
@@ -42,7 +46,7 @@ class SharedExpert:
 
     def __init__(self, builder: Builder, spec: tree.MoE) -> None:
         assert spec.shared is not None
-        self._mlp = GatedMLP(builder, spec.shared, fused=False)
+        self._mlp = builder.block(spec.shared)
         self._gate = None if spec.shared_gate is None else builder.linear(spec.shared_gate)
         self._scale = None if spec.shared_scale is None else builder.kernel(spec.shared_scale)
 
