@@ -18,10 +18,10 @@ KINDS = {
 }
 
 
-def made(bits: int, group: int, zeros: bool) -> dict[str, Tensor]:
+def made(bits: int, group: int, zeros: bool, *, gated: bool = True) -> dict[str, Tensor]:
     """The parameters of both GEMMs, quantized at random, with biases."""
     quantize, parameters = KINDS[bits][0], dict[str, Tensor]()
-    for name, outputs, inputs in (("gate_up", 2 * INNER, HIDDEN), ("down", HIDDEN, INNER)):
+    for name, outputs, inputs in (("gate_up", (1 + gated) * INNER, HIDDEN), ("down", HIDDEN, INNER)):
         found = quantize(torch.randn(EXPERTS * outputs, inputs) / inputs**0.5, group)
         if zeros:
             found["weight_zero_point"] = torch.randn(EXPERTS * outputs, inputs // group) * 2 + 3
@@ -34,9 +34,11 @@ def made(bits: int, group: int, zeros: bool) -> dict[str, Tensor]:
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 32), (8, 16)])
 @pytest.mark.parametrize("rows", [1, 7, 150])
-def test_groups_equal_the_reference(rows: int, bits: int, group: int, zeros: bool) -> None:
-    parameters, (_, prepare, meaning) = made(bits, group, zeros), KINDS[bits]
-    weights, options = prepare(parameters), {"top_k": TOP_K, "renormalize": True}
+@pytest.mark.parametrize("gated", [True, False])
+def test_groups_equal_the_reference(rows: int, bits: int, group: int, zeros: bool, gated: bool) -> None:
+    parameters, (_, prepare, meaning) = made(bits, group, zeros, gated=gated), KINDS[bits]
+    own = {} if gated else {"gated": False, "activation": "relu2"}
+    weights, options = prepare(parameters), {"top_k": TOP_K, "renormalize": True, **own}
     assert isinstance(weights, Experts)
     x, logits = torch.randn(rows, HIDDEN).bfloat16(), torch.randn(rows, EXPERTS).bfloat16()
     expected = fused_moe_dequantized(x, logits, meaning(parameters), **options)

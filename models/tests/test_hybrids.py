@@ -20,6 +20,14 @@ NEMOTRON_H_8B: dict[str, Any] = {
     "max_position_embeddings": 8192, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
     "ssm_state_size": 128, "conv_kernel": 4, "mlp_hidden_act": "relu2", "time_step_limit": [0.0, float("inf")],
 }  # fmt: skip
+NEMOTRON_3_NANO: dict[str, Any] = {
+    "hidden_size": 2688, "vocab_size": 131072, "intermediate_size": 1856, "num_hidden_layers": 52,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "num_attention_heads": 32,
+    "num_key_value_heads": 2, "head_dim": 128, "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8,
+    "ssm_state_size": 128, "conv_kernel": 4, "mlp_hidden_act": "relu2", "n_routed_experts": 128, "n_shared_experts": 1,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712,
+    "routed_scaling_factor": 2.5, "max_position_embeddings": 262144,
+}  # fmt: skip
 GRANITE_4_TINY: dict[str, Any] = {
     "hidden_size": 1536, "intermediate_size": 512, "num_hidden_layers": 40, "num_attention_heads": 12,
     "num_key_value_heads": 4, "vocab_size": 100352, "max_position_embeddings": 131072, "mamba_n_heads": 48,
@@ -47,6 +55,7 @@ FALCON_MAMBA_7B: dict[str, Any] = {
     ("family", "architecture", "own", "billions"),
     [
         (nemotron_h, "NemotronHForCausalLM", NEMOTRON_H_8B, 8.1),
+        (nemotron_h, "NemotronHForCausalLM", NEMOTRON_3_NANO, 31.58),
         (granitemoehybrid, "GraniteMoeHybridForCausalLM", GRANITE_4_TINY, 6.94),
         (falcon_h1, "FalconH1ForCausalLM", FALCON_H1_7B, 7.59),
         (bamba, "BambaForCausalLM", BAMBA_9B, 9.78),
@@ -121,7 +130,12 @@ SCAN = {**LLAMA, "mamba_n_heads": 8, "mamba_d_head": 16}
             {**SCAN, "mamba_d_ssm": 128, "attention_bias": True, "attention_in_multiplier": 2.0},
             "attention_bias and attention_in_multiplier = 2.0",
         ),
-        (nemotron_h, {**LLAMA, "hybrid_override_pattern": "MEM*"}, "layers of kind 'moe'"),
+        (nemotron_h, {**LLAMA, "hybrid_override_pattern": "MXM*"}, "layers of kind 'X'"),
+        (
+            nemotron_h,
+            {**LLAMA, "hybrid_override_pattern": "MEM*", "moe_latent_size": 8, "mlp_bias": True},
+            "mlp_bias = True",
+        ),
         (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M"}, "num_hidden_layers = 4, but kinds of 3 layers"),
         (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M-", "intermediate_size": [3] * 3}, "of 3 MLPs, but 2"),
         (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M-", "mlp_hidden_act": "silu"}, "mlp_hidden_act = 'silu'"),

@@ -100,6 +100,14 @@ def test_no_more_experts_are_read_than_tokens_can_reach(tokens: int, touched: in
     assert found.written_bytes - none.written_bytes == (2 * 12 + 8) * 2 * 2 * 3 * tokens
 
 
+def test_experts_without_gates_have_two_matrices() -> None:
+    experts = MoEFacts(site="moe", num_experts=8, top_k=2, hidden_size=8, intermediate_size=12, gated=False)
+    found, none = cost(model(moe=(experts,)), (0, 1, True)), cost(model(), (0, 1, True))
+    assert found.flops - none.flops == 2 * 2 * 8 * 12 * 2
+    assert found.read_bytes - none.read_bytes == 2 * 8 * 12 * 2 * 2 + (8 + 12) * 2 * 2
+    assert found.written_bytes - none.written_bytes == (12 + 8) * 2 * 2
+
+
 def test_recurrent_state_is_read_and_written_once_for_each_request() -> None:
     state = RecurrentFacts(site="ssm", num_layers=3, tensors=(StateTensor("s", (4, 5), "float32"),))
     found, none = cost(model(recurrent=(state,)), (0, 7, True), (9, 1, True)), cost(model(), (0, 7, True), (9, 1, True))

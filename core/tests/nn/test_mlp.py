@@ -6,8 +6,9 @@ import pytest
 import torch
 from plans import Build, build, builder, choice, from_reference, piece
 from torch import Tensor
-from transformers import NemotronConfig, Qwen2MoeConfig
+from transformers import NemotronConfig, NemotronHConfig, Qwen2MoeConfig
 from transformers.models.nemotron.modeling_nemotron import NemotronMLP
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHMoE
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 
 from llmk import tree
@@ -21,12 +22,13 @@ STEP = StepContext(torch.zeros(1), [], [])
 
 def made(parallel: Parallel | None = None) -> Build:
     linears = ("gate_up", "up", "down", "moe.router", "shared_gate_up", "shared_down", "shared_gate", "output_gate")
+    linears += ("shared_up", "moe.narrow", "moe.widen")
     activation = choice("op", "gated", from_reference("activations:silu_and_mul"), op="silu_and_mul")
     gated = from_reference("activations:make_gate_up_silu", parts=("linear", "silu_and_mul"))
     return build(
         *(choice("linear", site, piece("linear")) for site in (*linears, "lm_head")),
         *(choice("op", f"{kind}gate_up_silu", gated, parts=(activation,)) for kind in ("", "shared_")),
-        choice("op", "activate", from_reference("activations:activate")),
+        *(choice("op", f"{kind}activate", from_reference("activations:activate")) for kind in ("", "shared_")),
         choice("op", "shared_sigmoid_gate", from_reference("activations:sigmoid_gate")),
         choice("op", "attention_gate", from_reference("activations:sigmoid_gate")),
         choice("moe", "moe", from_reference("moe:fused_moe")),
@@ -85,6 +87,35 @@ def test_a_shared_expert_with_a_gate() -> None:
     filled(here, state, "mlp.")
     x = torch.randn(7, 10)
     torch.testing.assert_close(block(x, STEP), theirs(x[None])[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("latent", [None, 6])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("stacked", [True, False])
+@torch.no_grad()
+def test_experts_without_gates(latent: int | None, ranks: int, *, stacked: bool) -> None:
+    """Nemotron 3, whose experts may work in a narrower space."""
+    sizes = {"hidden_size": 10, "moe_intermediate_size": 9, "moe_shared_expert_intermediate_size": 12}
+    theirs = NemotronHMoE(NemotronHConfig(**sizes, moe_latent_size=latent, n_routed_experts=4, num_experts_per_tok=2))
+    state, x, out = randomized(theirs), torch.randn(7, 10), torch.zeros(7, 10)
+    if not stacked:
+        for name in ("up_proj", "down_proj"):
+            each = enumerate(state.pop(f"experts.{name}"))
+            state |= {f"experts.{expert}.{name}.weight": weight for expert, weight in each}
+    facts = MoEFacts(
+        site="moe", num_experts=4, top_k=2, hidden_size=latent or 10, intermediate_size=9, activation="relu2",
+        gated=False, scoring="sigmoid", selection_bias=True,
+    )  # fmt: skip
+    for rank in range(ranks):
+        here = made(Parallel(rank, ranks))
+        shared = tree.MLP.of("mlp.shared_experts", 10, 12, "relu2", prefix="shared_", partial=True)
+        spaces = ("fc1_latent_proj", "fc2_latent_proj") if latent else ()
+        own = {"names": ("up_proj", "down_proj"), "latent": spaces, "hidden_size": 10, "shared": shared}
+        spec = tree.MoE.of("mlp", facts, **own)
+        block = builder(here, spec).block(spec)
+        filled(here, state, "mlp.")
+        out += block(x, STEP)
+    torch.testing.assert_close(out, theirs(x[None])[0], rtol=1e-5, atol=1e-5)
 
 
 def test_a_dense_block_with_a_clamped_activation() -> None:

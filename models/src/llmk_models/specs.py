@@ -80,7 +80,11 @@ _HYBRID: tuple[_Row, ...] = (
     ("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
     ("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),
     ("mamba", ("MambaForCausalLM", "FalconMambaForCausalLM"), "Mamba and Falcon-Mamba: Mamba-1's scan"),
-    ("nemotron_h", ("NemotronHForCausalLM",), "Nemotron-H: layers of Mamba-2, attention or an MLP"),
+    (
+        "nemotron_h",
+        ("NemotronHForCausalLM",),
+        "Nemotron-H: layers of Mamba-2, attention, an MLP or experts without gates",
+    ),
     ("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
 )
 """Those with recurrent layers or convolutions with or instead of attention."""

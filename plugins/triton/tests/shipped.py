@@ -316,6 +316,14 @@ def biased_experts(dtype: torch.dtype, tokens: int) -> None:
     moe.fused_moe(x, logits, weights, top_k=4, renormalize=True, **gate)
 
 
+def plain_experts(dtype: torch.dtype, tokens: int) -> None:
+    """Nemotron 3 Nano's experts, without gates."""
+    x, logits, one = torch.zeros(tokens, 2688, dtype=dtype), torch.zeros(tokens, 128), torch.zeros(1, dtype=dtype)
+    weights = {"gate_up": one.expand(128, 1856, 2688), "down": one.expand(128, 2688, 1856)}
+    options: dict[str, Any] = {"scoring": "sigmoid", "scaling": 2.5, "selection_bias": logits[0]}
+    moe.fused_moe(x, logits, weights, top_k=6, renormalize=True, activation="relu2", gated=False, **options)
+
+
 def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
     """One of :data:`GEMMS`, with the chosen configuration; with ``arch``, only for it. fp8 is only for devices with
     fp8."""
@@ -443,6 +451,7 @@ def _cases() -> dict[str, Callable[[], None]]:
         for tokens in (1, 64, 1024):
             cases[f"experts deepseek-v3 x{tokens} {name}"] = partial(grouped_experts, dtype, tokens)
             cases[f"experts gpt-oss x{tokens} {name}"] = partial(biased_experts, dtype, tokens)
+            cases[f"experts nemotron-3-nano x{tokens} {name}"] = partial(plain_experts, dtype, tokens)
         for model in EXPERTS:
             for power in range(14):
                 cases[f"experts {model} x{1 << power} {name}"] = partial(experts, EXPERTS[model], dtype, 1 << power)

@@ -43,6 +43,12 @@ def experts(count: int, hidden: int, inner: int, dtype: torch.dtype) -> dict[str
     return {"gate_up": gate_up / hidden**0.5, "down": down / inner**0.5}
 
 
+def plain_experts(count: int, hidden: int, inner: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Without gates."""
+    weights = experts(count, hidden, inner, dtype)
+    return {**weights, "gate_up": weights["gate_up"][:, :inner].contiguous()}
+
+
 def distinct(tokens: int, count: int, dtype: torch.dtype) -> Tensor:
     """Logits without ties, because the order of equal scores is undefined."""
     rows = [torch.randperm(count, generator=torch.Generator().manual_seed(seed)) for seed in range(tokens)]
@@ -177,6 +183,42 @@ def test_experts_with_biases_and_parameters(
     actual = FusedMoE(x, logits, weights, 2, True, gated_options=options).run(tiles)
     tolerance = 2 * TOLERANCE[dtype]
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("tokens", "tiles"), [(2, FEW), (19, GROUPED)], ids=["few", "grouped"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("sizes", [(72, 40), (64, 96)], ids=str)
+@pytest.mark.parametrize(("activation", "bias"), [("relu2", False), ("gelu", True)])
+def test_experts_without_gates(
+    activation: str, sizes: tuple[int, int], dtype: torch.dtype, tokens: int, tiles: Tiles, *, bias: bool
+) -> None:
+    """As Nemotron 3 has them; tiles that divide no size, and tiles that divide all of them."""
+    hidden, inner = sizes
+    x, logits, weights = random(0, dtype, tokens, hidden), distinct(tokens, 7, dtype), plain_experts(7, *sizes, dtype)
+    if bias:
+        weights |= {"gate_up_bias": random(3, dtype, 7, inner), "down_bias": random(4, dtype, 7, hidden)}
+    expected = reference(x, logits, weights, top_k=2, renormalize=True, activation=activation, gated=False)
+    actual = FusedMoE(x, logits, weights, 2, True, activation, gated=False).run(tiles)
+    tolerance = 2 * TOLERANCE[dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("stored", ["fp8_channel", "fp8_block", "int4_group"])
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_quantized_experts_without_gates(tokens: int, stored: str) -> None:
+    """By float32, in which the reference's dequantized weight is not rounded; an odd number of blocks of 128."""
+    hidden, inner, dtype = 256, 384, torch.bfloat16 if stored == "int4_group" else torch.float32
+    x, logits, parts = random(0, dtype, tokens, hidden), distinct(tokens, 5, dtype), dict[str, Tensor]()
+    for name, weight in plain_experts(5, hidden, inner, torch.float32).items():
+        each = [getattr(quantize, f"quantize_{stored}")(one, *((128,) if "int4" in stored else ())) for one in weight]
+        parts |= {name + key.removeprefix("weight"): torch.stack([one[key] for one in each]) for key in each[0]}
+    kernel = int4 if stored == "int4_group" else moe
+    prepare: Any = int4.prepare if stored == "int4_group" else moe.prepare_fp8
+    options: dict[str, Any] = {"top_k": 2, "renormalize": True, "activation": "relu2", "gated": False}
+    found = kernel.fused_moe(x, logits, prepare(parts), **options)
+    weights = getattr(reference_moe, f"prepare_moe_{stored}")(parts)
+    exact = fused_moe_dequantized(x.float(), logits.float(), weights, **options)
+    assert (found.float() - exact).norm() < TOLERANCE[dtype] * exact.norm()
 
 
 @pytest.mark.parametrize(("tokens", "at_once"), [(1, 512), (20, 512), (20, 0)])

@@ -64,6 +64,11 @@ def up_before_gate(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tenso
     return fused_moe(x, router_logits, {**weights, "gate_up": swapped}, **options)
 
 
+def not_squared(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    relu = {"activation": "relu"} if options["activation"] == "relu2" else {}
+    return fused_moe(x, router_logits, weights, **options | relu)
+
+
 def into_its_input(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
     return x.copy_(fused_moe(x, router_logits, weights, **options))
 
@@ -107,6 +112,7 @@ DEFECTS = (
     ),
     Defect("capacity", "full experts drop tokens", full_experts_drop, "all tokens may choose one expert" + _FIRST),
     Defect("biases", "biases are ignored", no_biases, f"{_AGREES}: biases, float32"),
+    Defect("square", "ReLU is not squared", not_squared, f"{_AGREES}: experts without gates, the square of ReLU"),
     Defect("halves", "up rows are taken for gate rows", up_before_gate, _AGREES + _FIRST),
     Defect("in place", "the result is written over the input", into_its_input, "inputs stay as they are" + _FIRST),
     Defect("ties", "all experts that tie are taken", all_that_tie, "ties are broken in any way, with top_k experts"),
@@ -164,7 +170,11 @@ def supports_narrow(query: MoEQuery) -> Verdict:
     return OK if fits and sizes and query.num_groups == 1 else no("narrow")
 
 
-NARROW: dict[str, Any] = {"supports": supports_narrow, "implementation": "llmk.reference.moe:fused_moe"}
+NARROW: dict[str, Any] = {
+    "supports": supports_narrow,
+    "implementation": "llmk.reference.moe:fused_moe",
+    "knows": FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"},
+}
 OWN: dict[str, Any] = {
     "supports": supports_clipped,
     "implementation": "defects.moe:clipped",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.reference.activations import GatedOptions
+from llmk.reference.activations import GatedOptions, activate
 from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, prepare_moe_int8_group, route
 from llmk_cpu.native.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from llmk_cpu.native.library import Kernel, library
@@ -104,20 +104,27 @@ def prepare_int8_group_experts(parameters: Mapping[str, Tensor]) -> Experts | An
 
 
 def fused_moe(
-    x: Tensor, router_logits: Tensor, weights: Experts | Any, *, activation: str = "silu", **options: Any
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Experts | Any,
+    *,
+    activation: str = "silu",
+    gated: bool = True,
+    **options: Any,
 ) -> Tensor:
     """As :func:`llmk.reference.moe.fused_moe`, with weights of one of the functions above."""
     if not isinstance(weights, Experts):
-        return fused_moe_dequantized(x, router_logits, weights, activation=activation, **options)
-    gated = {name: value for name, value in options.items() if name in GatedOptions.__annotations__}
-    shares, experts = route(router_logits, **{name: value for name, value in options.items() if name not in gated})
+        return fused_moe_dequantized(x, router_logits, weights, activation=activation, gated=gated, **options)
+    own = {name: value for name, value in options.items() if name in GatedOptions.__annotations__}
+    shares, experts = route(router_logits, **{name: value for name, value in options.items() if name not in own})
     count, chosen = experts.shape
     order = experts.flatten().argsort(stable=True)
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
     offsets = torch.zeros(weights.gate_up.weight.shape[0] + 1, dtype=torch.int64)
     offsets[1:] = torch.bincount(experts.flatten(), minlength=len(offsets) - 1).cumsum(0)
-    inner = _ACTIVATIONS[activation](weights.gate_up(rows_of(x), order // chosen, offsets), **gated)
+    features = weights.gate_up(rows_of(x), order // chosen, offsets)
+    inner = _ACTIVATIONS[activation](features, **own) if gated else activate(features, activation)
     each = weights.down(inner, torch.arange(len(order)), offsets)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     shares = shares.contiguous()

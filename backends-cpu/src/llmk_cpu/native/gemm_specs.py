@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmk.api import FIRST_FIELDS, KernelSpec, LinearQuery, MoEQuery, Needs, Tier, TokenBand, Verdict, no
+from llmk.reference.specs import supports_activation
 from llmk_cpu.native.specs import DTYPES, supports_library
 
 _NARROW = ("bfloat16", "float16")
@@ -12,7 +13,6 @@ _NARROW = ("bfloat16", "float16")
 
 _PREPARED = "llmk.reference.quantized_weight:prepare_"
 _SCORINGS = ("softmax", "sigmoid")
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _MANY = 96
 """Rows from which copying the weights pays, measured on Zen 3 with one thread."""
 _MULTIPLE = 32
@@ -89,7 +89,7 @@ def moe_kernels() -> list[KernelSpec]:
 
 def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, ...]) -> KernelSpec:
     def supports(query: MoEQuery) -> Verdict:
-        verdict = supports_library(query)
+        verdict = supports_library(query) & supports_activation(query)
         if query.weight_format not in (weight_format, *_ALSO.get(weight_format, ())):
             verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
         elif weight_format.endswith("_group"):
@@ -103,8 +103,6 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
         if left_over or size < smallest or query.top_k > min(query.top_groups, query.num_groups) * size:
             groups = f"{query.top_groups} of {query.num_groups} groups of {query.num_experts} experts"
             verdict &= no("num_groups", wanted=f"{query.top_k} experts from {groups}", found="equal groups that fit")
-        if query.activation not in _ACTIVATIONS:
-            verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
         return verdict
 
     return KernelSpec(
@@ -117,7 +115,7 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
         score=1,
         needs=Needs(platforms=("cpu",), dtypes=dtypes),
         supports=supports,
-        knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"},
+        knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset", "gated"},
         deterministic=True,
         capture="full",
         summary="reads the weights of chosen experts only",

@@ -150,14 +150,19 @@ def supports_attention(query: AttentionQuery) -> Verdict:
     return verdict
 
 
-def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
-    """Experts with an activation of :mod:`llmk.reference.activations`, in equal groups."""
-    verdict = _stored_as(weight_format)(query)
-    activations = _ACTIVATIONS if query.gated else _PLAIN_ACTIVATIONS
+def supports_activation(query: MoEQuery) -> Verdict:
+    """Experts with an activation of :mod:`llmk.reference.activations`."""
+    verdict, activations = OK, _ACTIVATIONS if query.gated else _PLAIN_ACTIVATIONS
     if query.activation not in activations:
         verdict &= no("activation", wanted=query.activation, found=", ".join(activations))
     if not query.gated and (query.activation_alpha, query.activation_limit, query.up_offset) != (1.0, None, 0.0):
         verdict &= no("gated", wanted="parameters of a gated activation", found="experts without gates")
+    return verdict
+
+
+def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
+    """Experts with an activation of :mod:`llmk.reference.activations`, in equal groups."""
+    verdict = _stored_as(weight_format)(query) & supports_activation(query)
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     if query.group_scoring not in _GROUP_SCORINGS:

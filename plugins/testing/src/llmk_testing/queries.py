@@ -82,6 +82,11 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
         "a clamped activation with alpha and offset, biases",
         {"activation_alpha": 1.702, "activation_limit": 2.0, "up_offset": 1.0, "bias": True},
     ),
+    ("experts without gates, the square of ReLU", {"gated": False, "activation": "relu2"}),
+    (
+        "experts without gates, GELU, biases, 72 to 40",
+        {"gated": False, "activation": "gelu", "bias": True, "hidden_size": 72, "intermediate_size": 40},
+    ),
     ("long sums", {"num_experts": 3, "hidden_size": 2048, "intermediate_size": 64}),
 )
 

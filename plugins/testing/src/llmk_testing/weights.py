@@ -61,8 +61,8 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
 
 
 def stored_experts(registry: Registry, weight_format: str, **weights: Tensor) -> tuple[Stored, dict[str, Tensor]]:
-    """Weights of experts (``gate_up`` ``[E, 2 * I, H]``, ``down`` ``[E, H, I]``) in a format, expert by expert; and the
-    plain weights that they represent."""
+    """Weights of experts (``gate_up`` ``[E, 2 * I, H]``, without gates ``[E, I, H]``; ``down`` ``[E, H, I]``) in a
+    format, expert by expert; and the plain weights that they represent."""
     parameters, meanings, bound = {}, {}, None
     for name, weight in weights.items():
         each = [stored(registry, weight_format, expert) for expert in weight]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from llmk.api import KernelSpec, MoEQuery, PluginError
 from llmk.api.matching import match
-from llmk.api.query import moe_options
+from llmk.api.query import expanded_size, moe_options
 from llmk.kernel.loader import load_object
-from llmk.reference.activations import ACTIVATIONS
+from llmk.reference.activations import ACTIVATIONS, PLAIN_ACTIVATIONS
 from llmk.reference.moe import Activation, MoEExamples, fused_moe
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing, dtypes_of
@@ -53,12 +53,12 @@ class PreparedMoE:
         self.query, self.dtype, self.device = query, asked.dtype, bench.device
         self.random = bench.random("moe", asked.label)
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
-        gate_up = (self.draw(experts, 2 * inner, hidden) / hidden**0.5).to(self.dtype)
+        gate_up = (self.draw(experts, expanded_size(query), hidden) / hidden**0.5).to(self.dtype)
         down = (self.draw(experts, hidden, inner) / inner**0.5).to(self.dtype)
         self.stored, self.meaning = stored_experts(bench.registry, query.weight_format, gate_up=gate_up, down=down)
         parameters = dict(self.stored.parameters)
         if query.bias:
-            biases = {"gate_up_bias": self.draw(experts, 2 * inner), "down_bias": self.draw(experts, hidden)}
+            biases = {"gate_up_bias": self.draw(experts, expanded_size(query)), "down_bias": self.draw(experts, hidden)}
             rounded = {name: bias.to(self.dtype) for name, bias in biases.items()}
             parameters |= rounded
             self.meaning |= {name: bias.float() for name, bias in rounded.items()}
@@ -112,7 +112,11 @@ def _own_activations(spec: KernelSpec) -> Mapping[str, Activation]:
     if not isinstance(found, MoEExamples):
         hint = "KernelSpec.examples of a MoE kernel names an llmk.reference.moe.MoEExamples"
         raise PluginError(f"{spec.examples} is {found!r}, not the examples of a MoE kernel", hint=hint)
-    return {name: activation for name, activation in found.activations.items() if name not in ACTIVATIONS}
+    return {
+        name: activation
+        for name, activation in found.activations.items()
+        if name not in {*ACTIVATIONS, *PLAIN_ACTIVATIONS}
+    }
 
 
 def _agrees(candidate: Experts, asked: Asked[MoEQuery]) -> str:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton.common import pdl
-from llmk_triton.common.activations import gate_with
+from llmk_triton.common.activations import activate, gate_with
 from llmk_triton.common.tuples import append, nothing
 from llmk_triton.moe.routing import share_of
 
@@ -36,12 +36,14 @@ def _multiply_add(acc, left, right):
 def gate_up_few_kernel(
     out, x, experts, weight, bias,
     HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr, ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
+    LIMIT: tl.constexpr, OFFSET: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr, FEATURES: tl.constexpr,
+    COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair] = activate(gate) * up`` for each pair of a token and one of its experts, ``[tokens * TOP_K, INNER]``;
     the grid is ``[blocks of FEATURES, tokens * TOP_K]``. ``experts`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts,
-    2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[experts, 2 * INNER]``."""
+    2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[experts, 2 * INNER]``. Unless ``GATED``, there are ``INNER``
+    rows, and ``out[pair] = activate(row)``."""
+    expanded: tl.constexpr = INNER * (1 + GATED)
     pair = tl.program_id(1)
     token = (pair // TOP_K).to(tl.int64)
     pdl.wait(PDL)
@@ -50,25 +52,31 @@ def gate_up_few_kernel(
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
     column = tl.arange(0, COLUMNS)[None, :]
     # Rows out of bounds repeat the last one, and are not stored.
-    gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN) + tl.minimum(feature, INNER - 1)[:, None] * HIDDEN
+    gates = weight + expert.to(tl.int64) * (expanded * HIDDEN) + tl.minimum(feature, INNER - 1)[:, None] * HIDDEN
     # Every row has its own copy, so that no data moves between threads.
     values = x + token * HIDDEN + feature[:, None] * 0
     gate = tl.zeros([FEATURES, COLUMNS], tl.float32)
     up = tl.zeros([FEATURES, COLUMNS], tl.float32)
     for first in tl.range(0, HIDDEN, COLUMNS * STAGES, num_stages=1):
         held = _load(gates, first + column, True, HIDDEN, STAGES)
-        held_up = _load(gates + INNER * HIDDEN, first + column, True, HIDDEN, STAGES)
+        if GATED:
+            held_up = _load(gates + INNER * HIDDEN, first + column, True, HIDDEN, STAGES)
         value = _load(values, first + column, True, HIDDEN, STAGES)
         gate = _multiply_add(gate, held, value)
-        up = _multiply_add(up, held_up, value)
+        if GATED:
+            up = _multiply_add(up, held_up, value)
     dtype = out.dtype.element_ty
     gate, up = tl.sum(gate, axis=1), tl.sum(up, axis=1)
     if HAS_BIAS:
-        biases = bias + expert.to(tl.int64) * (2 * INNER) + tl.minimum(feature, INNER - 1)
+        biases = bias + expert.to(tl.int64) * expanded + tl.minimum(feature, INNER - 1)
         gate += tl.load(biases).to(tl.float32)
-        up += tl.load(biases + INNER).to(tl.float32)
+        if GATED:
+            up += tl.load(biases + INNER).to(tl.float32)
     gate, up = gate.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32)
-    found = gate_with(gate, up, out, ACTIVATION, ALPHA, LIMIT, OFFSET)
+    if GATED:
+        found = gate_with(gate, up, out, ACTIVATION, ALPHA, LIMIT, OFFSET)
+    else:
+        found = activate(gate, ACTIVATION)
     tl.store(out + pair.to(tl.int64) * INNER + feature, found.to(dtype), feature < INNER)
 
 

@@ -76,6 +76,7 @@ def fused_moe(
     num_groups: int = 1,
     top_groups: int = 1,
     group_scoring: str = "max",
+    gated: bool = True,
     **gated_options: Unpack[GatedOptions],
 ) -> Tensor:
     """As :func:`llmk.reference.moe.fused_moe`. Among equal scores, the expert with the lowest index is chosen, and so
@@ -96,6 +97,7 @@ def fused_moe(
         num_groups=num_groups,
         top_groups=top_groups,
         group_scoring=group_scoring,
+        gated=gated,
         gated_options=gated_options,
     )
     return moe.run(moe.tiles())
@@ -124,6 +126,7 @@ class FusedMoE:
         num_groups: int = 1,
         top_groups: int = 1,
         group_scoring: str = "max",
+        gated: bool = True,
         gated_options: GatedOptions | None = None,
     ) -> None:
         self._x, self._logits = x.contiguous(), logits.contiguous()
@@ -149,7 +152,7 @@ class FusedMoE:
         }
         self._groups = {"GROUPS": num_groups, "TOP_GROUPS": top_groups, "PAIRED": group_scoring == "top2_sum"}
         self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
-        self._gating = {"ACTIVATION": activation, **gating(gated_options or {})}
+        self._gating = {"ACTIVATION": activation, "GATED": gated, **gating(gated_options or {})}
         on = pdl.on()
         self.launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton.common import pdl
-from llmk_triton.common.activations import gate_with
+from llmk_triton.common.activations import activate, gate_with
 from llmk_triton.moe.routing import share_of
 
 
@@ -63,17 +63,18 @@ def _scales(scale, expert, row, OUT: tl.constexpr, SIZE: tl.constexpr, SCALED: t
 def gate_up_kernel(
     out, x, weight, scale, bias, counts, order, num_tokens,
     HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr,
-    ALPHA: tl.constexpr, LIMIT: tl.constexpr, OFFSET: tl.constexpr, HAS_BIAS: tl.constexpr, EXPERT_BLOCK: tl.constexpr,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
+    ALPHA: tl.constexpr, LIMIT: tl.constexpr, OFFSET: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, SCALED: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair] = activate(gate) * up``, ``[num_tokens * TOP_K, INNER]``, of ``x`` ``[num_tokens, HIDDEN]``.
 
     A program computes ``FEATURES`` features of ``ROWS`` rows of one expert; programs of the same rows are consecutive.
-    ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[EXPERTS, 2 * INNER]``. ``SCALED``
-    is 0 for a plain weight; 1 for fp8 with a ``scale`` per output; else the rows and columns that share one, of which
-    ``COLUMNS`` is a divisor.
+    ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]`` and ``bias``, if ``HAS_BIAS``, ``[EXPERTS, 2 * INNER]``. Unless
+    ``GATED``, they have ``INNER`` rows, and ``out[pair] = activate(row)``. ``SCALED`` is 0 for a plain weight; 1 for
+    fp8 with a ``scale`` per output; else the rows and columns that share one, of which ``COLUMNS`` is a divisor.
     """
+    expanded: tl.constexpr = INNER * (1 + GATED)
     parts: tl.constexpr = (INNER + FEATURES - 1) // FEATURES
     pdl.wait(PDL)
     pdl.release(PDL)
@@ -84,12 +85,12 @@ def gate_up_kernel(
     feature = tl.program_id(0) % parts * FEATURES + tl.arange(0, FEATURES)
     column = tl.arange(0, COLUMNS)
     # Rows out of bounds repeat the last one, and are not stored.
-    gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN)
+    gates = weight + expert.to(tl.int64) * (expanded * HIDDEN)
     gates += tl.minimum(feature, INNER - 1)[:, None] * HIDDEN + column[None, :]
     ups = gates + INNER * HIDDEN
     row = tl.minimum(feature, INNER - 1)
-    gate_scale = _scales(scale, expert, row, 2 * INNER, HIDDEN, SCALED)
-    up_scale = _scales(scale, expert, row + INNER, 2 * INNER, HIDDEN, SCALED)
+    gate_scale = _scales(scale, expert, row, expanded, HIDDEN, SCALED)
+    up_scale = _scales(scale, expert, row + INNER, expanded, HIDDEN, SCALED)
     values = x + (pair // TOP_K).to(tl.int64)[None, :] * HIDDEN + column[:, None]
     gate = tl.zeros([FEATURES, ROWS], tl.float32)
     up = tl.zeros([FEATURES, ROWS], tl.float32)
@@ -97,24 +98,31 @@ def gate_up_kernel(
         if HIDDEN % COLUMNS == 0:
             value = tl.load(values + first)
             gate = _add(gate, tl.load(gates + first), value, gate_scale, first, SCALED, PRECISION)
-            up = _add(up, tl.load(ups + first), value, up_scale, first, SCALED, PRECISION)
+            if GATED:
+                up = _add(up, tl.load(ups + first), value, up_scale, first, SCALED, PRECISION)
         else:
             inside = first + column < HIDDEN
             value = tl.load(values + first, inside[:, None], other=0.0)
             gate_rows = tl.load(gates + first, inside[None, :], other=0.0)
             gate = _add(gate, gate_rows, value, gate_scale, first, SCALED, PRECISION)
-            up_rows = tl.load(ups + first, inside[None, :], other=0.0)
-            up = _add(up, up_rows, value, up_scale, first, SCALED, PRECISION)
+            if GATED:
+                up_rows = tl.load(ups + first, inside[None, :], other=0.0)
+                up = _add(up, up_rows, value, up_scale, first, SCALED, PRECISION)
     if SCALED == 1:
         gate *= tl.load(gate_scale)[:, None]
-        up *= tl.load(up_scale)[:, None]
+        if GATED:
+            up *= tl.load(up_scale)[:, None]
     if HAS_BIAS:
-        biases = bias + expert.to(tl.int64) * (2 * INNER) + tl.minimum(feature, INNER - 1)
+        biases = bias + expert.to(tl.int64) * expanded + tl.minimum(feature, INNER - 1)
         gate += tl.load(biases).to(tl.float32)[:, None]
-        up += tl.load(biases + INNER).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(biases + INNER).to(tl.float32)[:, None]
     dtype = out.dtype.element_ty
     gate, up = gate.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32)
-    found = gate_with(gate, up, out, ACTIVATION, ALPHA, LIMIT, OFFSET)
+    if GATED:
+        found = gate_with(gate, up, out, ACTIVATION, ALPHA, LIMIT, OFFSET)
+    else:
+        found = activate(gate, ACTIVATION)
     real = (feature < INNER)[:, None] & (tl.arange(0, ROWS) < length)[None, :]
     tl.store(out + pair.to(tl.int64)[None, :] * INNER + feature[:, None], found.to(dtype), real)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llmk.reference.moe import Experts, prepare_moe_int4_group
 from llmk.reference.quantized_weight import PackedWeight
-from llmk_triton.common.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from llmk_triton.common import activations
 from llmk_triton.common.targets import current_target, has_wave32
 from llmk_triton.gemm import int4
 from llmk_triton.gemm.int4 import TiledInt4
@@ -22,10 +22,10 @@ from llmk_triton.moe import fused
 from llmk_triton.moe.fused import ExpertRows, FusedMoE
 from llmk_triton.moe.int4_kernel import experts_int4_kernel
 
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu_and_mul,
-    "gelu": gelu_and_mul,
-    "gelu_tanh": gelu_tanh_and_mul,
+_GATED: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": activations.silu_and_mul,
+    "gelu": activations.gelu_and_mul,
+    "gelu_tanh": activations.gelu_tanh_and_mul,
 }
 _MOST_ROWS = 64
 """Most rows of an expert that a program multiplies."""
@@ -65,7 +65,13 @@ def _experts(name: str, parameters: Mapping[str, Tensor]) -> Int4Experts | None:
 
 
 def fused_moe(
-    x: Tensor, router_logits: Tensor, weights: Prepared, *, activation: str = "silu", **options: Any
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Prepared,
+    *,
+    activation: str = "silu",
+    gated: bool = True,
+    **options: Any,
 ) -> Tensor:
     """As :func:`llmk_triton.moe.fused.fused_moe`."""
     if isinstance(weights, Experts):
@@ -73,7 +79,7 @@ def fused_moe(
             name: torch.stack([expert.dequantize(x.dtype) for expert in getattr(weights, name)])
             for name in ("gate_up", "down")
         }
-        return fused.fused_moe(x, router_logits, plain, activation=activation, **options)
+        return fused.fused_moe(x, router_logits, plain, activation=activation, gated=gated, **options)
     if not x.shape[0]:
         return torch.empty_like(x)
     down, experts = weights["down"], router_logits.shape[1]
@@ -83,8 +89,9 @@ def fused_moe(
     rows = moe.route()
     each = x.shape[0] * options["top_k"] / experts
     size = min(max(16, triton.next_power_of_2(int(each))), _MOST_ROWS)
-    gated = _ACTIVATIONS[activation](_multiply(moe, rows, x.contiguous(), weights["gate_up"], options["top_k"], size))
-    return moe.sum(rows, _multiply(moe, rows, gated, down, 1, size))
+    features = _multiply(moe, rows, x.contiguous(), weights["gate_up"], options["top_k"], size)
+    inner = _GATED[activation](features) if gated else activations.activation(features, activation)
+    return moe.sum(rows, _multiply(moe, rows, inner, down, 1, size))
 
 
 def _multiply(moe: FusedMoE, rows: ExpertRows, x: Tensor, experts: Int4Experts, shared: int, size: int) -> Tensor:

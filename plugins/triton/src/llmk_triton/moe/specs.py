@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from llmk.api import FIRST_FIELDS, OK, KernelSpec, MoEQuery, Verdict, no
+from llmk.api import FIRST_FIELDS, KernelSpec, MoEQuery, Verdict, no
+from llmk.reference.specs import supports_activation
 from llmk_triton.attention_support import NO_FP8
 from llmk_triton.kernel_spec import HALVES, kernel_spec
 
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-_KNOWN = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"}
+_KNOWN = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset", "gated"}
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
 _MOST_GROUPS = 32
@@ -48,6 +48,7 @@ def quantized_moe_specs() -> tuple[KernelSpec, ...]:
         layout="triton_experts_int4_group",
         needs=HALVES,
         supports=partial(supports_moe, weight_format="int4_group"),
+        knows=FIRST_FIELDS | {"gated"},
         summary="Routing on the device; grouped GEMM of 4-bit weights, unpacked in registers.",
     )
     return int4, *fp8
@@ -55,13 +56,11 @@ def quantized_moe_specs() -> tuple[KernelSpec, ...]:
 
 def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
     """Experts stored in a format, those in 4 bits without biases."""
-    verdict = OK
+    verdict = supports_activation(query)
     if query.weight_format != weight_format:
         verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
     elif weight_format.startswith("fp8") and "fp8" not in query.platform.features:
         verdict &= NO_FP8
-    if query.activation not in _ACTIVATIONS:
-        verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     if query.bias and weight_format == "int4_group":
