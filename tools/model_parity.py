@@ -96,6 +96,7 @@ NEMOTRON: Mapping[str, Any] = {
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "apertus": {},
+    "cohere, norms of heads": {"use_qk_norm": True},
     "cohere2": {"sliding_window": 24, "num_hidden_layers": 4},
     "cwm": {"head_dim": 16, "sliding_window": 24, "bos_token_id": 1},
     "dbrx": {
@@ -157,6 +158,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "minicpm3": LATENT,
     "opt": {"ffn_dim": 112, "word_embed_proj_dim": 64},
+    "stablelm, norms of heads": {"qk_layernorm": True, "use_parallel_residual": True},
     # transformers sets the row of a padding token to zeros when it loads the kind's checkpoints.
     "youtu": {**LATENT, "pad_token_id": None},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},

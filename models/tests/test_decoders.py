@@ -221,8 +221,6 @@ def test_mimo_has_the_keys_of_its_authors(make_checkpoint: Callable[..., Path], 
 @pytest.mark.parametrize(
     ("model_type", "changes", "problem"),
     [
-        ("cohere", {"use_qk_norm": True}, "use_qk_norm = True"),
-        ("stablelm", {"qk_layernorm": True}, "qk_layernorm = True"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm = True"),
         ("falcon", {"alibi": True}, "alibi = True"),
         ("falcon", {"activation": "relu"}, "activation = 'relu'"),

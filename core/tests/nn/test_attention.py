@@ -18,6 +18,7 @@ from transformers.models.smollm3.modeling_smollm3 import SmolLM3Attention, SmolL
 
 from llmk.api import AttentionQuery, CacheStep, Choice
 from llmk.nn import Attention, StepContext
+from llmk.nn.norm import HeadNorms
 from llmk.nn.parallel import Parallel
 from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache, rope
 
@@ -255,6 +256,29 @@ def test_norms_over_all_heads(ranks: int, offset: float) -> None:
         mine = torch.cat([part.flatten(1) for part in (q[:, heads], k[:, kv_heads], v[:, kv_heads])], dim=1)
         found.append(case.run(mine))
     torch.testing.assert_close(torch.cat(found, dim=1), right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize(("heads", "ranks"), [(6, 1), (6, 3), (2, 4)])
+def test_each_head_has_a_norm_of_its_own(heads: int, ranks: int, one_by_one: bool) -> None:
+    """Also where several ranks have the same head; of either form of checkpoint."""
+    x, weight = torch.randn(LENGTH, heads, 8), torch.randn(heads, 8)
+    right = torch.stack([F.layer_norm(x[:, head], (8,), weight[head], None, 1e-5) for head in range(heads)], dim=1)
+    stored = (
+        {f"norm.norms.{head}.weight": weight[head] for head in range(heads)} if one_by_one else {"norm.weight": weight}
+    )
+    for rank in range(ranks):
+        made = build(reference("op", "norm", "norms:layer_norm", op="layer_norm"), parallel=Parallel(rank, ranks))
+        norm = HeadNorms(made, "norm", heads, 8, 1e-5, site="norm")
+        (parameter,) = norm.parameters
+        for name, tensor in stored.items():
+            shards = parameter.targets[name]
+            assert parameter.fits(shards, tuple(tensor.shape))
+            parameter.load(shards, tensor)
+        assert parameter.complete
+        norm.finish()
+        own = made.parallel.share(heads)
+        torch.testing.assert_close(norm(x[:, own]), right[:, own], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("value_dim", [5, 12])

@@ -303,6 +303,15 @@ def test_variants_of_attention_are_facts_where_they_are_not_neutral() -> None:
     assert (shapes["attn.q_norm.weight"], shapes["attn.k_norm.weight"], shapes["attn.sinks"]) == ((24,), (12,), (4,))
 
 
+def test_norms_of_each_head_are_ops_of_their_own() -> None:
+    program = blocks(SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE, qk_norm=1e-6, own_qk_norms=True))
+    ops, shapes = sites(program, "ops"), weight_map(program)
+    assert [(ops[site].op, dict(ops[site].facts)) for site in ("q_norm", "k_norm")] == [("layer_norm", {"size": 6})] * 2
+    assert not ops["attention.whole"].facts["qk_norm"]
+    assert [len([name for name in shapes if f"{which}_norm" in name]) for which in "qk"] == [4, 2]
+    assert shapes["attn.k_norm.norms.1.weight"] == (6,)
+
+
 @pytest.mark.parametrize("own", [{}, {"qk_norm": 1e-6}, {"qk_norm": 1e-6, "whole_qk_norm": True}], ids=str)
 def test_an_offset_is_a_fact_of_the_op_with_the_norms(own: dict[str, Any]) -> None:
     ops = sites(blocks(SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE, norm_offset=1.0, **own)), "ops")

@@ -21,6 +21,7 @@ GLM4 = examples(
 COHERE = examples(
     cohere=("cohere", {"logit_scale": 0.5}),
     cohere_biases_untied=("cohere", {"attention_bias": True, "tie_word_embeddings": False, "rope_parameters": YARN}),
+    cohere_norms_of_heads=("cohere", {"use_qk_norm": True, "logit_scale": 0.5}),
     cohere2=("cohere2", {"sliding_window": 24, "num_hidden_layers": 4}),
     cohere2_windows_alone=("cohere2", {"sliding_window": 20, "layer_types": _NO_LAYER_FULL, "attention_bias": True}),
 )
@@ -53,6 +54,7 @@ HELIUM = examples(
 )
 STABLELM = examples(
     stablelm=("stablelm", {}),
+    stablelm_norms_of_heads=("stablelm", {"qk_layernorm": True}),
     stablelm_side_by_side=(
         "stablelm",
         {"use_parallel_residual": True, "use_qkv_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 4},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from llmk.api import AttentionBackend, AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
-from llmk.nn.norm import HeadsNorm
+from llmk.nn.norm import HeadNorms, HeadsNorm
 
 if TYPE_CHECKING:
     from llmk.api import StoredTensor
@@ -32,6 +33,8 @@ class Attention(Layer):
         norm_offset: of the Q and K norms, as in :func:`llmk.reference.norms.rms_norm`.
         whole_qk_norm: whether the Q and K norms are over all heads together, not over each head by itself (OLMo 2,
             arXiv:2501.00656). They are then ops of their own, at ``norm_sites``.
+        own_qk_norms: whether each head has Q and K norms of its own (:class:`~llmk.nn.norm.HeadNorms`), at
+            ``norm_sites``, too.
         value_dim: elements of a head's value; ``None``: ``head_dim``.
         sinks: whether each head has a sink, a learned logit in the softmax's denominator (GPT-OSS, arXiv:2508.10925).
         norm_names: the checkpoint's names of the Q and K norms.
@@ -57,6 +60,7 @@ class Attention(Layer):
         qk_norm_eps: float | None = None,
         norm_offset: float = 0.0,
         whole_qk_norm: bool = False,
+        own_qk_norms: bool = False,
         value_dim: int | None = None,
         sinks: bool = False,
         norm_names: tuple[str, str] = ("q_norm", "k_norm"),
@@ -87,12 +91,13 @@ class Attention(Layer):
         if axes is not None:
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes
         self._scales: dict[int, Parameter] = {}
-        self._whole_norms: list[Callable[[Tensor], Tensor]] = []
         names = norm_names if qk_norm_eps is not None else ()
-        if whole_qk_norm and qk_norm_eps is not None:
-            self._whole_norms = [
-                HeadsNorm(build, f"{prefix}.{name}", heads, head_dim, qk_norm_eps, site=norm_site, offset=norm_offset)
-                for name, heads, norm_site in zip(names, (num_heads, num_kv_heads), norm_sites, strict=True)
+        self._norms_apart: list[Callable[[Tensor], Tensor]] = []
+        if whole_qk_norm or own_qk_norms:
+            make: Any = HeadNorms if own_qk_norms else partial(HeadsNorm, offset=norm_offset)
+            self._norms_apart = [
+                make(build, f"{prefix}.{name}", heads, head_dim, self._eps, site=norm_site)
+                for name, heads, norm_site in zip(names, (num_heads, num_kv_heads), norm_sites, strict=False)
             ]
             names = ()
         self._norms = [Parameter(build, [f"{prefix}.{name}.weight"], [head_dim], dummy_std=None) for name in names]
@@ -137,8 +142,8 @@ class Attention(Layer):
         return self._attend(q, k, v, step)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
-        if self._whole_norms:
-            q, k = (norm(x) for norm, x in zip(self._whole_norms, (q, k), strict=True))
+        if self._norms_apart:
+            q, k = (norm(x) for norm, x in zip(self._norms_apart, (q, k), strict=True))
         if self._query_scale is not None:
             q = (q * self._query_scale[step.positions, None, None]).to(q.dtype)
         cache, meta = step.caches[self._index], step.meta[self._index]

@@ -145,6 +145,7 @@ class Builder:
             cos_sin=None if spec.rope is None else self.cos_sin(spec.rope),
             qk_norm_eps=spec.qk_norm,
             whole_qk_norm=spec.whole_qk_norm,
+            own_qk_norms=spec.own_qk_norms,
             norm_offset=spec.norm_offset,
             norm_names=spec.norm_names,
             rotation=rotation,
@@ -165,7 +166,7 @@ class Builder:
         """
         scale = spec.query_scale
         assert scale is not None
-        if spec.qk_norm is not None and not spec.whole_qk_norm:
+        if spec.qk_norm is not None and not spec.norms_apart:
             raise PluginError(
                 f"Attend at {spec.at!r} has norms of queries and a factor of them",
                 hint="leave out one of them; no op has both",

@@ -131,7 +131,8 @@ class Parameter:
         if self._stacks and len(shape) > len(expected):
             rows = sum(self._rows) // self._stacks
             return shape == (expected[0] // rows, rows, *self._columns)
-        return shape in (expected, (1, *expected)) or (shape == () and expected == (1,))
+        # One row may be stored as a vector, and one number as a scalar.
+        return shape in (expected, (1, *expected)) or (1, *shape) == expected
 
     def places(self, shards: tuple[int, ...]) -> Iterator[Place]:
         """Where this rank's part of ``shards`` is copied to, from a stored tensor that holds these shards one below the

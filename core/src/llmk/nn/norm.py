@@ -88,6 +88,34 @@ class HeadsNorm(Layer):
         return normed[:, start : start + rows.shape[1]].view(x.shape)
 
 
+class HeadNorms(Layer):
+    """A norm of each head by itself that subtracts the mean, by the op at ``site`` over ``head_dim`` elements, with a
+    weight for each head. Checkpoints store the weights one by one (``{prefix}.norms.{head}.weight``, ``[head_dim]``) or
+    as one tensor (``{prefix}.weight``, ``[heads, head_dim]``). Tensor-parallel ranks have those of their heads."""
+
+    def __init__(self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str) -> None:
+        self._norm: Callable[..., Tensor] = build.kernel("op", site)
+        self._eps = eps
+        heads, kept = range(num_heads), build.parallel.share(num_heads)
+        self._parameter = Parameter(
+            build,
+            [f"{prefix}.norms.{head}.weight" for head in heads],
+            [1] * num_heads,
+            [head_dim],
+            aliases={f"{prefix}.weight": tuple(heads)},
+            dummy_std=None,
+            kept_rows=[[slice(0, 1)] if head in heads[kept] else [] for head in heads],
+        )
+        super().__init__(build, [self._parameter])
+
+    def finish(self) -> None:
+        self.weight = self._parameter.take()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps this rank's heads, ``[tokens, heads, head_dim]``, to the same."""
+        return self._norm(x, None, None, self._eps) * self.weight
+
+
 class NormAdd(Layer):
     """Norms a block's output and adds the residual, for blocks whose input is not normed (OLMo 2)."""
 

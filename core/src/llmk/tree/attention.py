@@ -72,8 +72,12 @@ class Attend(Leaf):
     whole_qk_norm: bool = False
     """Whether the norms are over all heads together, not over each by itself (OLMo 2); they are then ops of their
     own."""
+    own_qk_norms: bool = False
+    """Whether each head has norms with a weight of its own, which subtract the mean (StableLM 2, Command R+); they are
+    ops of their own, too."""
     norm_after_rope: bool = False
-    """Whether queries and keys are normed after their rotation (Hunyuan); not with ``whole_qk_norm``."""
+    """Whether queries and keys are normed after their rotation (Hunyuan); not with ``whole_qk_norm`` or
+    ``own_qk_norms``."""
     norm_names: tuple[str, str] = ("q_norm", "k_norm")
     """The checkpoint's names of the norms."""
     norm_offset: float = 0.0
@@ -95,9 +99,18 @@ class Attend(Leaf):
 
     def tensors(self) -> tuple[Tensor, ...]:
         names = () if self.qk_norm is None else self.norm_names
-        sizes = zip(names, self._norm_sizes, strict=False)
-        norms = tuple(Tensor(f"{self.at}.{name}.weight", (size,)) for name, size in sizes)
+        if self.own_qk_norms:
+            counts = zip(names, (self.heads, self.kv_heads), strict=False)
+            norms = tuple(Tensor(f"{self.at}.{name}.norms.{{}}.weight", (self.head_dim,), n) for name, n in counts)
+        else:
+            sizes = zip(names, self._norm_sizes, strict=False)
+            norms = tuple(Tensor(f"{self.at}.{name}.weight", (size,)) for name, size in sizes)
         return (*norms, Tensor(f"{self.at}.{self.sinks_name}", (self.heads,))) if self.sinks else norms
+
+    @property
+    def norms_apart(self) -> bool:
+        """Whether the norms of queries and keys are ops of their own."""
+        return self.whole_qk_norm or self.own_qk_norms
 
     @property
     def _norm_sizes(self) -> tuple[int, int]:
@@ -119,13 +132,13 @@ class Attend(Leaf):
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
-        """The whole of it, and the norms over all heads, if there are any."""
+        """The whole of it, and the norms that are ops of their own, if there are any."""
         facts: dict[str, Any] = {
             "num_heads": self.heads,
             "num_kv_heads": self.kv_heads,
             "head_dim": self.head_dim,
             "rotary_dim": self.rope.rotary_dim if self.rope else 0,
-            "qk_norm": self.qk_norm is not None and not self.whole_qk_norm,
+            "qk_norm": self.qk_norm is not None and not self.norms_apart,
         }
         # Facts that were added after the first release are left out where they are neutral.
         facts |= {"no_rope": True} if self.rope is None else {}
@@ -138,10 +151,11 @@ class Attend(Leaf):
         facts |= offset if facts["qk_norm"] else {}
         op, divided = "qk_norm_rope_attention", ("num_heads", "num_kv_heads")
         whole = OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=name(self), divided=divided)
-        if self.qk_norm is None or not self.whole_qk_norm:
+        if self.qk_norm is None or not self.norms_apart:
             return (whole,)
+        norm, more = ("layer_norm", {}) if self.own_qk_norms else ("rms_norm", offset)
         sizes = zip(("q_norm", "k_norm"), self._norm_sizes, strict=True)
-        return (whole, *(OpFacts(site=site, op="rms_norm", facts={"size": size, **offset}) for site, size in sizes))
+        return (whole, *(OpFacts(site=site, op=norm, facts={"size": size, **more}) for site, size in sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
