@@ -136,7 +136,11 @@ SCAN = {**LLAMA, "mamba_n_heads": 8, "mamba_d_head": 16}
             {**LLAMA, "hybrid_override_pattern": "MEM*", "moe_latent_size": 8, "mlp_bias": True},
             "mlp_bias = True",
         ),
-        (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M"}, "num_hidden_layers = 4, but kinds of 3 layers"),
+        (
+            nemotron_h,
+            {**LLAMA, "hybrid_override_pattern": "M-M"},
+            "num_hidden_layers = 4, but hybrid_override_pattern of 3 layers",
+        ),
         (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M-", "intermediate_size": [3] * 3}, "of 3 MLPs, but 2"),
         (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M-", "mlp_hidden_act": "silu"}, "mlp_hidden_act = 'silu'"),
         (lfm2, {**LLAMA, "layer_types": ["conv", "x", "conv", "conv"]}, "layer_types of 4 layers: conv, x"),

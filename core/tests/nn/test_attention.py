@@ -269,7 +269,7 @@ def test_each_head_has_a_norm_of_its_own(heads: int, ranks: int, one_by_one: boo
     )
     for rank in range(ranks):
         made = build(reference("op", "norm", "norms:layer_norm", op="layer_norm"), parallel=Parallel(rank, ranks))
-        norm = HeadNorms(made, "norm", heads, 8, 1e-5, site="norm")
+        norm = HeadNorms(made, "norm.norms.{}" if one_by_one else "norm", heads, 8, 1e-5, site="norm")
         (parameter,) = norm.parameters
         for name, tensor in stored.items():
             shards = parameter.targets[name]

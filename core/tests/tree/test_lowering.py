@@ -304,12 +304,13 @@ def test_variants_of_attention_are_facts_where_they_are_not_neutral() -> None:
 
 
 def test_norms_of_each_head_are_ops_of_their_own() -> None:
-    program = blocks(SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE, qk_norm=1e-6, own_qk_norms=True))
+    own: dict[str, Any] = {"qk_norm": 1e-6, "own_qk_norms": True, "norm_names": ("q_norm", "k_norm.{}")}
+    program = blocks(SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE, **own))
     ops, shapes = sites(program, "ops"), weight_map(program)
     assert [(ops[site].op, dict(ops[site].facts)) for site in ("q_norm", "k_norm")] == [("layer_norm", {"size": 6})] * 2
     assert not ops["attention.whole"].facts["qk_norm"]
-    assert [len([name for name in shapes if f"{which}_norm" in name]) for which in "qk"] == [4, 2]
-    assert shapes["attn.k_norm.norms.1.weight"] == (6,)
+    norms = {name: shape for name, shape in shapes.items() if "attn." in name and "norm" in name}
+    assert norms == {"attn.q_norm.weight": (4, 6), "attn.k_norm.0.weight": (6,), "attn.k_norm.1.weight": (6,)}
 
 
 @pytest.mark.parametrize("own", [{}, {"qk_norm": 1e-6}, {"qk_norm": 1e-6, "whole_qk_norm": True}], ids=str)

@@ -24,6 +24,7 @@ from llmk_models.state_space import ScanKeys, scan_sizes
 KEYS = ScanKeys("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "use_conv_bias")
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Kinds of layers, as ``hybrid_override_pattern`` has them."""
+_KIND_KEYS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
 _PRESENT = {"linear_attention": "mamba", "full_attention": "attention"}
 """Those that transformers names otherwise since version 5."""
 
@@ -77,7 +78,8 @@ def _kinds(config: Config) -> list[str]:
         )
     if not kinds or len(kinds) != config.size("num_hidden_layers", len(kinds)):
         stated = config.values.get("num_hidden_layers")
-        raise config.refuse(f"num_hidden_layers = {stated}, but kinds of {len(kinds)} layers")
+        named = " or ".join(key for key in _KIND_KEYS if key in config.values) or _KIND_KEYS[-1]
+        raise config.refuse(f"num_hidden_layers = {stated}, but {named} of {len(kinds)} layers")
     return list(kinds)
 
 

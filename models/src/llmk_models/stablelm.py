@@ -8,13 +8,14 @@ from llmk_models.parts import Family, Parts
 
 FAMILY = Family(num_kv_heads=32, eps_key="layer_norm_eps", norm_eps=1e-5, centered=True, norm_bias=True)
 """These and the following numbers are the defaults of transformers' config class."""
+_NORM_NAMES = ("q_layernorm.norms.{}", "k_layernorm.norms.{}")
 
 
 def tree(config: Config) -> CausalLM:
     """The tree of a StableLM checkpoint."""
     parts = Parts(config, FAMILY, partial_rotary_factor=0.25)
     parts.qkv_bias, side_by_side = config.flag("use_qkv_bias", False), config.flag("use_parallel_residual", False)
-    norms = {"own_qk_norms": True, "qk_norm": parts.eps, "norm_names": ("q_layernorm", "k_layernorm")}
+    norms = {"own_qk_norms": True, "qk_norm": parts.eps, "norm_names": _NORM_NAMES}
     own = norms if config.flag("qk_layernorm", False) else {}
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:

@@ -66,7 +66,8 @@ class Step:
         self.num_tokens = sum(queries for _, queries in requests)
         rows = self.num_tokens + padding
         self.q = torch.randn(rows, query.num_heads, query.head_dim, generator=random).to(dtype)
-        shape = (query.num_kv_heads, query.head_dim)
+        self.widths = query.head_dim, query.value_dim or query.head_dim
+        shape = (query.num_kv_heads, max(self.widths))
         self.kv = [torch.randn(2, length, *shape, generator=random).to(dtype) for length, _ in requests]
         self.sinks = torch.randn(query.num_heads, generator=random) if query.sinks else None
         blocks = [-(-length // size) for length, _ in requests]
@@ -96,11 +97,13 @@ class Step:
         positions, size = torch.arange(start, stop), self.query.block_size
         return self.table[row, positions // size].long() * size + positions % size
 
-    def new_kv(self) -> Tensor:
-        """Keys and values of this step's tokens, ``[2, tokens, kv_heads, head_dim]``, with NaN for padding."""
+    def new_kv(self) -> list[Tensor]:
+        """Keys and values of this step's tokens, ``[tokens, kv_heads, head_dim or value_dim]``, with NaN for
+        padding."""
         new = [kv[:, length - queries :] for kv, (length, queries) in zip(self.kv, self.requests, strict=True)]
         padding = self.q.shape[0] - self.num_tokens
-        return torch.cat([*new, torch.full((2, padding, *new[0].shape[2:]), float("nan"), dtype=new[0].dtype)], dim=1)
+        padded = [*new, torch.full((2, padding, *new[0].shape[2:]), float("nan"), dtype=new[0].dtype)]
+        return [part[..., :width] for part, width in zip(torch.cat(padded, dim=1), self.widths, strict=True)]
 
     def cache(self, backend: TritonAttention, *, stride: int = 1) -> Tensor:
         """The cache before this step's tokens are written. Blocks lie ``stride`` times their size apart; what a
@@ -113,7 +116,11 @@ class Step:
             start = max(0, first - self.query.sliding_window + 1) if self.query.sliding_window else 0
             slots = self.slots(row, start, first)
             size = self.query.block_size
-            cache[slots // size, :, :, slots % size] = kv[:, start:first].transpose(0, 1).to(cache.dtype)
+            key, value = (part[start:first, :, :width] for part, width in zip(kv, self.widths, strict=True))
+            if cache.dim() == 5:
+                cache[slots // size, :, :, slots % size] = torch.stack((key, value), dim=1).to(cache.dtype)
+            else:
+                cache[slots // size, :, slots % size] = torch.cat((key, value), dim=-1).to(cache.dtype)
         return cache
 
     def run(self, backend: TritonAttention, *, stride: int = 1) -> Tensor:
@@ -137,7 +144,7 @@ class Step:
             if spec.sliding_window:
                 allowed &= key > position - spec.sliding_window
             k, v = kv.to(getattr(torch, spec.cache_dtype)).float() * torch.tensor(self.scales)[:, None, None, None]
-            q = self.q[row : row + queries].float()
+            q, k, v = self.q[row : row + queries].float(), k[..., : self.widths[0]], v[..., : self.widths[1]]
             out.append(attend_plain(q[None], k[None], v[None], allowed[None], spec.scale, spec.softcap, self.sinks)[0])
             row += queries
         return torch.cat(out)

@@ -152,6 +152,21 @@ def test_deterministic_rows_do_not_depend_on_the_batch(kind: str, monkeypatch: p
         assert torch.equal(part.run(backend), out[31 - queries : 31])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("head_dim", "value_dim"), [(24, 16), (20, 40)])
+def test_values_of_another_width(head_dim: int, value_dim: int, step: str, kind: str, dtype: torch.dtype) -> None:
+    query = attention_query(dtype, head_dim=head_dim, value_dim=value_dim, **KINDS[kind])
+    case = Step(query, STEPS[step], padding=2)
+    backend = TritonAttention(query, DEVICE)
+    out = case.run(small(backend) if dtype == torch.float32 else backend, stride=2)
+    assert out.shape[1:] == (6, value_dim)
+    assert error(out[: case.num_tokens], case.expected()) < BOUND[dtype]
+    assert not out[case.num_tokens :].any()
+
+
 def test_a_step_of_nothing_but_padding() -> None:
     case = Step(attention_query(), [(5, 0), (3, 0)], padding=2)
     case.index.max_query_len = 1
@@ -162,17 +177,20 @@ def test_a_step_of_nothing_but_padding() -> None:
 @pytest.mark.parametrize("step", [DECODE, MIXED], ids=["decode", "mixed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    "kind", ["plain", "window", "softcap", "fp8 cache", "unrotated", "sinks", "neighbours", "normed after"]
+    "kind",
+    ["plain", "window", "softcap", "fp8 cache", "unrotated", "sinks", "neighbours", "normed after", "wide values"],
 )
 def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, step: list[tuple[int, int]]) -> None:
     """Padding is written nowhere; split or not, the newest token is seen. Parts round a key once more than the op does,
     which is a step of fp8 where it falls on another side."""
     fp8 = kind == "fp8 cache"
-    query = attention_query(dtype, **{"cache_dtype": "float8_e4m3fn"} if fp8 else KINDS.get(kind, {}))
+    wide = {"value_dim": 28} if kind == "wide values" else {}
+    query = attention_query(dtype, **{"cache_dtype": "float8_e4m3fn"} if fp8 else KINDS.get(kind, wide))
     case, backend = Step(query, step, padding=2), small(TritonAttention(query, DEVICE))
     rows, rotary = case.q.shape[0], 16
     qkv = torch.randn(rows, query.num_heads + 2 * query.num_kv_heads, query.head_dim).to(dtype)
-    split = qkv.split_with_sizes((query.num_heads, query.num_kv_heads, query.num_kv_heads), 1)
+    q, k, v = qkv.split_with_sizes((query.num_heads, query.num_kv_heads, query.num_kv_heads), 1)
+    split = (q, k, torch.randn(rows, query.num_kv_heads, 28).to(dtype) if wide else v)
     q_weight, k_weight = torch.randn(2, query.head_dim).to(dtype)
     angles = 2 * torch.pi * torch.rand(50, rotary // 2)
     cos_sin = None if kind == "unrotated" else torch.cat((angles.cos(), angles.sin()), dim=1)

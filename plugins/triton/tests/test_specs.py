@@ -186,9 +186,10 @@ def test_fused_norms_of_queries_and_keys_do_too(op: str) -> None:
     offset = OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **given, facts={"norm_offset": 1.0})
     assert match(spec, offset, facts_to_know(op, REFERENCES))
     assert match(spec, replace(offset, facts={"no_rope": True}), facts_to_know(op, REFERENCES))
-    wider = replace(offset, facts={"value_dim": 32})
-    (reason,) = match(spec, wider, facts_to_know(op, REFERENCES)).reasons
-    assert (reason.code, reason.wanted) == ("not_understood", "value_dim = 32")
+    assert match(spec, replace(offset, facts={"value_dim": 32}), facts_to_know(op, REFERENCES))
+    turned = replace(offset, facts={"rotary_sections": (4, 4)})
+    (reason,) = match(spec, turned, facts_to_know(op, REFERENCES)).reasons
+    assert (reason.code, reason.wanted) == ("not_understood", "rotary_sections = (4, 4)")
 
 
 def test_gemms_take_plain_and_quantized_weights() -> None:

@@ -90,22 +90,18 @@ class HeadsNorm(Layer):
 
 class HeadNorms(Layer):
     """A norm of each head by itself that subtracts the mean, by the op at ``site`` over ``head_dim`` elements, with a
-    weight for each head. Checkpoints store the weights one by one (``{prefix}.norms.{head}.weight``, ``[head_dim]``) or
-    as one tensor (``{prefix}.weight``, ``[heads, head_dim]``). Tensor-parallel ranks have those of their heads."""
+    weight for each head. Tensor-parallel ranks have those of their heads. Checkpoints store ``{prefix}.weight``,
+    ``[heads, head_dim]``, or, where ``prefix`` has ``{}`` in place of a head's number, a weight ``[head_dim]`` each."""
 
     def __init__(self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str) -> None:
         self._norm: Callable[..., Tensor] = build.kernel("op", site)
         self._eps = eps
-        heads, kept = range(num_heads), build.parallel.share(num_heads)
-        self._parameter = Parameter(
-            build,
-            [f"{prefix}.norms.{head}.weight" for head in heads],
-            [1] * num_heads,
-            [head_dim],
-            aliases={f"{prefix}.weight": tuple(heads)},
-            dummy_std=None,
-            kept_rows=[[slice(0, 1)] if head in heads[kept] else [] for head in heads],
-        )
+        heads, own = range(num_heads), build.parallel.share(num_heads)
+        names, rows, kept = [f"{prefix}.weight"], [num_heads], [[own]]
+        if "{}" in prefix:
+            names, rows = [names[0].format(head) for head in heads], [1] * num_heads
+            kept = [[slice(0, 1)] if head in heads[own] else [] for head in heads]
+        self._parameter = Parameter(build, names, rows, [head_dim], dummy_std=None, kept_rows=kept)
         super().__init__(build, [self._parameter])
 
     def finish(self) -> None:

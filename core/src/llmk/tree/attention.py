@@ -79,7 +79,8 @@ class Attend(Leaf):
     """Whether queries and keys are normed after their rotation (Hunyuan); not with ``whole_qk_norm`` or
     ``own_qk_norms``."""
     norm_names: tuple[str, str] = ("q_norm", "k_norm")
-    """The checkpoint's names of the norms."""
+    """The checkpoint's names of the norms. With ``own_qk_norms``, ``{}`` in a name stands for the head's number, where
+    each head's weight is a tensor."""
     norm_offset: float = 0.0
     """As :attr:`~llmk.tree.Norm.offset`."""
     window: int | None = None
@@ -100,12 +101,15 @@ class Attend(Leaf):
     def tensors(self) -> tuple[Tensor, ...]:
         names = () if self.qk_norm is None else self.norm_names
         if self.own_qk_norms:
-            counts = zip(names, (self.heads, self.kv_heads), strict=False)
-            norms = tuple(Tensor(f"{self.at}.{name}.norms.{{}}.weight", (self.head_dim,), n) for name, n in counts)
+            norms = tuple(self._own_norm(*each) for each in zip(names, (self.heads, self.kv_heads), strict=False))
         else:
             sizes = zip(names, self._norm_sizes, strict=False)
             norms = tuple(Tensor(f"{self.at}.{name}.weight", (size,)) for name, size in sizes)
         return (*norms, Tensor(f"{self.at}.{self.sinks_name}", (self.heads,))) if self.sinks else norms
+
+    def _own_norm(self, name: str, heads: int) -> Tensor:
+        each = "{}" in name
+        return Tensor(f"{self.at}.{name}.weight", (self.head_dim,) if each else (heads, self.head_dim), each * heads)
 
     @property
     def norms_apart(self) -> bool:

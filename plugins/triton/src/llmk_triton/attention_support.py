@@ -31,7 +31,11 @@ def _cache_dtype(query: AttentionQuery) -> Verdict:
 
 
 def _largest_group(query: AttentionQuery) -> int:
-    narrow = query.head_dim <= _NARROW_HEAD and query.dtype != "float32" and query.cache_dtype != "float32"
+    narrow = (
+        max(query.head_dim, query.value_dim or 0) <= _NARROW_HEAD
+        and query.dtype != "float32"
+        and query.cache_dtype != "float32"
+    )
     return _LARGEST_GROUP_OF_HALVES if narrow and has_large_tiles(query.platform) else _LARGEST_GROUP
 
 
@@ -48,6 +52,8 @@ def supports_attention(query: AttentionQuery) -> Verdict:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")
     if query.head_dim > _WIDEST_HEAD:
         verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
+    if (query.value_dim or 0) > _WIDEST_HEAD:
+        verdict &= no("value_dim", wanted=query.value_dim, found=f"up to {_WIDEST_HEAD}")
     return verdict
 
 

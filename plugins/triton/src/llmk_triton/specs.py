@@ -35,7 +35,7 @@ _LATENT_LAYOUT = "paged_latent"
 _NORM_FACTS = frozenset({"norm_offset"})
 _SUM_FACTS = frozenset({"residual_multiplier"})
 _GATED_FACTS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
-_WRITE_FACTS = _NORM_FACTS | {"no_rope", "norm_after_rope", "rotary_neighbours"}
+_WRITE_FACTS = _NORM_FACTS | {"value_dim", "no_rope", "norm_after_rope", "rotary_neighbours"}
 _LATER_FACTS = {
     **dict.fromkeys(("rms_norm", "layer_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
     **dict.fromkeys(("add_rms_norm", "add_layer_norm"), _NORM_FACTS | _SUM_FACTS),
@@ -206,7 +206,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             "attention",
             "attention.backend:TritonAttention",
             supports=supports_attention,
-            knows=frozenset({"sliding_window", "softcap", "sinks"}),
+            knows=frozenset({"sliding_window", "softcap", "sinks", "value_dim"}),
             layout=_LAYOUT,
             deterministic=True,
             host_cost_us=10.0,

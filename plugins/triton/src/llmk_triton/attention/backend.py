@@ -18,7 +18,7 @@ from llmk_triton.attention.padding import zero_padding
 from llmk_triton.attention.prefill import prefill_kernel
 from llmk_triton.attention.prefill_schedule import PrefillSchedule, schedule_prefill
 from llmk_triton.attention.work_list import WorkList, list_work
-from llmk_triton.attention.write import qk_norm_rope_write_kv, rows, write
+from llmk_triton.attention.write import qk_norm_rope_write_kv, rows, strides, write
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
     SPECIALIZED_ROWS,
@@ -34,7 +34,8 @@ from llmk_triton.common.targets import (
 )
 
 LAYOUT = "paged_hnd"
-"""Dimensions of the cache: block, K or V, head, token, head_dim."""
+"""Dimensions of the cache: block, K or V, head, token, head_dim; where values have another width: block, head, token,
+the elements of a key and of its value."""
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
 """Out, query, cache, sinks."""
@@ -91,10 +92,11 @@ class TritonAttention:
     """Causal attention with grouped heads, sliding window, soft cap and sinks.
 
     The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``, so that the entries of one head in a block are
-    contiguous. Slots that no sequence has written are never read. For requests with one query, the keys are split
-    between programs (split-K, Flash-Decoding); all other requests are computed tile by tile. A step may contain both
-    kinds. Nothing synchronizes with the device, and launches depend only on shapes and on the step's upper bounds: a
-    graph captured from :meth:`prepare` on (which launches a kernel too) can be replayed for every step with the same
+    contiguous; or, where values have another width, ``[num_blocks, kv_heads, block_size, head_dim + value_dim]``.
+    Slots that no sequence has written are never read. For requests with one query, the keys are split between
+    programs (split-K, Flash-Decoding); all other requests are computed tile by tile. A step may contain both kinds.
+    Nothing synchronizes with the device, and launches depend only on shapes and on the step's upper bounds: a graph
+    captured from :meth:`prepare` on (which launches a kernel too) can be replayed for every step with the same
     padded shapes and no greater bounds. Padding requests come last and have no queries, so their ``query_start``
     repeats the number of tokens; rows of padding are zero or undefined.
 
@@ -116,9 +118,10 @@ class TritonAttention:
         self._group = query.num_heads // query.num_kv_heads
         self._cores = num_multiprocessors(device)
         itemsize = max(getattr(torch, dtype).itemsize for dtype in (query.dtype, query.cache_dtype))
-        block = max(16, triton.next_power_of_2(query.head_dim))
-        self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
-        self.few, self.many = decode_configs(current_target(), block, itemsize, self._group)
+        self._value = query.value_dim or query.head_dim
+        block, value_block = (max(16, triton.next_power_of_2(size)) for size in (query.head_dim, self._value))
+        self.prefill_tile = prefill_tile(current_target(), max(block, value_block), itemsize, self._group)
+        self.few, self.many = decode_configs(current_target(), max(block, value_block), itemsize, self._group)
         self._shape = {
             "SCALE": query.scale,
             "SOFTCAP": query.softcap or 0.0,
@@ -127,15 +130,18 @@ class TritonAttention:
             "GROUP": self._group,
             "SIZE": query.head_dim,
             "BLOCK": block,
+            "VALUE": self._value,
+            "VALUE_BLOCK": value_block,
             "BLOCK_SIZE": query.block_size,
             "PRECISION": dot_precision(current_target()),
         }
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """``[num_blocks, 2, kv_heads, block_size, head_dim]`` in the query's ``cache_dtype``."""
-        query = self.query
-        shape = (num_blocks, 2, query.num_kv_heads, query.block_size, query.head_dim)
-        return CacheLayout(LAYOUT, shape, query.cache_dtype)
+        """See the class, in the query's ``cache_dtype``."""
+        query, own = self.query, (self.query.num_kv_heads, self.query.block_size)
+        if self._value == query.head_dim:
+            return CacheLayout(LAYOUT, (num_blocks, 2, *own, query.head_dim), query.cache_dtype)
+        return CacheLayout(LAYOUT, (num_blocks, *own, query.head_dim + self._value), query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
         """Selects the kernels to launch, and launches the kernel that schedules the work of decode requests."""
@@ -148,7 +154,7 @@ class TritonAttention:
         config = self.few if step.seq_lens.shape[0] * query.num_kv_heads < self._cores else self.many
         schedule = self._rule(config)(step, query.num_kv_heads, mixed=prefills)
         shape, device = (schedule.parts, query.num_heads), step.seq_lens.device
-        partial = torch.empty(*shape, query.head_dim, dtype=torch.float32, device=device)
+        partial = torch.empty(*shape, self._value, dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
         return replace(meta, decoding=config, schedule=schedule, partial=partial, stats=stats)
 
@@ -169,7 +175,7 @@ class TritonAttention:
             queries = SPECIALIZED_ROWS // self._group
             work = list_work(step, schedule, queries=queries, keys=self.specialized.keys)
         shape, device = (schedule.most, query.num_kv_heads, tile.rows), step.seq_lens.device
-        partial = torch.empty(*shape, self._shape["BLOCK"], dtype=torch.float32, device=device)
+        partial = torch.empty(*shape, self._shape["VALUE_BLOCK"], dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
         return AttentionMeta(self, step, schedule, work, partial, stats)
 
@@ -181,8 +187,8 @@ class TritonAttention:
         meta: AttentionMeta,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 are
-        skipped."""
+        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim or value_dim]``, cast to the cache's dtype);
+        slots of -1 are skipped."""
         write(key, value, cache, meta.step.slot_mapping, scales)
 
     def run(
@@ -198,7 +204,7 @@ class TritonAttention:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. In a step with only decode requests,
         it can also do the Q/K norms, RoPE and K/V write for the ``new`` tokens."""
         query = rows(query)
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        out = torch.empty(*query.shape[:2], self._value, dtype=query.dtype, device=query.device)
         tensors = (out, query, cache, query if sinks is None else sinks)
         if meta.decoding is not None and meta.schedule is not None:
             self._decode(tensors, meta, meta.decoding.tile, meta.schedule, scales, new)
@@ -243,7 +249,7 @@ class TritonAttention:
             meta.stats,
             table,
             query.stride(0),
-            *cache.stride()[:4],
+            *strides(cache, self.query.head_dim),
             table.stride(0),
             *fresh,
             *scales,
@@ -282,7 +288,7 @@ class TritonAttention:
             meta.prefill_stats,
             requests,
             query.stride(0),
-            *cache.stride()[:4],
+            *strides(cache, self.query.head_dim),
             table.stride(0),
             *scales,
             **self._shape,

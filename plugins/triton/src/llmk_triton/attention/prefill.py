@@ -51,17 +51,19 @@ def prefill_kernel(
     out, query, cache, sinks, query_start, seq_lens, block_table, starts, parts, places, arrived, partial, stats,
     num_requests, stride_query, stride_block, stride_kind, stride_head, stride_token, stride_table, k_scale, v_scale,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, SPLIT_ONLY: tl.constexpr,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, VALUE: tl.constexpr, VALUE_BLOCK: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    SPLIT_ONLY: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[at least as many programs as are scheduled, kv_heads]``. The rows of a program are
     ``ROWS // GROUP`` queries of one request times the ``GROUP`` query heads that share a K/V head. Where a tile's keys
     are split, the last of its programs to finish merges the partial results. With ``SPLIT_ONLY``, programs have split
     keys only, and the grid is ``[most, kv_heads]``.
 
-    ``query`` and ``out`` are ``[tokens, HEADS, SIZE]``, ``out`` contiguous; ``starts``, ``parts``, ``places`` and
-    ``arrived`` are a :class:`~llmk_triton.attention.prefill_schedule.PrefillSchedule`; ``partial`` (float32 ``[most,
-    kv_heads, ROWS, BLOCK]``) and ``stats`` (``[most, kv_heads, ROWS, 2]``) hold partial results.
+    ``query`` is ``[tokens, HEADS, SIZE]``, ``out`` ``[tokens, HEADS, VALUE]``, contiguous; ``starts``, ``parts``,
+    ``places`` and ``arrived`` are a :class:`~llmk_triton.attention.prefill_schedule.PrefillSchedule`; ``partial``
+    (float32 ``[most, kv_heads, ROWS, VALUE_BLOCK]``) and ``stats`` (``[most, kv_heads, ROWS, 2]``) hold partial
+    results.
     """
     pdl.wait(PDL)
     pdl.release(PDL)
@@ -99,7 +101,7 @@ def prefill_kernel(
     q = tl.load(query + (token * stride_query + head * SIZE)[:, None] + column[None, :], here, other=0.0)
     q = scaled(q, k_scale, cache)
     peak, total = start_rows(sinks, head, inside, part == 0, HAS_SINKS)
-    acc = tl.zeros([ROWS, BLOCK], tl.float32)
+    acc = tl.zeros([ROWS, VALUE_BLOCK], tl.float32)
 
     keys = cache + kv_head.to(tl.int64) * stride_head
     values = keys + stride_kind
@@ -122,7 +124,7 @@ def prefill_kernel(
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, block, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, PRECISION, False,
+            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, False,
         )  # fmt: skip
         block = following
     block = border
@@ -130,17 +132,18 @@ def prefill_kernel(
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, block, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
+            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True,
         )  # fmt: skip
         block = following
     acc = scaled(acc, v_scale, cache)
-    place = (token * HEADS + head)[:, None] * SIZE + column[None, :]
+    column = tl.arange(0, VALUE_BLOCK)
+    place, here = (token * HEADS + head)[:, None] * VALUE + column[None, :], inside[:, None] & (column < VALUE)[None, :]
     finished = count == 1
     if count > 1:
         # The partial results of one tile and K/V head are contiguous.
         first_part = (tl.load(places + request) + item - part) * kv_heads + kv_head * count
         mine = (first_part + part).to(tl.int64) * ROWS + row
-        tl.store(partial + mine[:, None] * BLOCK + column[None, :], acc)
+        tl.store(partial + mine[:, None] * VALUE_BLOCK + column[None, :], acc)
         tl.store(stats + 2 * mine, peak)
         tl.store(stats + 2 * mine + 1, total)
         # All of the program's stores must be visible before its counter increments.
@@ -150,5 +153,5 @@ def prefill_kernel(
         if finished:
             tl.store(tally, 0)
             own = first_part.to(tl.int64) * ROWS
-            acc, total = _merge(partial + own * BLOCK, stats + 2 * own, count, ROWS, BLOCK)
+            acc, total = _merge(partial + own * VALUE_BLOCK, stats + 2 * own, count, ROWS, VALUE_BLOCK)
     tl.store(out + place, finish_rows(acc, total).to(out.dtype.element_ty), here & finished)

@@ -96,13 +96,13 @@ def kept(x, scale, like):
 @triton.jit
 def store_new(
     k, v, cache, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
-    SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SIZE: tl.constexpr, VALUE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Stores keys and values (``[heads, columns]``) in each head's ``slot``; slots below 0 are skipped. ``cache``
-    points to each head's entries in block 0."""
+    """Stores keys and values (``[heads, columns]``, of which ``SIZE`` and ``VALUE`` exist) in each head's ``slot``;
+    slots below 0 are skipped. ``cache`` points to each head's entries in block 0."""
+    there, slot = (slot >= 0)[:, None], tl.maximum(slot, 0)
+    place = (cache + slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token)[:, None]
     column = tl.arange(0, k.shape[1])
-    here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
-    slot = tl.maximum(slot, 0)
-    place = (cache + slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token)[:, None] + column[None, :]
-    tl.store(place, kept(k, k_scale, cache), here)
-    tl.store(place + stride_kind, kept(v, v_scale, cache), here)
+    tl.store(place + column[None, :], kept(k, k_scale, cache), there & (column < SIZE)[None, :])
+    column = tl.arange(0, v.shape[1])
+    tl.store(place + column[None, :] + stride_kind, kept(v, v_scale, cache), there & (column < VALUE)[None, :])

@@ -94,12 +94,13 @@ def soften(
 @triton.jit
 def attend_tile(
     acc, total, peak, q, keys, values, block, start, position, low, limit, stride_block, stride_token,
-    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, VALUE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Adds keys ``start`` to ``start + TILE - 1`` of a request to the rows' online softmax.
 
-    ``q`` is ``[rows, columns]`` with ``columns >= SIZE`` and zeros beyond; ``position`` is the position of each row's
+    ``q`` is ``[rows, columns]`` with ``columns >= SIZE`` and zeros beyond, ``acc`` ``[rows, columns]`` of which
+    ``VALUE`` are used; ``position`` is the position of each row's
     query; ``keys`` and ``values`` point to the first token of block 0; ``block`` is the result of :func:`blocks_of` for
     this tile. It is an argument, so that a loop can load it one tile ahead and the loads of keys don't wait for it.
     ``total`` is ``[rows]``, or ``[rows, TILE]`` to be summed after the loop, because a sum over a row that several
@@ -110,17 +111,22 @@ def attend_tile(
     """
     token = start + tl.arange(0, TILE)
     column = tl.arange(0, q.shape[1])
-    place = (block.to(tl.int64) * stride_block + token % BLOCK_SIZE * stride_token)[:, None] + column[None, :]
+    place = (block.to(tl.int64) * stride_block + token % BLOCK_SIZE * stride_token)[:, None]
     known = (token >= low) & (token < limit)
     there = (column < SIZE)[None, :]
     if MASKED:
         there = there & known[:, None]
     whole: tl.constexpr = not MASKED and q.shape[1] == SIZE
-    k = load_known(keys + place, there, whole).to(q.dtype)
+    k = load_known(keys + place + column[None, :], there, whole).to(q.dtype)
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     weights, shrink, total, new_peak = soften(
         logits, total, peak, token, position, known, SCALE, SOFTCAP, WINDOW, MASKED
     )
-    v = load_known(values + place, there, whole).to(q.dtype)
+    own = tl.arange(0, acc.shape[1])
+    there = (own < VALUE)[None, :]
+    if MASKED:
+        there = there & known[:, None]
+    whole_value: tl.constexpr = not MASKED and acc.shape[1] == VALUE
+    v = load_known(values + place + own[None, :], there, whole_value).to(q.dtype)
     acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, total, new_peak

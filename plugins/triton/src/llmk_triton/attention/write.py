@@ -27,8 +27,8 @@ the time at 8,192 tokens (H200)."""
 def write_kernel(
     k, v, cache, slot_mapping, stride_k, stride_v, stride_block, stride_kind, stride_head, stride_token, k_scale,
     v_scale,
-    KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
-    PDL: tl.constexpr,
+    KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, VALUE: tl.constexpr, VALUE_BLOCK: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Stores keys and values. The grid is ``[tokens, parts of the heads]``; arguments as in
     :func:`rotate_and_write_kernel`."""
@@ -36,13 +36,13 @@ def write_kernel(
     pdl.wait(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * PART + tl.arange(0, PART)
-    column = tl.arange(0, BLOCK)
+    column, own = tl.arange(0, BLOCK), tl.arange(0, VALUE_BLOCK)
     slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
-    here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
-    key = tl.load((k + token * stride_k + head * SIZE)[:, None] + column[None, :], here, other=0.0)
-    value = tl.load((v + token * stride_v + head * SIZE)[:, None] + column[None, :], here, other=0.0)
-    place = cache + head.to(tl.int64) * stride_head
-    store_new(key, value, place, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE)
+    there = (slot >= 0)[:, None]
+    key = tl.load((k + token * stride_k + head * SIZE)[:, None] + column[None, :], there & (column < SIZE), other=0.0)
+    value = tl.load((v + token * stride_v + head * VALUE)[:, None] + own[None, :], there & (own < VALUE), other=0.0)
+    to = cache + head.to(tl.int64) * stride_head
+    store_new(key, value, to, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, VALUE, BLOCK_SIZE)
 
 
 @triton.jit
@@ -50,13 +50,14 @@ def rotate_and_write_kernel(
     q, k, v, q_weight, k_weight, new_q, cache, positions, cos_sin, slot_mapping, stride_q, stride_k, stride_v,
     stride_block, stride_kind, stride_head, stride_token, k_scale, v_scale,
     EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, NEIGHBOURS: tl.constexpr,
-    NORM_AFTER: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr, OFFSET: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, VALUE: tl.constexpr, VALUE_BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
+    NEIGHBOURS: tl.constexpr, NORM_AFTER: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
+    OFFSET: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[tokens, parts of the query heads + parts of the K/V heads]``; a part has ``PART`` heads.
 
-    ``q`` is ``[tokens, HEADS, SIZE]``, ``k`` and ``v`` ``[tokens, KV_HEADS, SIZE]``, contiguous except along tokens;
-    ``new_q`` is contiguous. Slots below 0 are not written.
+    ``q`` is ``[tokens, HEADS, SIZE]``, ``k`` ``[tokens, KV_HEADS, SIZE]`` and ``v`` ``[tokens, KV_HEADS, VALUE]``,
+    contiguous except along tokens; ``new_q`` is contiguous. Slots below 0 are not written.
     """
     pdl.release(PDL)
     pdl.wait(PDL)
@@ -76,21 +77,25 @@ def rotate_and_write_kernel(
     else:
         head = (part - parts) * PART + tl.arange(0, PART)
         slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
-        here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
-        key, value = k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE
+        own = tl.arange(0, VALUE_BLOCK)
+        here = (slot >= 0)[:, None] & (own < VALUE)[None, :]
+        key, value = k + token * stride_k + head * SIZE, v + token * stride_v + head * VALUE
         heads = load_heads(key, k_weight, angles, slot >= 0, SIZE, BLOCK, ROTARY, NEIGHBOURS, K_WEIGHT)
-        new_v = tl.load(value[:, None] + column[None, :], here, other=0.0)
+        new_v = tl.load(value[:, None] + own[None, :], here, other=0.0)
         new_k = rotated(heads, EPS, SIZE, ROTARY, NEIGHBOURS, NORM_AFTER, K_WEIGHT, OFFSET)
         to = cache + head.to(tl.int64) * stride_head
-        store_new(new_k, new_v, to, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE)
+        store_new(
+            new_k, new_v, to, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, VALUE, BLOCK_SIZE
+        )
 
 
 def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, scales: tuple[float, float]) -> None:
-    """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` (layout of
+    """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim or value_dim]``) in ``cache`` (layout of
     :class:`~llmk_triton.attention.backend.TritonAttention`) at ``slot_mapping`` (int64 ``[tokens]``), in place. For an
     fp8 cache, they are divided by ``scales``."""
     key, value = rows(key), rows(value)
     tokens, kv_heads, size = key.shape
+    wide = value.shape[2]
     if tokens:
         write_kernel[(tokens, triton.cdiv(kv_heads, _HEADS))](
             key,
@@ -99,12 +104,14 @@ def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, scale
             slot_mapping,
             key.stride(0),
             value.stride(0),
-            *cache.stride()[:4],
+            *strides(cache, size),
             *scales,
             kv_heads,
             size,
             triton.next_power_of_2(size),
-            cache.shape[3],
+            wide,
+            triton.next_power_of_2(wide),
+            cache.shape[-2],
             _HEADS,
             num_warps=1,
             **pdl.options(),
@@ -152,7 +159,7 @@ def qk_norm_rope_write_kv(
         q.stride(0),
         k.stride(0),
         v.stride(0),
-        *cache.stride()[:4],
+        *strides(cache, size),
         *scales,
         eps,
         heads,
@@ -160,7 +167,9 @@ def qk_norm_rope_write_kv(
         size,
         0 if cos_sin is None else cos_sin.shape[1],
         block,
-        cache.shape[3],
+        v.shape[2],
+        triton.next_power_of_2(v.shape[2]),
+        cache.shape[-2],
         part,
         neighbours,
         norm_after_rope,
@@ -176,3 +185,13 @@ def qk_norm_rope_write_kv(
 def rows(x: Tensor) -> Tensor:
     """``x`` (``[tokens, heads, size]``), contiguous except along tokens."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+
+def strides(cache: Tensor, head_dim: int) -> tuple[int, int, int, int]:
+    """Of a cache (layout of :class:`~llmk_triton.attention.backend.TritonAttention`): from block to block, from key to
+    value, from head to head, and from token to token."""
+    if cache.dim() == 5:
+        block, kind, head, token, _ = cache.stride()
+        return block, kind, head, token
+    block, head, token, _ = cache.stride()
+    return block, head_dim, head, token
