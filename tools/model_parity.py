@@ -146,6 +146,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "granitemoehybrid": {**SCAN, "layer_types": [LINEAR, FULL, LINEAR, FULL], "shared_intermediate_size": 48},
     "jamba": {**PERIODS, "num_experts": 6},
     "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", "conv"]},
+    "lfm3": {
+        "head_dim": 16,
+        "sliding_window": 24,
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", FULL, "conv", "sliding_attention"],
+    },
     "lfm2_moe": {**EXPERTS, "num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", "conv"]},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 24},
     "longcat_flash": {

@@ -340,6 +340,7 @@ def test_registers_all_families() -> None:
         "models.granitemoehybrid": {"GraniteMoeHybridForCausalLM"},
         "models.jamba": {"JambaForCausalLM"},
         "models.lfm2": {"Lfm2ForCausalLM", "Lfm2MoeForCausalLM"},
+        "models.lfm3": {"Lfm3ForCausalLM"},
         "models.mamba": {"MambaForCausalLM", "FalconMambaForCausalLM"},
         "models.nemotron_h": {"NemotronHForCausalLM"},
         "models.qwen3_5": {

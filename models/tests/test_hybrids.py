@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from llmk.api import CheckpointError
-from llmk.tree import Recurrent, SelectiveScanSizes, StateSpaceSizes
-from llmk_models import bamba, falcon_h1, granitemoehybrid, jamba, lfm2, mamba, nemotron_h, qwen3_5
+from llmk.tree import ConvMixer, Recurrent, SelectiveScanSizes, StateSpaceSizes
+from llmk_models import bamba, falcon_h1, granitemoehybrid, jamba, lfm2, lfm3, mamba, nemotron_h, qwen3_5
 
 from .configs import LLAMA, attends, config, experts, facts, parts_of
 
@@ -81,6 +81,16 @@ def test_nemotron_h_names_kinds_of_layers_in_three_ways() -> None:
     assert [first.layers[layer][0].block.down.size for layer in (1, 3)] == [8, 16]
 
 
+def test_lfm3_has_attention_in_every_other_layer_and_rope_of_two_kinds_unless_its_config_says_otherwise() -> None:
+    own = {**LLAMA, "num_hidden_layers": 5, "head_dim": 16}
+    (conv, *_), _, (full, *_), _, (sliding, *_) = lfm3.tree(config(**own)).layers
+    assert isinstance(conv.block, ConvMixer)
+    full, sliding = full.block.attend, sliding.block.attend
+    assert (full.window, sliding.window) == (None, 256)
+    assert [attend.rope.parameters["rope_type"] for attend in (full, sliding)] == ["proportional", "default"]
+    assert [attend.rope.rotary_dim for attend in (full, sliding)] == [16, 16]
+
+
 def test_mambas_width_may_be_stated() -> None:
     for own, wanted in (({"intermediate_size": 80}, 80), ({"expand": 1.5}, 96), ({}, 128)):
         tree = mamba.tree(config(architectures=["MambaForCausalLM"], hidden_size=64, num_hidden_layers=1, **own))
@@ -144,6 +154,7 @@ SCAN = {**LLAMA, "mamba_n_heads": 8, "mamba_d_head": 16}
         (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M-", "intermediate_size": [3] * 3}, "of 3 MLPs, but 2"),
         (nemotron_h, {**LLAMA, "hybrid_override_pattern": "M-M-", "mlp_hidden_act": "silu"}, "mlp_hidden_act = 'silu'"),
         (lfm2, {**LLAMA, "layer_types": ["conv", "x", "conv", "conv"]}, "layer_types of 4 layers: conv, x"),
+        (lfm3, {**LLAMA, "layer_types": ["conv", "x", "conv", "conv"]}, "layer_types of 4 layers: conv, x"),
         (qwen3_5, {**LLAMA, "text_config": 3}, "text_config that is no object"),
         (qwen3_5, {**LLAMA, "layer_types": ["full_attention"]}, "layer_types of 1 layers"),
     ],

@@ -17,6 +17,8 @@ from llmk_models.example_settings import (
 )
 from llmk_models.examples import examples
 
+_LFM3 = {"head_dim": 16, "sliding_window": 24, "num_hidden_layers": 4}
+
 BAMBA = examples(
     bamba=("bamba", {**HYBRID_SCAN, "attn_layer_indices": [1, 3]}),
     bamba_tied_biases=(
@@ -142,6 +144,21 @@ JAMBA = examples(
             "mamba_d_conv": 3,
             "tie_word_embeddings": True,
             "num_key_value_heads": 4,
+        },
+    ),
+)
+LFM3 = examples(
+    lfm3=("lfm3", {**_LFM3, "layer_types": ["conv", "full_attention", "conv", "sliding_attention"]}),
+    lfm3_plain_untied_biases=(
+        "lfm3",
+        {
+            **_LFM3,
+            "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+            "use_attention_gate": False,
+            "use_sandwich_norm": False,
+            "attention_bias": True,
+            "conv_bias": True,
+            "tie_word_embeddings": False,
         },
     ),
 )

@@ -78,6 +78,7 @@ _HYBRID: tuple[_Row, ...] = (
     ("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
     ("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
     ("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
+    ("lfm3", ("Lfm3ForCausalLM",), "LFM3: short convolutions, attention with a gate per head"),
     ("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),
     ("mamba", ("MambaForCausalLM", "FalconMambaForCausalLM"), "Mamba and Falcon-Mamba: Mamba-1's scan"),
     (

@@ -47,6 +47,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2-9b": {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256, "sliding_window": 4096, "softcap": 50.0},
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "falcon-7b": {"num_heads": 71, "num_kv_heads": 1, "head_dim": 64},
+    "mimo-v2-flash": {
+        "num_heads": 64,
+        "num_kv_heads": 8,
+        "head_dim": 192,
+        "value_dim": 128,
+        "sliding_window": 128,
+        "sinks": True,
+    },
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
 TURNED = {"falcon-7b": {"neighbours": True}, "phi-3-mini": {"norm_after_rope": True}}
@@ -99,6 +107,7 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     sinks = torch.zeros(query.num_heads) if query.sinks else None
     qkv = torch.zeros(step.num_tokens, query.num_heads + 2 * query.num_kv_heads, size, dtype=dtype)
     q, k, v = qkv.split_with_sizes([query.num_heads, query.num_kv_heads, query.num_kv_heads], 1)
+    v = v if query.value_dim is None else torch.zeros(*v.shape[:2], query.value_dim, dtype=dtype)
     weight = torch.zeros(size, dtype=dtype)
     meta = backend.prepare(step)
     positions, angles = torch.zeros(step.num_tokens, dtype=torch.int64), torch.zeros(8, size)

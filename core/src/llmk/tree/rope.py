@@ -64,8 +64,9 @@ class Rope:
 
     @property
     def rotary_dim(self) -> int:
-        """Elements of a head with rotation."""
-        return int(self.dim * self.parameters.get("partial_rotary_factor", 1.0))
+        """Elements of a head with rotation, by an angle of 0 included, as proportional RoPE has it."""
+        whole = self.parameters["rope_type"] == "proportional"
+        return self.dim if whole else int(self.dim * self.parameters.get("partial_rotary_factor", 1.0))
 
     @property
     def max_model_len(self) -> int:
