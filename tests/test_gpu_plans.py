@@ -70,10 +70,26 @@ LFM2 = COMMON | {
 FALCON_MAMBA = COMMON | {
     "architectures": ["FalconMambaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 64, "time_step_rank": 256,
 }  # fmt: skip
+NEMOTRON_3 = COMMON | {
+    "architectures": ["NemotronHForCausalLM"], "hidden_size": 2688, "intermediate_size": 1856, "num_hidden_layers": 8,
+    "hybrid_override_pattern": "MEMEM*EM", "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+    "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "n_routed_experts": 128,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712,
+}  # fmt: skip
+MIMO = COMMON | {
+    "architectures": ["MiMoV2FlashForCausalLM"], "hidden_size": 4096, "intermediate_size": 16384,
+    "num_hidden_layers": 12, "num_attention_heads": 64, "num_key_value_heads": 4, "swa_num_key_value_heads": 8,
+    "head_dim": 192, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+}  # fmt: skip
 HYBRIDS = {"nemotron": NEMOTRON, "granite": GRANITE, "falcon": FALCON, "lfm2": LFM2, "falcon-mamba": FALCON_MAMBA}
 MODELS = {"dense": DENSE, "sparse": SPARSE}
 CONFIGS = MODELS | HYBRIDS | {"recurrent": RECURRENT, "latent": LATENT, "grouped": GROUPED}
-COMPOSED = {"reference.add_rms_norm_gate_up_silu", "reference.gate_up_silu", "reference.add_rms_norm_router"}
+CONFIGS |= {"nemotron 3": NEMOTRON_3, "mimo": MIMO}
+COMPOSED = {
+    f"reference.{op}"
+    for op in ("add_rms_norm_gate_up_silu", "gate_up_silu", "add_rms_norm_router", "add_rms_norm_linear")
+}
 """References that only call their parts, each a kernel."""
 ON_REQUEST = {"reference.apply_bias", "reference.match_suffixes", "reference.allow_tokens"}
 LINEARS = {"dense": ("qkv", "out", "gate_up", "down", "lm_head"), "sparse": ("qkv", "out", "moe.router", "lm_head")}
@@ -131,6 +147,22 @@ def test_nothing_of_latent_attention_and_grouped_experts_is_left_to_references(
     assert plan.choice("attention", "latent_attention").id == "triton.attention_latent"
     assert plan.choice("op", "latent_attention.whole").id == "triton.latent_attention"
     assert plan.choice("moe", "moe").id == "triton.fused_moe"
+    pieces = {piece.id for choice in plan.choices for each in choice.with_parts() for piece in each.pieces}
+    assert {id for id in pieces if id.startswith("reference.")} <= COMPOSED | ON_REQUEST
+    assert not why_not_recorded(plan, [StepShape(64, 64), *verifying_shapes(256, 4)])
+
+
+@pytest.mark.parametrize("on", GPUS)
+@pytest.mark.parametrize("model", ["nemotron 3", "mimo"])
+def test_nothing_of_experts_without_gates_and_values_of_another_width_is_either(
+    tmp_path: Path, model: str, on: str
+) -> None:
+    plan = start(tmp_path, model, on).plan
+    assert plan.choice("moe", "moe").id == "triton.fused_moe"
+    if model == "mimo":
+        for site in ("attention", "sliding_attention"):
+            assert plan.choice("attention", site).id == "triton.attention"
+            assert plan.choice("op", f"{site}.whole").id == "triton.qk_norm_rope_attention"
     pieces = {piece.id for choice in plan.choices for each in choice.with_parts() for piece in each.pieces}
     assert {id for id in pieces if id.startswith("reference.")} <= COMPOSED | ON_REQUEST
     assert not why_not_recorded(plan, [StepShape(64, 64), *verifying_shapes(256, 4)])
