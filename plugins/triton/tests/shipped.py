@@ -165,7 +165,7 @@ def _attention(
 
 
 def _facts() -> PlatformFacts:
-    """What the kernels' specs ask of a platform, for the target."""
+    """What the kernels' specs need of a platform, for the target."""
     target = current_target()
     has = {"triton"} | ({"subgroup16"} if target.backend == "xpu" else set())
     has |= {"fp8"} if target.arch not in NO_FP8 else set()

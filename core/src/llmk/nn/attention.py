@@ -47,6 +47,9 @@ class Attention(Layer):
         query_scale: float32 ``[positions]``, a factor of queries; ``None``: they have none. Not with Q norms.
     """
 
+    _q_weight: Tensor | None = None
+    _k_weight: Tensor | None = None
+
     def __init__(
         self,
         build: Build,
@@ -80,8 +83,6 @@ class Attention(Layer):
         self._head_dim, self._value_dim = head_dim, value_dim
         self._cos_sin, self._query_scale = cos_sin, query_scale
         self._eps = qk_norm_eps or 0.0
-        self._q_weight: Tensor | None = None
-        self._k_weight: Tensor | None = None
         self._build = build
         self._prefix = prefix
         cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
