@@ -4,6 +4,8 @@ rotate in those alone."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import CausalLM, Config, Residual
 from llmk_models.parts import Family, Parts, with_values
 from llmk_models.windows import FULL, SLIDING, layer_kinds
@@ -26,7 +28,7 @@ def tree(config: Config) -> CausalLM:
     parts = Parts(config, _COHERE2 if has_windows else _COHERE)
     window, kinds = None, (FULL,) * parts.num_layers
     has_norms = not has_windows and config.flag("use_qk_norm", False)
-    own = {"own_qk_norms": True, "qk_norm": parts.eps} if has_norms else {}
+    own: dict[str, Any] = {"own_qk_norms": True, "qk_norm": parts.eps} if has_norms else {}
     if has_windows:
         window = config.nullable(config.size, "sliding_window", 4096)
         kinds = layer_kinds(config, parts.num_layers, period=config.size("sliding_window_pattern", 4))

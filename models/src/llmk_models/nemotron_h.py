@@ -3,6 +3,8 @@ experts without gates."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.api import MoEFacts
 from llmk.tree import (
     MLP,
@@ -78,7 +80,7 @@ def _kinds(config: Config) -> list[str]:
         )
     if not kinds or len(kinds) != config.size("num_hidden_layers", len(kinds)):
         stated = config.values.get("num_hidden_layers")
-        named = " or ".join(key for key in _KIND_KEYS if key in config.values) or _KIND_KEYS[-1]
+        named = " or ".join(key for key in _KIND_KEYS if config.values.get(key)) or " or ".join(_KIND_KEYS)
         raise config.refuse(f"num_hidden_layers = {stated}, but {named} of {len(kinds)} layers")
     return list(kinds)
 
@@ -106,7 +108,7 @@ def _experts(config: Config, at: str, hidden: int) -> MoE:
         group_scoring="top2_sum",
     )
     width, bias = config.size("moe_shared_expert_intermediate_size", 7688), config.flag("mlp_bias", False)
-    own = {"bias": bias, "prefix": "shared_", "partial": True}
+    own: dict[str, Any] = {"bias": bias, "prefix": "shared_", "partial": True}
     return MoE.of(
         at,
         facts,

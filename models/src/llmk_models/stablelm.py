@@ -3,6 +3,8 @@ side by side, and norms of each query and key head."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk.tree import CausalLM, Config, Residual
 from llmk_models.parts import Family, Parts
 
@@ -15,7 +17,7 @@ def tree(config: Config) -> CausalLM:
     """The tree of a StableLM checkpoint."""
     parts = Parts(config, FAMILY, partial_rotary_factor=0.25)
     parts.qkv_bias, side_by_side = config.flag("use_qkv_bias", False), config.flag("use_parallel_residual", False)
-    norms = {"own_qk_norms": True, "qk_norm": parts.eps, "norm_names": _NORM_NAMES}
+    norms: dict[str, Any] = {"own_qk_norms": True, "qk_norm": parts.eps, "norm_names": _NORM_NAMES}
     own = norms if config.flag("qk_layernorm", False) else {}
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:

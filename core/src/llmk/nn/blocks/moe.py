@@ -51,7 +51,7 @@ class SharedExpert:
         self._scale = None if spec.shared_scale is None else builder.kernel(spec.shared_scale)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        out = self._mlp(x, step)
+        out: Tensor = self._mlp(x, step)
         if self._gate is None or self._scale is None:
             return out
         scaled: Tensor = self._scale(out, self._gate(x))
