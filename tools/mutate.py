@@ -5,6 +5,8 @@
     python tools/mutate.py --kind policy --list | head
     python tools/mutate.py --report policy.json parser.json --score tools/mutation_score.json
 
+Survivors that change nothing are listed in ``mutation_argued.toml``, each with the argument why: they are no mistakes.
+
 A mutant runs in a process forked from one that has the kit, torch and a platform ready. It ends at the first failure.
 """
 
@@ -27,7 +29,7 @@ from typing import Any
 
 from mutants import Mutant, mutants
 from mutation_runs import Warm
-from mutation_score import score
+from mutation_score import judged, score
 from mutation_subjects import DISTRIBUTIONS, KINDS_OF, PLATFORMS, Subject, subjects, template_of, write_templates
 
 
@@ -73,6 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--distribution", action="append", default=[], help="further distributions to mutate")
     parser.add_argument("--json", type=Path, help="where results are kept; what is there is not run again")
     parser.add_argument("--again", action="store_true", help="try those again that survived")
+    parser.add_argument("--specs", type=int, default=3, help="specs that a mutant is tried on (%(default)s)")
     parser.add_argument("--list", action="store_true", help="list the sample, run none")
     parser.add_argument("--report", type=Path, nargs="+", help="tables of results, in place of a run")
     parser.add_argument("--score", type=Path, help="with --report: where the counts are kept for the documentation")
@@ -81,7 +84,7 @@ def _arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, folder: Path) -> None:
     """Tries the sample and keeps results after each."""
-    warm = Warm(folder, arguments.seed)
+    warm = Warm(folder, arguments.seed, arguments.specs)
     pool = list(_pool(arguments, warm))
     random.Random(arguments.seed).shuffle(pool)
     good = (planned for planned in pool if planned.mutant.compiles(planned.subject.path.read_bytes()))
@@ -111,6 +114,7 @@ def _attempt(warm: Warm, planned: Planned) -> dict[str, Any]:
         "module": subject.module,
         "operator": mutant.operator,
         "mutant": str(mutant),
+        "code": subject.path.read_text().splitlines()[mutant.line - 1].strip(),
         "seconds": seconds,
     }
 
@@ -151,15 +155,16 @@ def _is_installed(distribution: str) -> bool:
 
 def report(files: Sequence[dict[str, Any]]) -> str:
     """Counts by kind and by class of mistake, and the survivors."""
-    lines = ["kind               tried  found  survived  rate"]
+    lines = ["kind               tried  found  argued  survived  rate"]
     for kept in files:
-        results = kept["results"].values()
+        results = judged(kept["results"].values())
         outcomes = Counter(result["outcome"] for result in results)
-        found = outcomes["killed"] + outcomes["timed out"]
+        found, argued = outcomes["killed"] + outcomes["timed out"], outcomes["argued"]
         survived, rate = outcomes["survived"], found / max(1, found + outcomes["survived"])
-        lines.append(f"{kept['kind']:18} {found + survived:5}  {found:5}  {survived:8}  {rate:.1%}")
+        tried = found + argued + survived
+        lines.append(f"{kept['kind']:18} {tried:5}  {found:5}  {argued:6}  {survived:8}  {rate:.1%}")
         by: Counter[tuple[str, bool]] = Counter(
-            (r["operator"], r["outcome"] != "survived") for r in results if r["outcome"] != "untried"
+            (r["operator"], r["outcome"] != "survived") for r in results if r["outcome"] not in ("untried", "argued")
         )
         for operator in sorted({operator for operator, _ in by}):
             good, all_ = by[operator, True], by[operator, True] + by[operator, False]

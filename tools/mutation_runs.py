@@ -36,12 +36,13 @@ from llmk_testing.case import Case, Result
 from llmk_testing.collect import missing_needs
 from llmk_testing.imports import Imports
 
-LONGEST = 300.0
-"""Seconds after which a mutant counts as one that never ends."""
+LEAST, TIMES = 20.0, 6.0
+"""Seconds, and how many times what the kit takes without a mistake, after which a mutant counts as one that never
+ends."""
+LONGEST = 600.0
+"""Seconds in which the kit must have ended without a mistake."""
 FIRST = re.compile("oracle|comes? back|agrees|edges|stored tensors represent")
 """Names of the cases that run first."""
-MOST_SPECS = 3
-"""Specs that a mutant of a shared module is tried on."""
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Warm:
 
     folder: Path
     seed: int
+    specs: int = 3
+    """Specs that a mutant of a shared module is tried on."""
     _ready: dict[str, Ready] = field(default_factory=dict)
 
     def on(self, platform: str) -> Ready:
@@ -59,7 +62,7 @@ class Warm:
                 importlib.import_module(f"{suites.__name__}.{module}")  # once, not in every fork
             importlib.import_module("transformers.models.qwen3.modeling_qwen3")
             gc.freeze()  # so that forks don't copy what is collected in vain
-            self._ready[platform] = Ready(self.folder, Bench.open(platform, seed=self.seed))
+            self._ready[platform] = Ready(self.folder, Bench.open(platform, seed=self.seed), self.specs)
         return self._ready[platform]
 
 
@@ -69,8 +72,12 @@ class Ready:
 
     folder: Path
     bench: Bench
+    most: int
+    """Specs that a mutant is tried on."""
     _good: dict[str, bool] = field(default_factory=dict)
     """Whether cases that found a mistake pass without one."""
+    _limits: dict[tuple[str, ...], float] = field(default_factory=dict)
+    """Seconds for the specs of these ids."""
 
     def specs(self, distribution: str, kinds: Sequence[str]) -> list[tuple[str, Any]]:
         """Those of a distribution that run on this platform, with their kinds."""
@@ -84,14 +91,24 @@ class Ready:
 
     def attempt(self, subject: Subject, mutant: Mutant) -> dict[str, Any]:
         """What the kit says of one mutant: ``killed``, ``survived`` or ``timed out``, and by which case."""
-        chosen = subject.specs[:MOST_SPECS]
+        chosen = subject.specs[: self.most]
         path = self.folder / f"{subject.module.rpartition('.')[2]}_mutant.py"
         path.write_bytes(mutant.apply(subject.path.read_bytes()))
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
-            result = _forked(functools.partial(_try, self.bench, subject, path, chosen, leave=red), LONGEST)
+            limit = self._limit(subject, chosen)
+            result = _forked(functools.partial(_try, self.bench, subject, path, chosen, leave=red), limit)
             if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
                 return result
+
+    def _limit(self, subject: Subject, chosen: Sequence[tuple[str, Any]]) -> float:
+        """Seconds, from a run without a mistake."""
+        key = (*(spec.id for _, spec in chosen), subject.distribution)
+        if key not in self._limits:
+            start = time.monotonic()
+            _forked(lambda: _try(self.bench, subject, subject.path, chosen), LONGEST)
+            self._limits[key] = LEAST + TIMES * (time.monotonic() - start)
+        return self._limits[key]
 
     def _is_good(self, subject: Subject, chosen: Sequence[tuple[str, Any]], case: str) -> bool:
         """Whether a case, ``spec::name``, passes without a mistake."""

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from generated import ROOT, Page, table
 
 SCORE = Path("tools/mutation_score.json")
+ARGUED = Path("tools/mutation_argued.toml")
+
+
+@cache
+def arguments() -> dict[tuple[str, str, str], str]:
+    """Why a mutant changes nothing, by its module, the line of code, and the mutant without the line's number."""
+    argued: Sequence[dict[str, Any]] = tomllib.loads((ROOT / ARGUED).read_text())["argued"]
+    return {(one["module"], one["code"], mutant): one["why"] for one in argued for mutant in one["mutants"]}
+
+
+def judged(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The results, where survivors that change nothing are ``argued``."""
+    found = []
+    for result in results:
+        key = (result["module"], result.get("code", ""), result["mutant"].partition(", ")[2])
+        why = arguments().get(key) if result["outcome"] == "survived" else None
+        found.append({**result, "outcome": "argued", "why": why} if why else dict(result))
+    return found
 
 
 def score(files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -17,16 +37,18 @@ def score(files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     survivors."""
     kinds = []
     for kept in files:
-        results = [result for result in kept["results"].values() if result["outcome"] != "untried"]
+        results = [result for result in judged(kept["results"].values()) if result["outcome"] != "untried"]
+        argued = sum(result["outcome"] == "argued" for result in results)
+        results = [result for result in results if result["outcome"] != "argued"]
         classes: dict[str, list[int]] = {}
         for result in results:
             counts = classes.setdefault(result["operator"], [0, 0])
             counts[0] += result["outcome"] != "survived"
             counts[1] += 1
         survived = sorted(f"{r['module']} {r['mutant']}" for r in results if r["outcome"] == "survived")
-        found, tried = sum(count for count, _ in classes.values()), len(results)
-        row = {"kind": kept["kind"], "seed": kept["seed"], "pool": kept["pool"], "tried": tried, "found": found}
-        kinds.append({**row, "classes": dict(sorted(classes.items())), "survived": survived})
+        found, tried = sum(count for count, _ in classes.values()), len(results) + argued
+        row = {"kind": kept["kind"], "seed": kept["seed"], "pool": kept["pool"], "tried": tried, "argued": argued}
+        kinds.append({**row, "found": found, "classes": dict(sorted(classes.items())), "survived": survived})
     return kinds
 
 
@@ -37,10 +59,10 @@ def rates() -> str:
     rows = []
     for row in kinds:
         cells = ["{} of {}".format(*row["classes"][name]) if name in row["classes"] else "-" for name in classes]
-        rows.append(
-            [f"`{row['kind']}`", f"{row['found']} of {row['tried']}", f"{row['found'] / row['tried']:.0%}", *cells]
-        )
-    return table(["kind", "found", "rate", *classes], rows)
+        mistakes = row["tried"] - row["argued"]
+        rate = f"{row['found'] / mistakes:.1%}"
+        rows.append([f"`{row['kind']}`", str(row["tried"]), str(row["argued"]), str(row["found"]), rate, *cells])
+    return table(["kind", "tried", "change nothing", "found", "rate of mistakes", *classes], rows)
 
 
 def pages() -> Iterator[Page]:

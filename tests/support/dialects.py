@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from llmk.api import ParserContext, ParserSpec, TextDelta
@@ -18,7 +19,7 @@ SPECS: dict[str, ParserSpec] = {
 def load(reference: str) -> Any:
     """The object that ``"module:attribute"`` names."""
     module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
+    return attrgetter(attribute)(import_module(module))
 
 
 def make(key: str, context: ParserContext | None = None) -> Any:
@@ -27,10 +28,9 @@ def make(key: str, context: ParserContext | None = None) -> Any:
 
 
 def examples(key: str) -> Sequence[str]:
-    """The spec's examples."""
+    """The texts of the spec's examples, each once."""
     where = SPECS[key].examples
-    found: Sequence[str] = load(where) if where else ()
-    return found
+    return list(dict.fromkeys(example.text for example in load(where))) if where else []
 
 
 class Chain:

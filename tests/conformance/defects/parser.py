@@ -19,9 +19,17 @@ from llmk.api import (
     Verdict,
     no,
 )
+from llmk_testing.parser_example import ParserExample
 
 OPEN, CLOSE = "[[call ", "]]"
-EXAMPLES = ('Let me see: [[call weather {"city": "Oslo"}]] Done [', 'Two: [[call a {}]][[call b {"x": [1]}]]')
+EXAMPLES = (
+    ParserExample(
+        text='Let me see: [[call weather {"city": "Oslo"}]] Done [',
+        content="Let me see:  Done [",
+        calls=[("weather", {"city": "Oslo"})],
+    ),
+    'Two: [[call a {}]][[call b {"x": [1]}]]',
+)
 
 
 class Good:

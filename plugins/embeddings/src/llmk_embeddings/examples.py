@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +84,24 @@ def sparse(context: IOContext, body: Mapping[str, Any], model: Model) -> Any:
 
 SPARSE = IOExamples(
     write=_with_head,
-    bodies=[{"input": given, "return_tokens": bool(at % 2)} for at, given in enumerate(_INPUTS)],
+    bodies=[
+        *({"input": given, "return_tokens": bool(at % 2)} for at, given in enumerate(_INPUTS)),
+        {"input": [[*range(12)], [11, 3, 11]], "model": None},
+    ],
     refused=[
         *({}, {"input": []}, {"input": "a", "model": "b"}, {"input": "", "return_tokens": 1}, {"input": [5, "a"]}),
         *({"input": [5, True]}, {"input": ["a", 5]}, {"input": [[5], []]}, {"input": "a", "other": 1}),
     ],
     expected=sparse,
 )
-DENSE = IOExamples(
+_DENSE = IOExamples(
     write=lambda folder: write_checkpoint(folder, "qwen3"),
     bodies=[
         *({"input": given, "pooling": pooling} for given in _INPUTS for pooling in ("last", "mean")),
         {"input": "a core", "encoding_format": "float", "dimensions": 7, "normalize": False},
         {"input": ["a core", "b"], "dimensions": 1, "pooling": "mean", "user": "u"},
         {"input": "a core", "dimensions": 64, "model": None},
+        {"input": ["a core", "b"], "encoding_format": "base64", "normalize": False},
     ],
     refused=[
         *({}, {"input": "a", "dimensions": 65}, {"input": "a", "dimensions": 0}, {"input": "a", "dimensions": True}),
@@ -106,3 +111,7 @@ DENSE = IOExamples(
     tolerance=1e-4,
     expected=dense,
 )
+_DENSE_OF_MEANS = replace(
+    _DENSE, options={"pooling": "mean"}, bodies=[{"input": ["a core", "b"]}, {"input": "a core", "pooling": "last"}]
+)
+DENSE = (_DENSE, _DENSE_OF_MEANS)

@@ -19,7 +19,7 @@ def dialect(
     **more: Any,
 ) -> ParserSpec:
     """The spec of the class ``parser`` in the module ``name`` (or ``module``) of the package for ``kind``, with the
-    module's ``EXAMPLES``. ``more``: other fields of :class:`~llmk.api.ParserSpec`."""
+    dialect's ``examples``. ``more``: other fields of :class:`~llmk.api.ParserSpec`."""
     where = f"llmk_parsers.{kind}.{module or module_of(name)}"
     return ParserSpec(
         id=f"parsers.{name}",
@@ -27,7 +27,7 @@ def dialect(
         implementation=f"{where}:{parser}",
         claims=claims,
         summary=summary,
-        **{"examples": f"{where}:EXAMPLES", **more},
+        **{"examples": f"llmk_parsers.examples:{kind}.{module_of(name)}", **more},
     )
 
 

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<|inner_prefix|>Twelve plus thirty.<|inner_suffix|>42",
-    '<|inner_prefix|>I look.<|tools_prefix|>[{"find": {"q": "x"}}]<|tools_suffix|>',
-    "Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Apertus(ThinkTags):
     """Special tokens, which the model writes itself. A call may follow inside of the block."""

@@ -7,14 +7,6 @@ from typing import ClassVar
 
 from llmk_parsers.sections import Kind, Sections
 
-EXAMPLES = (
-    "<|START_THINKING|>Twelve plus thirty.<|END_THINKING|><|START_RESPONSE|>42<|END_RESPONSE|>",
-    '<|START_THINKING|>I look.<|END_THINKING|><|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "find", '
-    '"parameters": {"q": "x"}}\n]<|END_ACTION|>',
-    "<|START_TEXT|>Paris.<|END_TEXT|>",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Command(Sections):
     """Sections for thoughts, actions (tool calls) and the response, which may have text sections."""

@@ -5,13 +5,6 @@ from __future__ import annotations
 from llmk.api import ParserContext
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<think>\nFirst, the sum.\n</think>\n\n**42**",
-    "The template has opened the block.</think>So the answer is here.",
-    "<think></think>Nothing was thought.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class DeepSeekR1(ThinkTags):
     """Think tags of a model that always thinks, unless its template closed the block already, or a grammar starts with

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.answer_tags import AnswerTags
 
-EXAMPLES = (
-    "<think>\nTwelve plus thirty.\n</think>\n\n<response>\n42\n</response>\n",
-    "The block is open.\n</think>\n\nParis.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Ernie45(AnswerTags):
     """Think tags of a model that always thinks."""

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<thought>Twelve plus thirty.</thought>42",
-    "<think>a</think>b",
-    "Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Exaone(ThinkTags):
     """Tags of both generations, off unless ``enable_thinking`` is on or the template opened a block."""

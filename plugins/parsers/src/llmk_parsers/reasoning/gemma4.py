@@ -7,13 +7,6 @@ from collections.abc import Callable
 from llmk.api import ParserContext
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<|channel>thought\nTwelve plus thirty.<channel|>42",
-    "<|channel>thought\nI look.<|tool_call>call:find{q:x}<tool_call|>",
-    "Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 _NAME = "thought"
 
 

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<think>Twelve plus thirty.</think>42",
-    '<think>I look.<｜GCML｜tool_calls>\n<｜GCML｜invoke name="find">\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>',
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class GigaChat35(ThinkTags):
     """Think tags of a hybrid model."""

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "Here is my thought process: twelve plus thirty. Here is my response: 42",
-    "Here's my thought process:\na\nHere's my response:\nb",
-    "Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Granite(ThinkTags):
     """``Here is my thought process:`` and ``Here is my response:``, or with ``Here's``."""

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.content_needed import ContentNeeded
 
-EXAMPLES = (
-    "<think>Twelve plus thirty.</think>\n42",
-    "I look.</think>\n\n<tool_call>\n<function=find>\n</function>\n</tool_call>",
-    "<think></think>\nParis.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class GraniteThinking(ContentNeeded):
     """Think tags of a hybrid model. Line breaks after the closing tag belong to it."""

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.answer_tags import AnswerTags
 
-EXAMPLES = (
-    "<think>\nTwelve plus thirty.\n</think>\n<answer>\n42\n</answer>",
-    "<think>\n\n</think>\n<answer>\nParis.\n</answer>",
-    "Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class HunyuanA13B(AnswerTags):
     """The model writes the tags itself; what has none is content."""

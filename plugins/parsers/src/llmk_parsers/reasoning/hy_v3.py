@@ -10,13 +10,6 @@ from llmk_parsers.hunyuan_tags import PlainTags, without_suffix
 from llmk_parsers.piped import Piped
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<think>Twelve plus thirty.</think>42",
-    "<think:opensource>a</think:opensource>b",
-    "Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class HunyuanV3(Piped):
     """Tags with a suffix or without."""

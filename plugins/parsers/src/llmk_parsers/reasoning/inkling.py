@@ -7,15 +7,6 @@ from typing import ClassVar
 
 from llmk_parsers.sections import Kind, Sections
 
-EXAMPLES = (
-    "<|content_thinking|>Twelve plus thirty.<|end_message|><|message_model|><|content_text|>42<|end_message|>",
-    '<|content_thinking|>I look.<|end_message|><|message_model|><|content_invoke_tool_json|>{"name": "find", '
-    '"args": {"q": "x"}}<|end_message|>',
-    "<|content_text|>Paris.",
-    'find<|content_invoke_tool_json|>{"name": "find", "args": {}}<|content_model_end_sampling|>',
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Inkling(Sections):
     """Messages of thoughts, text and calls. The prompt ends behind ``<|message_model|>``, after which a name may stand,

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "◁think▷A cat.◁/think▷The picture shows a cat.",
-    "A cat.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Kimi(ThinkTags):
     """Tags of triangles, which the model writes itself."""

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<think>Twelve plus thirty.</think>42",
-    "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.find:0<|tool_call_argument_begin|>{}"
-    "<|tool_call_end|><|tool_calls_section_end|>",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class KimiK2(ThinkTags):
     """Think tags; a section of calls ends a block that the model forgot to close."""

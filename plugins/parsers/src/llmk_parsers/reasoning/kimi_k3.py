@@ -10,12 +10,6 @@ from llmk_parsers.sections import Kind, Sections
 
 THINK, THINK_END = "<|open|>think<|sep|>", "<|close|>think<|sep|>"
 TOOLS, TOOLS_END = "<|open|>tools<|sep|>", "<|close|>tools<|sep|>"
-EXAMPLES = (
-    f"{THINK}Twelve plus thirty.{THINK_END}<|open|>response<|sep|>42<|close|>response<|sep|><|close|>message<|sep|>",
-    f"The template has opened the block.{THINK_END}<|open|>response<|sep|><|close|>response<|sep|>{TOOLS}"
-    f'<|open|>call tool="find" index="1"<|sep|><|close|>call<|sep|>{TOOLS_END}',
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class KimiK3(Sections):

@@ -5,13 +5,6 @@ from __future__ import annotations
 from llmk.api import ParserContext
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<think>Twelve plus thirty.</think>\n42",
-    "The block is open.</think>Paris.",
-    "<think>I look.</think><tool_call>find<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Ling3(ThinkTags):
     """Think tags of a hybrid model, of whose options either turns reasoning on."""

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "Twelve plus thirty.</think>\n\n42",
-    'I look.<minimax:tool_call>\n<invoke name="find">\n</invoke>\n</minimax:tool_call>',
-    "<think>a</think>b",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class MiniMaxM2(ThinkTags):
     """Think tags of a model that always thinks."""

@@ -5,14 +5,6 @@ from __future__ import annotations
 from llmk.api import ParserContext
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<mm:think>Twelve plus thirty.</mm:think>42",
-    "Paris.",
-    '<mm:think>I look.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="find">'
-    "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class MiniMaxM3(ThinkTags):
     """Tags with a namespace. In the adaptive mode the model opens a block if it wants to."""

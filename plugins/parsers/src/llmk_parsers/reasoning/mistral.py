@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "[THINK]Twelve plus thirty.[/THINK]42",
-    "First [THINK]a[/THINK] then b.",
-    '[THINK]I look.[/THINK][TOOL_CALLS]find[ARGS]{"q": "x"}',
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Mistral(ThinkTags):
     """Special tokens, which the model writes itself, maybe after some content."""

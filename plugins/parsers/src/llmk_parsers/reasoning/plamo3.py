@@ -6,12 +6,6 @@ from llmk_parsers.plamo import TURN_END, PlamoMarkers, marker
 from llmk_parsers.think_tags import ThinkTags
 
 _REQUESTS = marker("begin_tool_requests")
-EXAMPLES = (
-    f"{marker('begin_think')}Twelve plus thirty.{marker('end_think')}42{TURN_END}",
-    f"I look.{_REQUESTS}{marker('begin_tool_request')}",
-    f"a{marker('end_think')}b<|plamo:end_",
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class Plamo3(PlamoMarkers, ThinkTags):

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "<seed:think>Twelve plus thirty.</seed:think>42",
-    "I look.<seed:tool_call>\n<function=find>\n</function>\n</seed:tool_call>",
-    "The block is open.</seed:think>Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class SeedOss(ThinkTags):
     """Tags with a namespace; the budget that a request may set is reflected upon inside of a block."""

@@ -5,14 +5,6 @@ from __future__ import annotations
 from llmk.api import ParserContext
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "Twelve plus thirty.<|think:end|>42",
-    "<|think:start|>I look.<|tool_call:start|>find\n<|tool_arg:start|>q<|tool_arg:value|>x<|tool_arg:end|>\n"
-    "<|tool_call:end|>",
-    "<|think:start|><|think:end|>Paris.",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class SolarOpen2(ThinkTags):
     """Tags that the template writes. Whether it leaves the block open depends on ``reasoning_effort``."""

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from llmk_parsers.think_tags import ThinkTags
 
-EXAMPLES = (
-    "Twelve plus thirty.</think>42",
-    "<think>a</think>b",
-)
-"""Answers as models write them, for the conformance kit."""
-
 
 class Step3(ThinkTags):
     """Think tags of a model that always thinks."""

@@ -36,9 +36,3 @@ WRITER = JsonWriter(
     separator=", ",
     after=f"]{_LIST_END}",
 )
-
-EXAMPLES = (
-    'I look. <|tools_prefix|>[{"weather": {"city": "Oslo", "days": [1, 2]}}, {"now": {}}]<|tools_suffix|>',
-    '<|tools_prefix|>[{"a": {"x": "cut off',
-    "<|tools_prefix|> is a token.",
-)

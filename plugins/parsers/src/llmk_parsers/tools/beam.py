@@ -24,14 +24,6 @@ WRITER = TagWriter(
     separator=_START,
     stops=("</rfl:parameter>", "<rfl:parameter name=", "<|call|>", "<|end|>"),
 )
-EXAMPLES = (
-    f'I look.{_START} to=find{_HEADER}<rfl:parameter name="q">\nx\n</rfl:parameter><rfl:parameter name="n">\n1\n'
-    "</rfl:parameter><|call|>",
-    f" to=a.b{_HEADER}<|call|>{_START} to=c<|channel|>analysis<|message|>"
-    '<rfl:parameter name="t">x</rfl:parameter><|end|>',
-    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Paris.<|return|>",
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class _Bodies(BeamChannels, ChannelReasoning):

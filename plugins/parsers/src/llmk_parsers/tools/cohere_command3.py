@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, with_keys
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.call_reader import CallReader
 from llmk_parsers.call_regions import CallRegions
@@ -35,12 +34,4 @@ WRITER = JsonWriter(
     middle=', "parameters": ',
     separator=",\n    ",
     after=f"\n]{_CLOSE}",
-)
-
-_SAY = with_keys(SAY, "tool_name")
-_NOW = with_keys(NOW, "tool_name")
-EXAMPLES = (
-    "<|START_RESPONSE|>Hello.<|END_RESPONSE|>",
-    '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "a", "parameters": {"city": "Oslo"}}\n]<|END_ACTION|>',
-    f"I look.<|START_ACTION|>[{_SAY}, {_NOW}]<|END_ACTION|>",
 )

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from llmk_parsers.tools import cohere_command3
-from llmk_parsers.tools.cohere_command3 import CohereCommand
+from llmk_parsers.tools.cohere_command3 import WRITER, CohereCommand
 
-__all__ = ["EXAMPLES", "WRITER", "CohereCommand"]
-
-WRITER = cohere_command3.WRITER
-
-EXAMPLES = (*cohere_command3.EXAMPLES[1:], "<|START_TEXT|>Hello.<|END_TEXT|>")
+__all__ = ["WRITER", "CohereCommand"]

@@ -28,8 +28,3 @@ WRITER = JsonWriter(
     separator=",\n    ",
     after="\n]```",
 )
-
-EXAMPLES = (
-    'Look.\nAction: ```json\n[\n    {\n        "tool_name": "weather",\n        "parameters": {"x": 1}\n    }\n]```',
-    'Action:```json\n[{"tool_name": "a", "parameters": {}}, {"tool_name": "b", "parameters": {"x": "}`"}}]\n```\nDone.',
-)

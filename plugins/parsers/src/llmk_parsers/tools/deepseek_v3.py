@@ -41,10 +41,3 @@ WRITER = JsonWriter(
     after=LIST_END,
     quote=plain_name,
 )
-
-EXAMPLES = (
-    "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
-    '{"city": "Oslo", "days": [1, 2]}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n'
-    "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    "<｜tool▁calls▁begin｜> is a token.",
-)

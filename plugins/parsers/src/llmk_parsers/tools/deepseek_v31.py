@@ -33,9 +33,3 @@ WRITER = JsonWriter(
     after=LIST_END,
     quote=plain_name,
 )
-
-EXAMPLES = (
-    'I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}<｜tool▁call▁end｜>'
-    "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{"x": NaN}<｜tool▁call▁end｜>',
-)

@@ -70,12 +70,3 @@ class DeepSeekV32(TagCalls):
 
 
 WRITER = dsml_writer(DeepSeekV32.MARKS)
-
-EXAMPLES = (
-    'I look.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n'
-    '<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>\n'
-    '<｜DSML｜parameter name="days" string="false">[1, 2]</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
-    '<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
-    '<｜DSML｜invoke name="a">\n<｜DSML｜parameter name="arguments" string="false">{"x": 1}</｜DSML｜parameter>\n',
-    "<｜DSML｜function_calls> is a tag.",
-)

@@ -12,5 +12,3 @@ class DeepSeekV4(deepseek_v32.DeepSeekV32):
 
 
 WRITER = deepseek_v32.dsml_writer(DeepSeekV4.MARKS)
-
-EXAMPLES = tuple(example.replace("function_calls", "tool_calls") for example in deepseek_v32.EXAMPLES)

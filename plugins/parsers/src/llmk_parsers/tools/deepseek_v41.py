@@ -12,8 +12,3 @@ class DeepSeekV41(deepseek_v32.DeepSeekV32):
 
 
 WRITER = deepseek_v32.dsml_writer(DeepSeekV41.MARKS)
-
-EXAMPLES = tuple(
-    example.replace("function_calls", " calls").replace("｜invoke", "｜ invoke").replace("｜parameter", "｜ parameter")
-    for example in deepseek_v32.EXAMPLES
-)

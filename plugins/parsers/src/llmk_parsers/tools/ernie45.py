@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.tools import hermes
 
@@ -21,8 +20,3 @@ class Ernie45(CallRegions):
 
 
 WRITER = hermes.WRITER
-
-EXAMPLES = (
-    f"<response>\nI look.\n</response>\n{_OPEN}\n{WEATHER}\n{_CLOSE}",
-    f"{_OPEN}\n{NOW}\n{_CLOSE}\n{_OPEN}\n{WEATHER}\n{_CLOSE}\n",
-)

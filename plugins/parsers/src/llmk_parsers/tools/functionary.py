@@ -28,8 +28,3 @@ class Functionary(CallRegions):
 WRITER = JsonWriter(
     trigger=_OPEN, markers=(_OPEN, _CLOSE), opening=_OPEN, middle=">", closing=_CLOSE, separator="", quote=str
 )
-
-EXAMPLES = (
-    'I look.\n<function=weather>{"city": "Oslo", "days": [1, 2]}</function>',
-    '<function=a>{"x": "}</function>\\""}</function><function=b>{}</function>\nDone.',
-)

@@ -15,10 +15,3 @@ class FunctionGemma(gemma4.Gemma4):
 
 
 WRITER = QuoteWriter(FunctionGemma.MARKS, FunctionGemma.MARKS.call)
-
-EXAMPLES = tuple(
-    example.replace("<|tool_call>", "<start_function_call>")
-    .replace("<tool_call|>", "<end_function_call>")
-    .replace('<|"|>', "<escape>")
-    for example in gemma4.EXAMPLES
-)

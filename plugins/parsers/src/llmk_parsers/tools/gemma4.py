@@ -242,10 +242,3 @@ def _plain(text: str, schema: Schema) -> Any:
 
 
 WRITER = QuoteWriter(Gemma4.MARKS, Gemma4.MARKS.call)
-
-EXAMPLES = (
-    'I look.<|tool_call>call:weather{city:<|"|>Oslo<|"|>,days:[1,2],at:{hour:7,zone:<|"|>a}b<|"|>}}<tool_call|>',
-    "<|tool_call>call:now{}<tool_call|><|tool_call>call:a{x:true,y:null,z:plain text}<tool_call|>Done.",
-    '<|tool_call>call:a{x:<|"|>cut off',
-    "<|tool_call> is a token.",
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -19,9 +18,3 @@ class GigaChat3(CallRegions):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), opening=f'{_OPEN}{{"name": ')
-
-EXAMPLES = (
-    f"I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{WEATHER}",
-    f"I look.<|function_call|>{SAY}",
-    f"<|function_call|>{NOW}</s>",
-)

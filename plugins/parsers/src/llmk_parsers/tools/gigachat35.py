@@ -14,7 +14,3 @@ class GigaChat35(deepseek_v32.DeepSeekV32):
 
 
 WRITER = deepseek_v32.dsml_writer(GigaChat35.MARKS, _MARK)
-
-EXAMPLES = tuple(
-    example.replace("function_calls", "tool_calls").replace("DSML", "GCML") for example in deepseek_v32.EXAMPLES
-)

@@ -41,11 +41,3 @@ def pairs_writer(line: str) -> TagWriter:
 
 
 WRITER = pairs_writer("\n")
-
-EXAMPLES = (
-    "I look.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n"
-    "<arg_value>[1, 2]</arg_value>\n</tool_call>",
-    "<tool_call>a</tool_call><tool_call>b<arg_key>x</arg_key><arg_value> 1 < 2 <arg_key></arg_value></tool_call>Done.",
-    "<tool_call>cut_off<arg_key>x</arg_key><arg_value>y</arg_value>",
-    "<tool_call> is a tag.",
-)

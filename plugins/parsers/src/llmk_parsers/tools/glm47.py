@@ -10,5 +10,3 @@ class Glm47(glm45.Glm45):
 
 
 WRITER = glm45.pairs_writer("")
-
-EXAMPLES = glm45.EXAMPLES

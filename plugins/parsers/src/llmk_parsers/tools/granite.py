@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -18,9 +17,3 @@ class Granite(CallRegions):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), before=f"{_OPEN} [", separator=", ", after="]")
-
-EXAMPLES = (
-    f"I look.\n<|tool_call|>[{WEATHER}]",
-    f"<|tool_call|>[{WEATHER}, {SAY}]\nDone.",
-    f"<tool_call> [{NOW}]",
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -18,9 +17,3 @@ class Granite20bFc(CallRegions):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), opening=f'{_OPEN} {{"name": ', separator=" ")
-
-EXAMPLES = (
-    f"I look. <function_call> {WEATHER}",
-    f"<function_call> {WEATHER} <function_call> {SAY}\nDone.",
-    f"<function_call>{NOW}",
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -23,10 +22,4 @@ WRITER = JsonWriter(
     markers=(_OPEN, _CLOSE),
     opening=f'{_OPEN}\n{{"name": ',
     closing=f"}}\n{_CLOSE}",
-)
-
-EXAMPLES = (
-    f"I look.\n<tool_call>\n{WEATHER}\n</tool_call>",
-    f"<tool_call>\n{NOW}\n</tool_call>\n<tool_call>\n{SAY}\n</tool_call>\nDone.",
-    '<tool_call>{"arguments": {"text": "\\u00e9\\ud83d\\ude00 </tool_call>"}, "name": "say"}</tool_call>',
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from llmk.api import ParserContext
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.tools.jamba import Jamba
 
@@ -37,12 +36,4 @@ WRITER = JsonWriter(
     before="<tool_calls>[",
     separator=", ",
     after="]</tool_calls>",
-)
-
-EXAMPLES = (
-    "助手：Hello.",
-    f"I look.\n<tool_calls>[{WEATHER}]</tool_calls>",
-    f"<tool_calls>[{WEATHER}, {SAY}]</tool_calls>\nDone.",
-    f"<tool_calls>[\n  {NOW},\n  {SAY}\n]</tool_calls>",
-    f"<think>No <tool_calls>[{WEATHER}]</tool_calls></think>Yes. <tool_calls>[{NOW}]</tool_calls>",
 )

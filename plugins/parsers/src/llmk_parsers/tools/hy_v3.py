@@ -52,10 +52,3 @@ WRITER = TagWriter(
     after="\n</tool_calls>",
     stops=("</arg_value>", "</tool_call>"),
 )
-
-EXAMPLES = (
-    "I look.<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
-    "</tool_call>\n<tool_call>now<tool_sep></tool_call>\n</tool_calls>",
-    "<tool_calls> is a tag.",
-    "<tool_calls:opensource>\n<tool_call:opensource>now<tool_sep:opensource></tool_call:opensource></tool_calls:opensource>",
-)

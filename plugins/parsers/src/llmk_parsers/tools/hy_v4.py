@@ -12,5 +12,3 @@ class HyV4(hy_v3.HyV3):
 
 
 WRITER = replace(hy_v3.WRITER, after_name="")
-
-EXAMPLES = tuple(example.replace("<tool_sep>\n", "") for example in hy_v3.EXAMPLES)

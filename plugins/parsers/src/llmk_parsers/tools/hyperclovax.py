@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -18,9 +17,3 @@ class HyperClovaX(CallRegions):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), before=f"{_OPEN}\n[", separator=", ", after="]")
-
-EXAMPLES = (
-    f"I look.\n -> tool/function_call\n[{WEATHER}]",
-    f" -> tool/function_call\n[{WEATHER}, {SAY}]\nDone.",
-    f" -> tool/function_call\n[\n  {NOW},\n  {SAY}\n]",
-)

@@ -22,13 +22,6 @@ WRITER = JsonWriter(
     closing=f"}}{_CLOSE}",
     separator="<|message_model|>",
 )
-EXAMPLES = (
-    f'I look.{_OPEN}{{"name": "find", "args": {{"q": "x", "n": 1}}}}{_CLOSE}',
-    f'{_OPEN}{{"name":"a","args":{{}}}}{_CLOSE}<|message_model|>'
-    f'{_OPEN}{{"name":"b","args":{{"t": "}}\\" \\u00e9"}}}}{_CLOSE}'
-    "<|message_model|><|content_text|>Done.<|end_message|>",
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class _Messages(inkling.Inkling):

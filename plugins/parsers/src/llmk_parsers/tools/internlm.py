@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER, with_keys
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -25,12 +24,4 @@ WRITER = JsonWriter(
     middle=', "parameters": ',
     closing=f"}}{_CLOSE}",
     separator="\n",
-)
-
-_WEATHER = with_keys(WEATHER)
-_SAY = with_keys(SAY)
-EXAMPLES = (
-    f"I look.<|action_start|><|plugin|>\n{_WEATHER}<|action_end|>",
-    f"<|action_start|> <|plugin|>{_SAY}<|action_end|>\n<|action_start|><|plugin|>{NOW}<|action_end|>",
-    "<|action_start|><|interpreter|>print(1)<|action_end|>",
 )

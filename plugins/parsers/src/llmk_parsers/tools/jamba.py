@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -24,10 +23,4 @@ WRITER = JsonWriter(
     before=f"{_OPEN}[\n    ",
     separator=",\n    ",
     after=f"\n]{_CLOSE}",
-)
-
-EXAMPLES = (
-    f"I look.\n<tool_calls>[{WEATHER}]</tool_calls>",
-    f"<tool_calls>[{WEATHER}, {SAY}]</tool_calls>\nDone.",
-    f"<tool_calls>[\n  {NOW},\n  {SAY}\n]</tool_calls>",
 )

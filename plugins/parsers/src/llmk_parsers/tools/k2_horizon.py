@@ -32,17 +32,6 @@ WRITER = TagWriter(
     after=_LIST_END,
     stops=("</ifm|arg_value>", _CALL_END),
 )
-EXAMPLES = (
-    f"I look.{_LIST}<ifm|tool_call>find\n<ifm|arg_key>q</ifm|arg_key>\n<ifm|arg_value>x</ifm|arg_value>\n"
-    f"</ifm|tool_call>{_LIST_END}",
-    "<ifm|tool_call>a</ifm|tool_call><ifm|tool_call>b<ifm|arg_key>x</ifm|arg_key><ifm|arg_value>1"
-    "</ifm|arg_value></ifm|tool_call>Done.",
-    f'{_LIST}<ifm|tool_call>{{"name": "find", "arguments": {{"q": "}} \\u00e9", "n": [1]}}}}</ifm|tool_call>\n'
-    f'<ifm|tool_call>{{"name": "now"}}</ifm|tool_call>{_LIST_END}',
-    "<ifm|tool_call>a<ifm|arg_key>x</ifm|arg_key><ifm|arg_type>integer</ifm|arg_type><ifm|arg_value>1</ifm|arg_value>"
-    "</ifm|tool_call>",
-)
-"""Answers as models write them, for the conformance kit."""
 
 _PAIRS = Tags(
     lists=(_LIST,),

@@ -58,11 +58,3 @@ class KimiK2Writer:
 
 
 WRITER = KimiK2Writer()
-
-EXAMPLES = (
-    'I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": '
-    '"Oslo"}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|>'
-    "<|tool_calls_section_end|>",
-    '<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{"x": "cut off',
-    "<|tool_calls_section_begin|> is a token.",
-)

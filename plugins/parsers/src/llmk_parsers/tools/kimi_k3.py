@@ -29,13 +29,6 @@ WRITER = TagWriter(
     after=kimi_k3.TOOLS_END,
     stops=(_ARGUMENT_END, _CALL_END, "<|open|>argument"),
 )
-EXAMPLES = (
-    f'I look.{kimi_k3.TOOLS}<|open|>call tool="find" index="1"<|sep|><|open|>argument key="q" type="string"<|sep|>x'
-    f'{_ARGUMENT_END}<|open|>argument key="n" type="number"<|sep|>[1, 2]{_ARGUMENT_END}{_CALL_END}'
-    f'<|open|>call tool="now" index="2"<|sep|>{_CALL_END}{kimi_k3.TOOLS_END}<|close|>message<|sep|>',
-    f'<|open|>response<|sep|>Hello.<|close|>response<|sep|>{kimi_k3.TOOLS}\n<|open|>call tool="a"<|sep|>\n{_CALL_END}',
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class _Elements(kimi_k3.KimiK3):

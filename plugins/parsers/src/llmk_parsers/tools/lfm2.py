@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import PYTHON_NOW, PYTHON_SAY, PYTHON_WEATHER, WEATHER
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.call_reader import CallReader
 from llmk_parsers.call_regions import TrimmedText
@@ -59,10 +58,3 @@ class Lfm2(TrimmedText, PythonCalls):
 
 
 WRITER = PythonWriter(trigger=_OPEN, markers=(_OPEN, _CLOSE), before=f"{_OPEN}[", after=f"]{_CLOSE}")
-
-EXAMPLES = (
-    f"<|tool_call_start|>[{PYTHON_WEATHER}, {PYTHON_SAY}]<|tool_call_end|>Done.",
-    "<|tool_call_start|>[run(cmd='sed -n '1,9p' x')]<|tool_call_end|>",
-    f"I look.\n<|tool_call_start|>[{WEATHER}]<|tool_call_end|>",
-    f"<|tool_call_start|>[{PYTHON_NOW}]<|tool_call_end|>[{PYTHON_NOW}]<|tool_call_end|>",
-)

@@ -86,9 +86,3 @@ class Llama3Json(ToolMachine):
 
 
 WRITER = JsonWriter(middle=', "parameters": ', separator="; ")
-
-EXAMPLES = (
-    '{"name": "get_weather", "parameters": {"city": "Oslo", "days": [1, 2]}}',
-    '<|python_tag|>{"name": "a", "parameters": {}}; {"name": "b", "parameters": {"x": "}; {\\""}}',
-    '{"parameters": {"text": "\\u00e9\\ud83d\\ude00"}, "name": "say"}',
-)

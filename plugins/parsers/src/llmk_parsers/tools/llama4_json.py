@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER, with_keys
 from llmk_parsers.tools import llama3_json
 from llmk_parsers.tools.llama3_json import Llama3Json
 
@@ -15,12 +14,3 @@ class Llama4Json(Llama3Json):
 
 
 WRITER = llama3_json.WRITER
-
-_WEATHER = with_keys(WEATHER)
-_SAY = with_keys(SAY)
-_NOW = with_keys(NOW)
-EXAMPLES = (
-    f"{_WEATHER}",
-    f"<|python_start|>{_WEATHER}; {_SAY}<|python_end|>",
-    f"{_NOW}{_NOW}",
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import PYTHON_NOW, PYTHON_SAY, PYTHON_WEATHER
 from llmk_parsers.python_calls import PythonCalls
 from llmk_parsers.python_writer import PythonWriter
 
@@ -17,9 +16,3 @@ class Llama4Pythonic(PythonCalls):
 
 
 WRITER = PythonWriter()
-
-EXAMPLES = (
-    f"[{PYTHON_WEATHER}, {PYTHON_SAY}]",
-    f"<|python_start|>[{PYTHON_NOW}, {PYTHON_WEATHER}]<|python_end|>",
-    f"I look.\n[{PYTHON_SAY}]\nDone.",
-)

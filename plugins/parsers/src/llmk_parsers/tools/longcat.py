@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -19,9 +18,3 @@ class LongCat(CallRegions):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN, _CLOSE), opening=f'{_OPEN}\n{{"name": ', closing=f"}}\n{_CLOSE}")
-
-EXAMPLES = (
-    f"I look.\n{_OPEN}\n{WEATHER}\n{_CLOSE}",
-    f"{_OPEN}{SAY}{_CLOSE}\n{_OPEN}{NOW}{_CLOSE}\nDone.",
-    f"{_OPEN} is a tag.",
-)

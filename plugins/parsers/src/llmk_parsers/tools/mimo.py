@@ -14,5 +14,3 @@ class MiMo(qwen3_coder.Qwen3Coder):
 
 
 WRITER = replace(qwen3_coder.WRITER, after_key=">", after_value="</parameter>\n")
-
-EXAMPLES = tuple(example.replace("city>\nOslo\n", "city>Oslo") for example in qwen3_coder.EXAMPLES)

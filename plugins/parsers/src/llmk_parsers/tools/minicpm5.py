@@ -64,11 +64,3 @@ WRITER = TagWriter(
     closing="</function>",
     stops=("</param>", "<param name=", "</function>", "<![CDATA["),
 )
-
-EXAMPLES = (
-    'I look.\n<function name="weather"><param name="city">Oslo</param><param name="days">[1, 2]</param></function>',
-    '<function name="say"><param name="text"><![CDATA[a </param> b]]></param></function>\n'
-    '<function name="now"></function>',
-    '<function name="twice"><param name="a">1</param><param name="a">2</param></function>',
-    "<function> is a tag.",
-)

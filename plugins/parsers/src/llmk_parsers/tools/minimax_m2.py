@@ -36,10 +36,3 @@ WRITER = TagWriter(
     after="\n</minimax:tool_call>",
     stops=("</parameter>", "<parameter name=", "</invoke>"),
 )
-
-EXAMPLES = (
-    'I look.<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city"> Oslo </parameter>\n</invoke>\n'
-    "<invoke name='now'>\n</invoke>\n</minimax:tool_call>",
-    '<minimax:tool_call><invoke name="a"><parameter name="x">1<parameter name="y">2</parameter></invoke>',
-    "<minimax:tool_call> is a tag.",
-)

@@ -166,10 +166,3 @@ WRITER = TagWriter(
     after=f"\n{_MARK}</tool_call>",
     stops=(_MARK,),
 )
-
-EXAMPLES = (
-    f'I look.{_MARK}<tool_call>\n{_MARK}<invoke name="weather">{_MARK}<city>Oslo{_MARK}</city>{_MARK}<days>'
-    f"{_MARK}<item>1{_MARK}</item>{_MARK}<item>2{_MARK}</item>{_MARK}</days>{_MARK}</invoke>\n{_MARK}</tool_call>",
-    f'{_MARK}<tool_call>\n{_MARK}<invoke name="a">{_MARK}<x>{_MARK}<y>cut off',
-    f"{_MARK}<tool_call> is a tag.",
-)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import SAY, WEATHER
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.call_reader import CallReader
 from llmk_parsers.call_regions import CallRegions
@@ -38,10 +37,4 @@ class Mistral(CallRegions):
 
 WRITER = JsonWriter(
     trigger=_CALLS, markers=(_CALLS, _ARGS), opening=_CALLS, middle=_ARGS, closing="", separator="", quote=str
-)
-
-EXAMPLES = (
-    '[TOOL_CALLS]weather[ARGS]{"city": "Oslo", "days": [1, 2]}',
-    'I look.[TOOL_CALLS]a{"x": "}[TOOL_CALLS]\\""}[TOOL_CALLS]b[CALL_ID]a1b2c3d4e[ARGS]{"y": 1}',
-    f"[TOOL_CALLS] [{WEATHER}, {SAY}]",
 )

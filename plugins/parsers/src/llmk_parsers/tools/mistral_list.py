@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.tools.mistral import Mistral
 
@@ -14,8 +13,3 @@ class MistralList(Mistral):
 
 
 WRITER = JsonWriter(trigger=_CALLS, markers=(_CALLS,), before=f"{_CALLS}[", separator=", ", after="]")
-
-EXAMPLES = (
-    f"{_CALLS}[{WEATHER}, {SAY}]",
-    f"I look.{_CALLS} [{NOW}]",
-)

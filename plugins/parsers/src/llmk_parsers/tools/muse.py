@@ -23,14 +23,6 @@ WRITER = TagWriter(
     after=f"\n{_LIST_END}",
     stops=("</atem:parameter>", "<atem:parameter name=", "</atem:invoke>"),
 )
-EXAMPLES = (
-    f'<|start|>assistant to=find<|message|>{_LIST}\n<atem:invoke name="find">\n<atem:parameter name="q">x'
-    f"</atem:parameter>\n</atem:invoke>\n{_LIST_END}<|eom|>",
-    f'I look.{_LIST}\n<atem:invoke name="a.b">\n</atem:invoke>\n<atem:invoke name="c">\n<atem:parameter name="n">1'
-    f"</atem:parameter>\n</atem:invoke>\n{_LIST_END}",
-    " to=self<|message|>No <atem:invoke yet.<|eom|><|start|>assistant to=user<|message|>Paris.<|eom|>",
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class _Bodies(MuseChannels, ChannelReasoning):

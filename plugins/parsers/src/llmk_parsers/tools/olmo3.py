@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import PYTHON_NOW, PYTHON_SAY, PYTHON_WEATHER
 from llmk_parsers.python_calls import PythonCalls
 from llmk_parsers.python_writer import PythonWriter
 
@@ -21,10 +20,4 @@ WRITER = PythonWriter(
     before="<function_calls>",
     separator="\n",
     after="</function_calls>",
-)
-
-EXAMPLES = (
-    f"<function_calls>{PYTHON_WEATHER}\n{PYTHON_SAY}</function_calls>",
-    f"I look.\n<function_calls>\n{PYTHON_NOW}\n</function_calls>\nDone.",
-    "<function_calls>f(a=null, b=true)</function_calls>",
 )

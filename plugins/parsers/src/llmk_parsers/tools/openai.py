@@ -9,15 +9,6 @@ from llmk_parsers.harmony import FUNCTIONS, Harmony
 from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.tool_machine import ToolMachine
 
-EXAMPLES = (
-    '<|start|>assistant<|channel|>commentary to=functions.find <|constrain|>json<|message|>{"q": "x", "n": 1}<|call|>',
-    "I look.<|start|>assistant to=functions.a<|channel|>commentary json<|message|>{}<|call|>"
-    '<|start|>assistant<|channel|>commentary to=functions.b<|message|>{"text": "}\\" \\u00e9"}<|call|>',
-    '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"a": 1}<|return|>',
-)
-"""Answers as models write them, for the conformance kit."""
-
-
 WRITER = JsonWriter(
     markers=("<|channel|>", "<|constrain|>", "<|message|>", "<|call|>", "<|start|>"),
     opening=f"<|channel|>commentary to={FUNCTIONS}",

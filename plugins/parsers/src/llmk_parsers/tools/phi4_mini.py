@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.tools.phi4_mini_json import Phi4MiniJson
 
@@ -14,8 +13,3 @@ class Phi4Mini(Phi4MiniJson):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN, _CLOSE), before=f"{_OPEN}[", separator=", ", after=f"]{_CLOSE}")
-
-EXAMPLES = (
-    f"I look.\n<|tool_call|>[{WEATHER}]<|/tool_call|>",
-    f"<|tool_call|>[{NOW}, {SAY}]<|/tool_call|>\nDone.",
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_regions import CallRegions
 from llmk_parsers.json_writer import JsonWriter
 
@@ -18,9 +17,3 @@ class Phi4MiniJson(CallRegions):
 
 
 WRITER = JsonWriter(trigger=_OPEN, markers=(_OPEN,), before=_OPEN, separator=", ", after="]")
-
-EXAMPLES = (
-    f"I look.\nfunctools[{WEATHER}]",
-    f"functools[{WEATHER}, {SAY}]\nDone.",
-    f"functools[\n  {NOW},\n  {SAY}\n]",
-)

@@ -33,11 +33,6 @@ WRITER = JsonWriter(
     after=_ALL_END,
     quote=str,
 )
-EXAMPLES = (
-    f'I look.{_ALL}{_OPENING}find{_MIDDLE}{{"q": "x", "n": 1}}{_CLOSING}{_ALL_END}{TURN_END}',
-    f'{_ALL}{_OPENING}a{_MIDDLE}{{}}{_CLOSING}{_OPENING}b{_MIDDLE}{{"text": "}}\\" \\u00e9"}}{_CLOSING}{_ALL_END}Done.',
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class Plamo3(PlamoMarkers, ToolMachine):

@@ -12,5 +12,3 @@ class PoolsideV1(glm45.Glm45):
 
 
 WRITER = glm45.WRITER
-
-EXAMPLES = glm45.EXAMPLES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import PYTHON_NOW, PYTHON_SAY, PYTHON_WEATHER
 from llmk_parsers.python_calls import PythonCalls
 from llmk_parsers.python_writer import PythonWriter
 
@@ -17,9 +16,3 @@ class Pythonic(PythonCalls):
 
 
 WRITER = PythonWriter()
-
-EXAMPLES = (
-    f"[{PYTHON_WEATHER}]",
-    f"I look.\n[{PYTHON_WEATHER}, {PYTHON_SAY}]\nDone.",
-    f"<|python_tag|>[{PYTHON_NOW}]",
-)

@@ -47,12 +47,3 @@ class Qwen3Coder(TagCalls):
 
 
 WRITER = function_writer(Qwen3Coder.MARKS)
-
-EXAMPLES = (
-    "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n"
-    "[1, 2]\n</parameter>\n</function>\n</tool_call>",
-    "<tool_call>\n<function=a>\n</function>\n</tool_call>\n<tool_call>\n<function=b>\n<parameter=x>\n\n a < b && é😀\n"
-    "\n</parameter>\n<parameter=y>1</parameter>\n</function>\n</tool_call>\nDone.",
-    "<function=say><parameter=text>no list",
-    "In XML, <tool_call> is a tag, and so is <function=, as in 3 <4.",
-)

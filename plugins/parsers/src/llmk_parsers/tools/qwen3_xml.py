@@ -10,5 +10,3 @@ class Qwen3Xml(qwen3_coder.Qwen3Coder):
 
 
 WRITER = qwen3_coder.WRITER
-
-EXAMPLES = qwen3_coder.EXAMPLES

@@ -14,5 +14,3 @@ class SeedOss(TagCalls):
 
 
 WRITER = qwen3_coder.function_writer(SeedOss.MARKS)
-
-EXAMPLES = tuple(example.replace("tool_call>", "seed:tool_call>") for example in qwen3_coder.EXAMPLES)

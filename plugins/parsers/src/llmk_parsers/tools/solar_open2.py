@@ -20,12 +20,6 @@ WRITER = TagWriter(
     closing=_CALL_END,
     stops=(_VALUE_END, _KEY, _CALL_END, _CALL),
 )
-EXAMPLES = (
-    f"I look.{_CALL}find\n{_KEY}q{_VALUE}x{_VALUE_END}\n{_KEY}n{_VALUE}[1, 2]{_VALUE_END}\n{_CALL_END}\n"
-    f"{_CALL}now\n{_CALL_END}",
-    f"{_CALL}say\n{_KEY}text{_VALUE} a < b\n{_KEY}n{_VALUE}1{_VALUE_END}{_CALL}now\n{_CALL_END}Done.",
-)
-"""Answers as models write them, for the conformance kit."""
 
 
 class SolarOpen2(TagCalls):

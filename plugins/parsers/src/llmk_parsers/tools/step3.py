@@ -39,11 +39,3 @@ WRITER = TagWriter(
     after=f"\n{_LIST_END}",
     stops=("</steptml:parameter>", "<steptml:parameter name=", "</steptml:invoke>"),
 )
-
-EXAMPLES = (
-    '<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="weather">\n'
-    '<steptml:parameter name="city"><b>Oslo</b></steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n'
-    '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="now">\n</steptml:invoke><｜tool_call_end｜>\n'
-    "<｜tool_calls_end｜>",
-    "<｜tool_calls_begin｜>function",
-)

@@ -10,5 +10,3 @@ class Step3p5(qwen3_coder.Qwen3Coder):
 
 
 WRITER = qwen3_coder.WRITER
-
-EXAMPLES = qwen3_coder.EXAMPLES

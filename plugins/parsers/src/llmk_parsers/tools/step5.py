@@ -12,5 +12,3 @@ class Step5(qwen3_coder.Qwen3Coder):
 
 
 WRITER = qwen3_coder.WRITER
-
-EXAMPLES = qwen3_coder.EXAMPLES

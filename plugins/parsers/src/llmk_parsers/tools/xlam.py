@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmk_parsers.call_examples import NOW, SAY, WEATHER
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.call_reader import CallReader
 from llmk_parsers.call_regions import TrimmedText
@@ -24,11 +23,3 @@ class XLam(TrimmedText):
 
 
 WRITER = JsonWriter(before="[", separator=", ", after="]")
-
-EXAMPLES = (
-    f"[{WEATHER}, {SAY}]",
-    f"I look.\n```json\n[{WEATHER}]\n```\nDone.",
-    f"<tool_call>[{NOW}]</tool_call>",
-    f"[TOOL_CALLS][{NOW}]",
-    "As code: ```python\nprint([1])\n```",
-)

@@ -1,6 +1,6 @@
 """The suite of IO processors, over :mod:`llmk_testing.io_processors`.
 
-``IOProcessorSpec.examples`` names an :class:`IOExamples`.
+``IOProcessorSpec.examples`` names an :class:`IOExamples`, or a sequence of them: one for each set of options.
 """
 
 from __future__ import annotations
@@ -91,8 +91,13 @@ def _check_oracle(own: IOExamples, make: Make, context: IOContext) -> None:
 def _run(spec: IOProcessorSpec, bench: Bench, check: Check) -> None:
     if not spec.examples:
         raise Skip("the spec names no examples: a checkpoint and request bodies")
-    own = load_object(spec.examples)
-    assert isinstance(own, IOExamples), f"{spec.examples} is {own!r}, expected an IOExamples of {__name__}"
+    named = load_object(spec.examples)
+    for own in named if isinstance(named, Sequence) else [named]:
+        assert isinstance(own, IOExamples), f"{spec.examples} is {own!r}, expected an IOExamples of {__name__}"
+        _run_one(spec, bench, own, check)
+
+
+def _run_one(spec: IOProcessorSpec, bench: Bench, own: IOExamples, check: Check) -> None:
     with TemporaryDirectory() as folder:
         context = io_context(own.write(Path(folder)), {"platform.use": bench.facts.name}, **own.options)
         verdict = spec.supports(context.checkpoint)

@@ -1,6 +1,7 @@
 """The cases of reasoning and tool parsers, over :mod:`llmk_testing.parsers`.
 
-``ParserSpec.examples`` names a sequence of answers in the dialect: calls or reasoning, and text around them.
+``ParserSpec.examples`` names a sequence of answers in the dialect: calls or reasoning, and text around them. Those that
+are a :class:`~llmk_testing.parser_example.ParserExample` say what the parser must return.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.parser_example import ParserExample
 from llmk_testing.parsers import PLAIN, Answer, Call, Factory
 from llmk_testing.purity import check_pure
 from llmk_testing.suites.parser_results import result_cases
@@ -81,7 +83,7 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
     yield case("an example may end anywhere", check_ends, make, examples)
     if kind == "tool_parser":
         yield case("arguments are JSON, however large the numbers in an example", check_large_numbers, make, examples)
-    yield from result_cases(spec, bench, kind, parser.factory)
+    yield from result_cases(spec, bench, kind, parser.factory, partial(_answered, spec))
     yield case("it returns the events of its kind alone", check_events, make, examples, EVENTS[kind])
     yield case("two parsers at once don't disturb each other", check_apart, make, examples)
     yield case("time is linear in an example's length", check_linear, make, examples)
@@ -190,11 +192,22 @@ class _Lazy:
 
 
 def _examples(spec: ParserSpec) -> Sequence[str]:
+    """The texts, each once."""
+    found = _named(spec)
+    return list(dict.fromkeys(one.text if isinstance(one, ParserExample) else one for one in found))
+
+
+def _answered(spec: ParserSpec) -> Sequence[ParserExample]:
+    """Those whose answers are known."""
+    return [one for one in _named(spec) if isinstance(one, ParserExample)]
+
+
+def _named(spec: ParserSpec) -> Sequence[str | ParserExample]:
     if not spec.examples:
         raise Skip("the spec names no examples: answers in its dialect")
-    found: Sequence[str] = load_object(spec.examples)
-    good = not isinstance(found, str) and found and all(isinstance(one, str) and one for one in found)
-    assert good, f"{spec.examples} is {found!r}, expected a sequence of non-empty strings"
+    found: Sequence[str | ParserExample] = load_object(spec.examples)
+    good = not isinstance(found, str) and found and all(isinstance(one, str | ParserExample) and one for one in found)
+    assert good, f"{spec.examples} is {found!r}, expected a sequence of non-empty strings or of ParserExample"
     return found
 
 

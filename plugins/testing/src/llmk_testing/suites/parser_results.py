@@ -1,7 +1,7 @@
 """Cases of parsers whose results are known: calls that the dialect's writer renders, and thoughts between its markers.
 
-``ParserSpec.writer`` renders the calls, ``ParserSpec.markers`` are around thoughts; dialects without either give their
-examples as :class:`~llmk_testing.parser_example.ParserExample`.
+``ParserSpec.writer`` renders the calls, ``ParserSpec.markers`` are around thoughts. Examples that are a
+:class:`~llmk_testing.parser_example.ParserExample` know their answers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.parser_example import ParserExample
 from llmk_testing.parsers import Answer, Call, Factory
 from llmk_testing.written_calls import Written, tools, written
 
@@ -30,12 +31,19 @@ THOUGHTS = (
 ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300)
 
 
-def result_cases(spec: ParserSpec, bench: Bench, kind: str, made: Callable[[ParserContext], Factory]) -> Iterator[Case]:
-    """The cases of one parser that has a writer or markers; ``made`` makes parsers for a context."""
+def result_cases(
+    spec: ParserSpec,
+    bench: Bench,
+    kind: str,
+    made: Callable[[ParserContext], Factory],
+    answered: Callable[[], Sequence[ParserExample]],
+) -> Iterator[Case]:
+    """The cases of one parser; ``made`` makes parsers for a context."""
 
     def case(name: str, run: Callable[..., str | None], *arguments: Any) -> Case:
         return Case(spec.id, kind, name, partial(run, *arguments))
 
+    yield case("examples are answered as they say", check_answers, made, answered)
     if kind == "tool_parser" and spec.writer:
         make, drawn = made(ParserContext(tools=tools())), partial(_drawn, spec, bench)
         yield case("what its writer renders comes back, as the tools' schemas type it", check_written, make, drawn)
@@ -47,6 +55,25 @@ def result_cases(spec: ParserSpec, bench: Bench, kind: str, made: Callable[[Pars
             yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)
         yield case("an unfinished thought comes back", check_unfinished, made(ParserContext()), spec.markers)
         yield case("a thought that the prompt started comes back", check_started, made, spec.markers)
+
+
+def check_answers(made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]) -> str:
+    """Reasoning, content and calls, character by character, however the text is cut."""
+    examples = answered()
+    if not examples:
+        raise Skip("no example says what it means: none is a ParserExample")
+    for one in examples:
+        found = parsers.check_chunking(made(one.context), one.text, rounds=2)
+        for what, got, right in (
+            ("reasoning", found.reasoning, one.reasoning),
+            ("content", found.content, one.content),
+            ("calls", [call.name for call in found.calls], [name for name, _ in one.calls]),
+            ("ids", [call.id for call in found.calls], list(one.ids) or [None] * len(one.calls)),
+        ):
+            assert got == right, f"{what} {got!r}, expected {right!r}: {one.text!r}"
+        for call, (_, arguments) in zip(found.calls, one.calls, strict=True):
+            _check_same(call, arguments, one.text)
+    return f"{len(examples)} examples"
 
 
 def _drawn(spec: ParserSpec, bench: Bench) -> tuple[CallWriter, list[Written]]:
@@ -95,7 +122,7 @@ def check_cut_calls(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequenc
                 kept = right.name in found or right.name in answer.content
                 assert kept or not started, f"a call of {right.name} is lost at the end of {text!r}: {answer}"
             for call, right in list(zip(answer.calls, one.calls, strict=False))[:-1]:
-                _check_same(call, right.arguments, text)
+                _check_same(call, dict(right.arguments), text)
 
 
 def check_lookalikes(make: Factory, spec: ParserSpec) -> None:
@@ -150,7 +177,7 @@ def _check_calls(answer: Answer, one: Written, text: str) -> None:
     found, expected = [call.name for call in answer.calls], [call.name for call in one.calls]
     assert found == expected, f"calls of {found}, expected {expected}: {text!r}"
     for call, right in zip(answer.calls, one.calls, strict=True):
-        _check_same(call, right.arguments, text)
+        _check_same(call, dict(right.arguments), text)
     ids = [call.id for call in answer.calls if call.id]
     assert len(ids) == len(set(ids)), f"calls share an id: {ids} of {text!r}"
 
@@ -160,7 +187,7 @@ def _check_same(call: Call, right: Any, text: str) -> None:
         found = json.loads(call.arguments)
     except ValueError:
         found = call.arguments
-    assert _alike(found, dict(right)), f"arguments {call.arguments} of {call.name}, expected {right}: {text!r}"
+    assert _alike(found, right), f"arguments {call.arguments} of {call.name}, expected {right}: {text!r}"
 
 
 def _alike(found: Any, right: Any) -> bool:

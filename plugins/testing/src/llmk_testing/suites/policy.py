@@ -234,7 +234,7 @@ class Play:
 
     def _finish(self, answers: list[str]) -> None:
         for ticket, done in list(self._running.items()):
-            if done >= ticket.num_prompt_tokens:
+            if done >= ticket.num_prompt_tokens and self._decodes(ticket):
                 self._compute(ticket, 1)
             if done > ticket.max_tokens or self._random.random() < 0.1:
                 del self._running[ticket]
@@ -244,6 +244,10 @@ class Play:
             assert out in running, self._wrong("victim()", out, running)
             answers.append(f"!{out.id}")
             self._preempt(out)
+
+    def _decodes(self, ticket: Ticket) -> bool:
+        """Whether a request in decode has its turn in this step."""
+        return True
 
     def _preempt(self, ticket: Ticket) -> None:
         del self._running[ticket]

@@ -24,8 +24,8 @@ CONTEXTS = (
 TENANTS = 5
 PHASE = 12
 """Steps for which the same tenants send requests; some phases have none, so that the queue runs empty."""
-MANY = 1400
-"""Tenants of one history, each of which sends one request: more than a policy may keep accounts of."""
+YOUNG = 8
+"""Short histories of each context, in which hardly anything was used yet."""
 
 
 def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
@@ -40,10 +40,17 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
             for _ in play.steps(6 * PHASE):
                 play.ask()
             calls += both.calls
-    both = Both(make(CONTEXTS[1]), own.oracle(CONTEXTS[1]), f"{MANY} tenants")
-    for _ in Crowd(both, seeds[0], slots=40, capacity=2000).steps(MANY // 8 + 60):
-        pass
-    return f"{calls + both.calls} calls"
+    for number, context in enumerate(contexts * YOUNG):
+        both = Both(make(context), own.oracle(context), f"young {number}, weights {dict(context.weights)}")
+        for _ in Phased(both, seeds[0] + number, slots=2, capacity=150, active=(2, 4)).steps(PHASE):
+            pass
+        calls += both.calls
+    for context in (contexts[1], contexts[3]):
+        both = Both(make(context), own.oracle(context), f"many tenants, weights {dict(context.weights)}")
+        for _ in Crowd(both, seeds[0], slots=40, capacity=2000).steps(8 * PHASE * 4):
+            pass
+        calls += both.calls
+    return f"{calls} calls"
 
 
 def check_bounded(make: Make) -> str:
@@ -125,12 +132,19 @@ class Both(SchedulingPolicy):
 
 
 class Phased(Play):
-    """Some tenants send requests for a while, then others do, then none, and earlier ones return."""
+    """Some tenants send requests for a while, then others do, then none, and earlier ones return. ``active``: the least
+    and most of them at a time."""
+
+    def __init__(
+        self, policy: SchedulingPolicy, seed: int, slots: int, capacity: int, active: tuple[int, int] = (0, 3)
+    ) -> None:
+        super().__init__(policy, seed, slots, capacity)
+        self._active = active
 
     def _arrive(self) -> None:
         self._steps = getattr(self, "_steps", -1) + 1
         phase = random.Random(1000 * self._seed + self._steps // PHASE)
-        active = phase.sample(range(TENANTS), phase.randint(0, 3))
+        active = phase.sample(range(TENANTS), phase.randint(*self._active))
         rush = phase.choice((1, 1, 4))
         for tenant in active:
             if self._random.random() < 0.4:
@@ -154,15 +168,24 @@ class Phased(Play):
 
 
 class Crowd(Phased):
-    """Tenants without end, and two that return all the time; now and then, most of those that run are preempted."""
+    """Tenants without end, then two alone that use much, then the crowd again, of which some were there before. In a
+    crowd, those that wait longest give up, not all requests in decode have their turn, and now and then most of those
+    that run are preempted."""
 
     def _arrive(self) -> None:
-        self._capacity = 60 if self._random.random() < 0.1 else 2000
-        for _ in range(8):
+        self._steps = getattr(self, "_steps", -1) + 1
+        crowded = self._steps // (2 * PHASE) % 2 == 0
+        self._capacity = 60 if self._random.random() < 0.7 else 2000
+        for _ in range(16 if crowded else 0):
             old = self._number > 300 and self._random.random() < 0.25
             self._send(f"one-of-many-{self._random.randrange(self._number) if old else self._number}")
-        if self._number % 3 == 0:
+        if self._steps % 3 == 0 or not crowded:
             self._send("t0")
-        if self._number % 50 < 8:
+        if self._steps % 7 < 2:
             self._send("t1")
-        del self._waiting[200:]
+        if self._steps % (2 * PHASE) == 0:
+            self._waiting.clear()
+        del self._waiting[:-100]
+
+    def _decodes(self, ticket: Ticket) -> bool:
+        return self._random.random() < 0.2

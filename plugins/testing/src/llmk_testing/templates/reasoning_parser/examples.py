@@ -1,7 +1,22 @@
-"""Examples for the conformance kit: answers in the dialect. Add what real models write."""
+"""Examples for the conformance kit: answers in the dialect, and what they mean. Add what real models write."""
+
+from __future__ import annotations
+
+from llmk.api import ParserContext
+from llmk_testing.parser_example import ParserExample
 
 THOUGHTS = (
-    "[[think]]A city in the north. [No brackets] needed.[[/think]]Oslo.",
-    "First: [[think]]one[[/think]] and [[think]]two",
-    "[[think]][[/think]]Nothing to think about, [[thin",
+    ParserExample(
+        text="[[think]]A city in the north. [No brackets] needed.[[/think]]Oslo.",
+        reasoning="A city in the north. [No brackets] needed.",
+        content="Oslo.",
+    ),
+    ParserExample(text="First: [[think]]one[[/think]] and [[think]]two", reasoning="onetwo", content="First:  and "),
+    ParserExample(text="[[think]][[/think]]Nothing to think about, [[thin", content="Nothing to think about, [[thin"),
+    ParserExample(
+        text="begun by the prompt[[/think]]Oslo.",
+        reasoning="begun by the prompt",
+        content="Oslo.",
+        context=ParserContext(prompt_tail="[[think]]\n"),
+    ),
 )
