@@ -36,8 +36,8 @@ from llmk_testing.case import Case, Result
 from llmk_testing.collect import missing_needs
 from llmk_testing.imports import Imports
 
-LEAST, TIMES = 20.0, 6.0
-"""Seconds, and how many times what the kit takes without a mistake, after which a mutant counts as one that never
+LEAST, TIMES = 45.0, 6.0
+"""Seconds, and how many times what the kit takes without a mistake: after both, a mutant counts as one that never
 ends."""
 LONGEST = 600.0
 """Seconds in which the kit must have ended without a mistake."""
@@ -91,13 +91,15 @@ class Ready:
 
     def attempt(self, subject: Subject, mutant: Mutant) -> dict[str, Any]:
         """What the kit says of one mutant: ``killed``, ``survived`` or ``timed out``, and by which case."""
-        chosen = subject.specs[: self.most]
+        chosen = subject.specs_at(mutant.line)[: self.most]
         path = self.folder / f"{subject.module.rpartition('.')[2]}_mutant.py"
         path.write_bytes(mutant.apply(subject.path.read_bytes()))
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
-            limit = self._limit(subject, chosen)
-            result = _forked(functools.partial(_try, self.bench, subject, path, chosen, leave=red), limit)
+            run = functools.partial(_try, self.bench, subject, path, chosen, leave=red)
+            result = _forked(run, LEAST)
+            if result["outcome"] == "timed out":
+                result = _forked(run, self._limit(subject, chosen))
             if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
                 return result
 

@@ -43,6 +43,7 @@ PLATFORMS = {"llmk-nova": "nova"}
 
 
 _closures: dict[tuple[str, ...], dict[str, int]] = {}
+_reached: dict[tuple[str, ...], tuple[tuple[int, int], ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,35 @@ class Subject:
 
     def reached(self) -> list[tuple[int, int]]:
         """The lines, first and last, of top-level statements of the module that the specs reach by name."""
+        return sorted({lines for _, spec in self.specs for lines in self._reached_by(spec)})
+
+    def specs_at(self, line: int) -> list[tuple[str, Any]]:
+        """The specs that reach a line, the nearest first."""
+        found = [
+            (kind, spec)
+            for kind, spec in self.specs
+            if any(first <= line <= last for first, last in self._reached_by(spec))
+        ]
+        return found or list(self.specs)
+
+    def _reached_by(self, spec: Any) -> tuple[tuple[int, int], ...]:
+        key = (self.module, type(spec).__name__, spec.id, getattr(spec, "implementation", ""))
+        if key not in _reached:
+            _reached[key] = tuple(self._statements(spec))
+        return _reached[key]
+
+    def _statements(self, spec: Any) -> Iterator[tuple[int, int]]:
         tree = ast.parse(self.path.read_text())
         named = {_name(node): node for node in tree.body if _name(node)}
-        reached = {name for _, spec in self.specs for name in _attributes(spec, self.module, self.distribution)}
-        reached |= {name for _, spec in self.specs for name in _imported(spec, self.module)}
+        reached = {*_attributes(spec, self.module, self.distribution), *_imported(spec, self.module)}
         left = [named[name] for name in reached & named.keys()]
         while left:
             names = {inner.id for inner in ast.walk(left.pop()) if isinstance(inner, ast.Name)} - reached
             reached |= names
             left += [named[name] for name in names & named.keys()]
-        kept = [node for node in tree.body if not _name(node) or _name(node) in reached or "*" in reached]
-        return [(node.lineno, node.end_lineno or node.lineno) for node in kept]
+        for node in tree.body:
+            if not _name(node) or _name(node) in reached or "*" in reached:
+                yield node.lineno, node.end_lineno or node.lineno
 
 
 def _name(node: ast.stmt) -> str:

@@ -14,14 +14,14 @@ from llmk_testing.bench import Bench
 WHERE = "defects.results"
 
 
-def tool_parser(name: str) -> ParserSpec:
+def tool_parser(name: str, writer: str = f"{WHERE}:WRITER") -> ParserSpec:
     return ParserSpec(
         id="x.y",
         name="y",
         claims=results.parser.claims,
         implementation=f"{WHERE}:{name}",
         examples="defects.parser:EXAMPLES",
-        writer=f"{WHERE}:WRITER",
+        writer=writer,
     )
 
 
@@ -66,5 +66,8 @@ def test_good_parsers_pass(kind: str, name: str, bench: Bench) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "defect"), PLANTED)
 def test_killed(kind: str, defect: Defect, bench: Bench) -> None:
-    found = failed(kind, KINDS[kind][0](defect.provider.__name__), bench)
+    make = KINDS[kind][0]
+    changes = defect.provider
+    spec = make("Calls", **changes) if isinstance(changes, dict) else make(changes.__name__)
+    found = failed(kind, spec, bench)
     assert any(defect.case in name for name in found), f"{defect.what}, and what fails is {found}"

@@ -27,6 +27,7 @@ from llmk.api import (
     WrittenCall,
 )
 from llmk_testing.logits_examples import LogitsExamples, Parameters
+from llmk_testing.parser_example import ParserExample
 from llmk_testing.policy_examples import PolicyExamples
 from llmk_testing.suites.io_processor import IOExamples
 
@@ -47,10 +48,38 @@ class Writer:
         return "\n".join(f"[[call {call.name} {json.dumps(dict(call.arguments))}]]" for call in calls)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
-        raise NotImplementedError
+        calls = [f"call_{at}: {self.called(tool)}" for at, tool in enumerate(tools)]
+        one = " | ".join(f"call_{at}" for at in range(len(tools)))
+        return "\n".join([r'start: one ("\n" one)*' if many else "start: one", f"one: {one}", *calls])
+
+    def called(self, tool: Mapping[str, Any]) -> str:
+        """The rule of a call of ``tool``."""
+        schema = {**self.schema(tool), "x-guidance": {"whitespace_pattern": " ?"}}
+        opening = f"[[call {tool['name']} "
+        return f"{json.dumps(opening)} %json {json.dumps(schema)} {json.dumps(parser.CLOSE)}"
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The schema of the arguments of ``tool``."""
+        return dict(tool["parameters"])
 
 
-WRITER = Writer()
+class AnyArguments(Writer):
+    """The grammar knows no schema."""
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"type": "object"}
+
+
+class NoOptions(Writer):
+    """The grammar allows the required arguments alone."""
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        schema = tool["parameters"]
+        wanted = schema.get("required", ())
+        return {**schema, "properties": {name: value for name, value in schema["properties"].items() if name in wanted}}
+
+
+WRITER, ANY_ARGUMENTS, NO_OPTIONS = Writer(), AnyArguments(), NoOptions()
 
 
 class Calls(parser.Good):
@@ -140,6 +169,9 @@ TOOL_PARSERS = (
     Defect("dropped", "text around calls is lost", Dropped, "text around calls"),
     Defect("lost", "an unfinished call is lost", Lost, "calls before the text's end"),
     Defect("no-text", "what looks like the start of a call is lost", NoText, "looks like the start of a call"),
+    Defect("dropped-example", "text around calls is lost", Dropped, "examples are answered as they say"),
+    Defect("any-arguments", "the grammar knows no schema", {"writer": f"{__name__}:ANY_ARGUMENTS"}, "refuses other"),
+    Defect("no-options", "the grammar knows no optional argument", {"writer": f"{__name__}:NO_OPTIONS"}, "allows what"),
 )
 
 
@@ -198,12 +230,22 @@ class Swapped(Thoughts):
         return TextDelta(text) if self._inside else ReasoningDelta(text)
 
 
-THOUGHTS = ("<t>Hm, a < b.</t>It is 4.",)
+class Trimmed(Thoughts):
+    """White space is lost."""
+
+    def push(self, text: str) -> list[Event]:
+        return [
+            type(one)(one.text.strip()) for one in super().push(text) if isinstance(one, TextDelta | ReasoningDelta)
+        ]
+
+
+THOUGHTS = (ParserExample(text="<t>Hm, a < b.</t>It is 4.", reasoning="Hm, a < b.", content="It is 4."),)
 REASONING_PARSERS = (
     Defect("forgetful", "the end of an unfinished thought is lost", Forgetful, "an unfinished thought"),
     Defect("unopened", "the prompt's opening marker is ignored", Unopened, "that the prompt started"),
     Defect("ends-early", "any closing tag ends a thought", EndsEarly, "thoughts and answers come back"),
     Defect("swapped", "thoughts are content", Swapped, "thoughts and answers come back"),
+    Defect("trimmed", "white space is lost", Trimmed, "examples are answered as they say"),
 )
 
 

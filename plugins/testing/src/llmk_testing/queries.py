@@ -52,6 +52,7 @@ _LINEAR_SIZES: tuple[tuple[int, int, bool], ...] = (
     (33, 17, False),
     (4096, 24, False),
     (16, 1024, True),
+    (256, 21, True),
 )
 """Inputs, outputs, and whether there is a bias. Sums over 4096 elements reveal the precision of the accumulator."""
 

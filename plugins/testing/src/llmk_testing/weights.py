@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,43 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
         raise Skip(f"no installed quantization method makes weights of the format {weight_format!r}")
     converted = load_object(method.implementation)().convert("layer", {"weight": weight.clone()}, [weight.shape[0]])
     return Stored(converted, weight.float(), _UNKNOWN)
+
+
+def forms(weight_format: str, outputs: int, inputs: int, random: torch.Generator) -> Iterator[tuple[str, Stored]]:
+    """The forms that a format of groups leaves open, each with random numbers: groups of any equal size, zero points,
+    which need not be whole, inputs in another order, and scales of any dtype. ``inputs`` is a multiple of 128."""
+    zeros = {"int4_group": (8.0, 15.0), "int8_group": (0.0, 127.0)}.get(weight_format)
+    if zeros is None:
+        return
+    usual, most = zeros
+
+    def drawn(group: int, *, zero: str = "", ordered: bool = False, dtype: torch.dtype = torch.float32) -> Stored:
+        numbers = torch.randint(-128, 128, (outputs, inputs), generator=random).to(torch.int8)
+        groups = (outputs, inputs // group)
+        scale = (torch.rand(groups, generator=random) + 0.5) / (8 if most < 16 else 128) / inputs**0.5
+        parameters = {"weight_scale": scale.to(dtype)}
+        if weight_format == "int4_group":
+            parameters["weight_packed"] = numbers[:, : inputs // 2].contiguous().view(torch.uint8)
+        else:
+            parameters["weight"] = numbers
+        if zero:
+            apart = (torch.rand(groups, generator=random) - 0.5) * 12
+            parameters["weight_zero_point"] = usual + (apart.round() if zero == "whole" else apart)
+        if ordered:
+            parameters["weight_order"] = torch.randperm(inputs, generator=random)
+        prepared: Any = getattr(quantized_weight, f"prepare_{weight_format}")(parameters)
+        return Stored(parameters, prepared.dequantize(torch.float32))
+
+    yield "one group for each output", drawn(inputs)
+    for group in (128, 64, 32, 16):
+        yield f"groups of {group}", drawn(group)
+    yield "groups of 64 with zero points", drawn(64, zero="whole")
+    yield "groups of 16 with zero points", drawn(16, zero="whole")
+    yield "zero points that are not whole", drawn(32, zero="apart")
+    yield "inputs in another order", drawn(64, ordered=True)
+    yield "inputs in another order, with zero points", drawn(32, zero="whole", ordered=True)
+    for dtype in (torch.bfloat16, torch.float16):
+        yield f"scales in {dtype}", drawn(64, zero="whole", dtype=dtype)
 
 
 def stored_experts(registry: Registry, weight_format: str, **weights: Tensor) -> tuple[Stored, dict[str, Tensor]]:

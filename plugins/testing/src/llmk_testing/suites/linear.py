@@ -4,33 +4,38 @@ represent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from llmk.api import KernelSpec, LinearQuery
+from llmk.api.matching import match
 from llmk.reference.tiles import cancelling
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing
-from llmk_testing.case import Case
+from llmk_testing.case import Case, Skip
 from llmk_testing.invariance import check_rows
 from llmk_testing.queries import linear_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
 from llmk_testing.tolerance import Bound, Right, check, check_same
 from llmk_testing.watch import poisoned
-from llmk_testing.weights import Stored, formats, stored
+from llmk_testing.weights import Stored, formats, forms, stored
 
 
 class PreparedLinear:
     """A kernel with a random prepared weight, and its inputs."""
 
-    def __init__(self, candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
+    def __init__(
+        self, candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], given: Stored | None = None
+    ) -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
         self.query, self.dtype, self.device = query, asked.dtype, bench.device
         self.random = bench.random("linear", asked.label)
         weight = self.draw(query.out_features, query.in_features) / query.in_features**0.5
-        self.stored: Stored = stored(bench.registry, query.weight_format, weight.to(self.dtype))
+        self.stored: Stored = given or stored(bench.registry, query.weight_format, weight.to(self.dtype))
         self.bias = self.draw(query.out_features).to(self.dtype) if query.bias else None
         self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
         on_device = {name: tensor.to(bench.device) for name, tensor in self.stored.parameters.items()}
@@ -73,6 +78,10 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "inputs stay as they are": _inputs,
     }
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
+    first = {asked.query.weight_format: asked for asked in reversed(candidate.served)}
+    for stored_as, asked in first.items():
+        for form, _ in forms(stored_as, 1, 128, torch.Generator()):
+            yield candidate.case(f"takes {form}: {asked.label}", partial(_form, candidate, asked, form))
 
 
 def _agrees(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
@@ -83,6 +92,20 @@ def _agrees(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str
         with poisoned():
             out = kernel(x.to(kernel.device))
         errors.append(kernel.check(out, x, f"{count} rows"))
+    return agreeing(errors)
+
+
+def _form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], form: str) -> str:
+    """One of the forms that the format leaves open, with an odd number of outputs."""
+    query = replace(asked.query, out_features=asked.query.out_features - 3)
+    if not match(candidate.spec, query):
+        raise Skip(f"it does not serve {query.out_features} outputs")
+    random = candidate.bench.random("linear", form)
+    given = dict(forms(query.weight_format, query.out_features, query.in_features, random))[form]
+    kernel, errors = PreparedLinear(candidate, replace(asked, query=query), given), []
+    for count in counts(candidate.spec.bands, few=True):
+        x = kernel.rows(count)
+        errors.append(kernel.check(kernel(x.to(kernel.device)), x, f"{count} rows"))
     return agreeing(errors)
 
 

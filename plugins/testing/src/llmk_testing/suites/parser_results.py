@@ -18,6 +18,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.parser_example import ParserExample
 from llmk_testing.parsers import Answer, Call, Factory
+from llmk_testing.suites.parser_grammar import grammar_cases
 from llmk_testing.written_calls import Written, tools, written
 
 BEFORE, AFTER = "First, I look: 3 < 4.\n", "\nThat is all {x: [1]}."
@@ -50,6 +51,7 @@ def result_cases(
         yield case("text around calls comes back", check_around, make, drawn)
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
         yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
+        yield from grammar_cases(spec, case)
     if kind == "reasoning_parser" and all(spec.markers):
         for what, context in (("", ParserContext()), (", with thinking on", ParserContext(thinking=True))):
             yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)

@@ -24,6 +24,8 @@ CONTEXTS = (
 TENANTS = 5
 PHASE = 12
 """Steps for which the same tenants send requests; some phases have none, so that the queue runs empty."""
+FORGOTTEN = 700
+"""Steps with four tenants each after which a policy may have forgotten one that has no turn."""
 YOUNG = 8
 """Short histories of each context, in which hardly anything was used yet."""
 
@@ -45,12 +47,33 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
         for _ in Phased(both, seeds[0] + number, slots=2, capacity=150, active=(2, 4)).steps(PHASE):
             pass
         calls += both.calls
-    for context in (contexts[1], contexts[3]):
+    for context in contexts[:2]:
         both = Both(make(context), own.oracle(context), f"many tenants, weights {dict(context.weights)}")
         for _ in Crowd(both, seeds[0], slots=40, capacity=2000).steps(8 * PHASE * 4):
             pass
         calls += both.calls
+    for context in contexts:
+        both = Both(make(context), own.oracle(context), f"a long wait, weights {dict(context.weights)}")
+        _wait_long(both)
+        calls += both.calls
     return f"{calls} calls"
+
+
+def _wait_long(both: Both) -> None:
+    """Requests of one tenant run without a turn while thousands of tenants come and go; then they are preempted, and
+    wait among new ones."""
+    sleepers = tuple(Ticket(f"s{number}", number, "sleeper", 0, 4, 8) for number in range(3))
+    number = len(sleepers)
+    for ticket in both.order(sleepers):
+        both.computed(ticket, 4)
+    for _ in range(FORGOTTEN):
+        queue = tuple(Ticket(f"r{at}", at, f"tenant-{at}", 0, 4, 8) for at in range(number, number + 4))
+        number += 4
+        for ticket in both.order(queue):
+            both.computed(ticket, 4)
+    fresh = [Ticket(f"r{at}", at, ("t0", "t1")[at % 2], 0, 4, 8) for at in range(number, number + 6)]
+    for ticket in both.order((*sleepers, *fresh)):
+        both.computed(ticket, 1)
 
 
 def check_bounded(make: Make) -> str:
@@ -175,7 +198,7 @@ class Crowd(Phased):
     def _arrive(self) -> None:
         self._steps = getattr(self, "_steps", -1) + 1
         crowded = self._steps // (2 * PHASE) % 2 == 0
-        self._capacity = 60 if self._random.random() < 0.7 else 2000
+        self._capacity = 60 if self._random.random() < 0.3 else 2000
         for _ in range(16 if crowded else 0):
             old = self._number > 300 and self._random.random() < 0.25
             self._send(f"one-of-many-{self._random.randrange(self._number) if old else self._number}")
