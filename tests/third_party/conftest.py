@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-collect_ignore = ["accelerator"]
+collect_ignore = ["accelerator", "orchard"]

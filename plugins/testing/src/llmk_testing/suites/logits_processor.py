@@ -58,7 +58,7 @@ class Batch:
     def __init__(self, kind: Callable[[LogitsBatch], LogitsProcessor], device: torch.device, generator: Any) -> None:
         self._kind, self._device, self._generator = kind, device, generator
         self.tokens = torch.randint(VOCAB, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32).to(device)
-        self.history = torch.randint(VOCAB, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32)
+        self.history = _history(generator)
         """The tokens of each request by its number, in any slot."""
         self.lengths = [0] * SLOTS
         self.processor = kind(LogitsBatch(self.tokens, VOCAB))
@@ -217,6 +217,14 @@ def check_waiting(batch: Batch, examples: Sequence[Parameters]) -> None:
     logits, rows = batch.logits(3), batch.rows([0, 1, 2])
     with never_waiting():
         batch.processor.apply(logits, rows)
+
+
+def _history(generator: torch.Generator) -> Tensor:
+    """Tokens of any kind for every other request, and three that repeat for the others."""
+    tokens = torch.randint(VOCAB, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32)
+    few = torch.randint(3, (SLOTS // 2, MAX_LEN + 1), generator=generator)
+    tokens[1::2] = tokens[1::2, :3].gather(1, few)
+    return tokens
 
 
 def _run(

@@ -1,0 +1,104 @@
+"""Counts which realistic mistakes the conformance kit finds, in wheels that were written from the documentation alone.
+
+    python tools/planted.py tests/third_party/orchard --json planted.json         # goes on where it stopped
+    python tools/planted.py tests/third_party/orchard --kind policy --again
+
+``mistakes.toml`` in the wheel has them by kind: what is wrong, the module, the text ``old``, and ``new`` in its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mutants import Mutant
+from mutation_runs import Ready, Warm
+from mutation_subjects import KINDS_OF, Subject, subjects
+
+
+def main() -> int:
+    """Makes one mistake after the other."""
+    arguments = _arguments()
+    kept = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="llmk-planted-") as folder:
+        name = _install(arguments.wheel, Path(folder) / "site")
+        sys.path.insert(0, str(Path(folder) / "site"))
+        sys.path.insert(0, str(arguments.wheel / "src"))
+        ready = Warm(Path(folder), arguments.seed, specs=20).on("")
+        for kind, what, subject, mutant in _planted(arguments, name, ready):
+            before = kept.get(kind, {}).get(what)
+            if before and not (arguments.again and before["outcome"] == "survived"):
+                continue
+            result = ready.attempt(subject, mutant)
+            kept.setdefault(kind, {})[what] = result
+            print(f"{result['outcome']:9} {kind}: {what} [{result['case'][:90]}]", flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+    print(report(kept))
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("wheel", type=Path, help="the folder of its pyproject.toml and mistakes.toml")
+    parser.add_argument("--kind", default="", help="mistakes of one kind")
+    parser.add_argument("--seed", type=int, default=0, help="of the kit's inputs")
+    parser.add_argument("--json", type=Path, help="where results are kept; what is there is not run again")
+    parser.add_argument("--again", action="store_true", help="try those again that survived")
+    return parser.parse_args()
+
+
+def _install(wheel: Path, site: Path) -> str:
+    """Describes the distribution in ``site``, as if it were installed; returns its name."""
+    project = tomllib.loads((wheel / "pyproject.toml").read_text())["project"]
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    needs = "".join(f"Requires-Dist: {need}\n" for need in project["dependencies"])
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(head + needs)
+    lines = [f"{name} = {module}" for name, module in project["entry-points"]["llmk.v1"].items()]
+    (info / "entry_points.txt").write_text("\n".join(["[llmk.v1]", *lines, ""]))
+    return str(project["name"])
+
+
+def _planted(arguments: argparse.Namespace, name: str, ready: Ready) -> Iterator[tuple[str, str, Subject, Mutant]]:
+    """The mistakes of the wheel: kind, what is wrong, the module and the text."""
+    kinds: dict[str, list[dict[str, str]]] = tomllib.loads((arguments.wheel / "mistakes.toml").read_text())
+    for kind, mistakes in kinds.items():
+        if arguments.kind not in ("", kind):
+            continue
+        found = {subject.module: subject for subject in subjects(name, ready.specs(name, KINDS_OF.get(kind, (kind,))))}
+        for mistake in mistakes:
+            subject = next(one for module, one in found.items() if module.endswith(f".{mistake['module']}"))
+            yield kind, mistake["what"], subject, _mutant(subject, mistake)
+
+
+def _mutant(subject: Subject, mistake: dict[str, Any]) -> Mutant:
+    source, old = subject.path.read_bytes(), mistake["old"].encode()
+    if source.count(old) != 1:
+        raise SystemExit(f"{mistake['what']!r}: {mistake['old']!r} is {source.count(old)} times in {subject.path}")
+    start = source.index(old)
+    line = source[:start].count(b"\n") + 1
+    return Mutant("planted", line, start, start + len(old), mistake["old"], mistake["new"])
+
+
+def report(kept: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Counts by kind, and those that were not found."""
+    lines = ["kind               planted  found"]
+    for kind, results in kept.items():
+        lost = [what for what, result in results.items() if result["outcome"] == "survived"]
+        lines.append(f"{kind:18} {len(results):7}  {len(results) - len(lost):5}")
+        lines += [f"    not found: {what}" for what in lost]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
