@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import re
+import resource
 import select
 import signal
 import sys
@@ -36,11 +37,11 @@ from llmk_testing.case import Case, Result
 from llmk_testing.collect import missing_needs
 from llmk_testing.imports import Imports
 
-LEAST, TIMES = 45.0, 6.0
-"""Seconds, and how many times what the kit takes without a mistake: after both, a mutant counts as one that never
-ends."""
-LONGEST = 600.0
-"""Seconds in which the kit must have ended without a mistake."""
+LEAST, TIMES = 15, 5
+"""Seconds of a processor, and how many times what the kit takes without a mistake: after both, a mutant counts as one
+that never ends."""
+LONGEST = 900
+"""Seconds in which the kit must have ended without a mistake, and any mutant, of a processor or not."""
 FIRST = re.compile("oracle|comes? back|agrees|edges|stored tensors represent")
 """Names of the cases that run first."""
 
@@ -76,8 +77,8 @@ class Ready:
     """Specs that a mutant is tried on."""
     _good: dict[str, bool] = field(default_factory=dict)
     """Whether cases that found a mistake pass without one."""
-    _limits: dict[tuple[str, ...], float] = field(default_factory=dict)
-    """Seconds for the specs of these ids."""
+    _limits: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """Seconds of a processor for the specs of these ids."""
 
     def specs(self, distribution: str, kinds: Sequence[str]) -> list[tuple[str, Any]]:
         """Those of a distribution that run on this platform, with their kinds."""
@@ -103,13 +104,12 @@ class Ready:
             if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
                 return result
 
-    def _limit(self, subject: Subject, chosen: Sequence[tuple[str, Any]]) -> float:
-        """Seconds, from a run without a mistake."""
+    def _limit(self, subject: Subject, chosen: Sequence[tuple[str, Any]]) -> int:
+        """Seconds of a processor, from a run without a mistake."""
         key = (*(spec.id for _, spec in chosen), subject.distribution)
         if key not in self._limits:
-            start = time.monotonic()
-            _forked(lambda: _try(self.bench, subject, subject.path, chosen), LONGEST)
-            self._limits[key] = LEAST + TIMES * (time.monotonic() - start)
+            whole = _forked(lambda: _try(self.bench, subject, subject.path, chosen), LONGEST)
+            self._limits[key] = LEAST + int(TIMES * whole["processor"])
         return self._limits[key]
 
     def _is_good(self, subject: Subject, chosen: Sequence[tuple[str, Any]], case: str) -> bool:
@@ -121,29 +121,32 @@ class Ready:
         return self._good.get(case, True)
 
 
-def _forked(run: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any]:
-    """The result of a function, which runs in a fork of this process."""
+def _forked(run: Callable[[], dict[str, Any]], limit: int) -> dict[str, Any]:
+    """The result of a function, which runs in a fork of this process for so many seconds of a processor."""
     sys.stdout.flush()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
         _answer(run, read, write)
     os.close(write)
-    deadline, text = time.monotonic() + limit, b""
-    while (left := deadline - time.monotonic()) > 0 and select.select([read], [], [], left)[0]:
-        if not (more := os.read(read, 65536)):
-            break
-        text += more
+    deadline, text, ended = time.monotonic() + LONGEST, b"", False
+    while not ended and select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        more = os.read(read, 65536)
+        text, ended = text + more, not more
     os.close(read)
     try:
         os.killpg(child, signal.SIGKILL)
     except ProcessLookupError:
         os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    if left <= 0:
-        return {"outcome": "timed out", "case": f"after {limit:.0f} seconds"}
-    found: dict[str, Any] = json.loads(text) if text else {"outcome": "killed", "case": "the process died"}
-    return found
+    _, _, used = os.wait4(child, 0)
+    seconds = used.ru_utime + used.ru_stime
+    found: dict[str, Any] = {"outcome": "killed", "case": "the process died"}
+    if text and ended:
+        found = json.loads(text)
+    elif not ended or seconds >= limit - 1:
+        found = {"outcome": "timed out", "case": f"after {seconds:.0f} seconds of a processor"}
+    return {**found, "processor": round(seconds, 1)}
 
 
 def _answer(run: Callable[[], dict[str, Any]], read: int, write: int) -> None:

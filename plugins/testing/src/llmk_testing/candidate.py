@@ -27,7 +27,7 @@ Check = Callable[..., str | None]
 _SHOWN = 6
 """Most reasons in the report if no query is served."""
 _EVERYWHERE = 3
-"""The first queries of a suite are tried in every dtype, all others in one dtype."""
+"""The first queries of a suite, and the first of each weight format, are tried in every dtype, all others in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,13 @@ class Candidate(Generic[Q]):
     def served(self) -> list[Asked[Q]]:
         """The queries that the spec claims to serve: one dtype per label, all dtypes for the first labels."""
         found: list[Asked[Q]] = []
-        common = 0
+        formats: list[str] = []
         for in_dtypes in self.queries:
             able = [asked for asked in in_dtypes if self._match(asked.query)]
-            found += able if self.bench.thorough or common < _EVERYWHERE else able[:1]
-            common += bool(able)
+            stored_as = [getattr(asked.query, "weight_format", "") for asked in able[:1]]
+            everywhere = len(formats) < _EVERYWHERE or any(name not in formats for name in stored_as)
+            found += able if self.bench.thorough or everywhere else able[:1]
+            formats += stored_as
         return found
 
     @cached_property

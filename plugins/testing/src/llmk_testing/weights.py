@@ -98,12 +98,19 @@ def forms(weight_format: str, outputs: int, inputs: int, random: torch.Generator
         yield f"scales in {dtype}", drawn(64, zero="whole", dtype=dtype)
 
 
-def stored_experts(registry: Registry, weight_format: str, **weights: Tensor) -> tuple[Stored, dict[str, Tensor]]:
+def stored_experts(
+    registry: Registry, weight_format: str, form: str, random: torch.Generator, **weights: Tensor
+) -> tuple[Stored, dict[str, Tensor]]:
     """Weights of experts (``gate_up`` ``[E, 2 * I, H]``, without gates ``[E, I, H]``; ``down`` ``[E, H, I]``) in a
-    format, expert by expert; and the plain weights that they represent."""
+    format, expert by expert; and the plain weights that they represent. Of one of the :func:`forms`, the numbers are
+    random."""
     parameters, meanings, bound = {}, {}, None
     for name, weight in weights.items():
-        each = [stored(registry, weight_format, expert) for expert in weight]
+        if form:
+            shape = (weight.shape[1], weight.shape[2])
+            each = [dict(forms(weight_format, *shape, random))[form] for _ in weight]
+        else:
+            each = [stored(registry, weight_format, expert) for expert in weight]
         for key in each[0].parameters:
             parameters[name + key.removeprefix("weight")] = torch.stack([one.parameters[key] for one in each])
         meanings[name] = torch.stack([one.meaning for one in each])

@@ -51,8 +51,9 @@ def tools() -> list[dict[str, Any]]:
     return [{"name": name, "description": "", "parameters": parameters} for name in NAMES]
 
 
-def written(writer: CallWriter, count: int, seed: int) -> Iterator[Written]:
-    """Texts of one to three calls. What a dialect can't express, its writer refuses, and is left out."""
+def written(writer: CallWriter, count: int, seed: int, *, marks: bool = False) -> Iterator[Written]:
+    """Texts of one to three calls. What a dialect can't express, its writer refuses, and is left out. ``marks``:
+    arguments with the dialect's own markers, too."""
     generator = random.Random(seed)
     for number in range(count):
         drawn = [_call(generator, name) for name in generator.sample(NAMES, 1 + number % 3)]
@@ -60,9 +61,18 @@ def written(writer: CallWriter, count: int, seed: int) -> Iterator[Written]:
             drawn.append(WrittenCall(drawn[0].name, drawn[0].arguments, "call_again"))  # twice the same
         if rendered := _rendered(writer, drawn):
             yield rendered
-    for text in TEXTS:
+    for text in (*TEXTS, *(_own_marks(writer) if marks else ())):
         if rendered := _rendered(writer, [_of("say_it", {"text": text, "count": 1})]):
             yield rendered
+
+
+def _own_marks(writer: CallWriter) -> list[str]:
+    """The dialect's own markers inside of texts: what is around names and arguments."""
+    bare = _rendered(writer, [_of("now", {})])
+    full = _rendered(writer, [_of("say_it", {"text": "MARK", "count": 1})])
+    pieces = [writer.trigger, *(bare.text.split("now") if bare else ()), *(full.text.split("MARK") if full else ())]
+    lines = [line.strip() for piece in pieces for line in piece.split("\n") if line.strip()]
+    return [f"a {line} b" for line in dict.fromkeys(lines)]
 
 
 def _rendered(writer: CallWriter, calls: Sequence[WrittenCall]) -> Written | None:

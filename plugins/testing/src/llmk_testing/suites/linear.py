@@ -139,8 +139,11 @@ def _inputs(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> Non
         out = kernel(x)
         check_same(x, host, "x, which is an input")
         assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(), "the result lies in x's memory"
+        other = kernel.rows(count)
+        between = kernel(other.to(kernel.device))
         again = kernel(x)
-        kernel.check(out, host, "a result after the kernel was called again")
+        kernel.check(out, host, "a result after the kernel was called for other rows")
+        kernel.check(between, other, "the result for other rows, after the kernel was called again")
         kernel.check(again, host, "the second call")
 
 

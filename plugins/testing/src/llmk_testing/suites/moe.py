@@ -4,6 +4,7 @@ represent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
 from llmk_testing.tolerance import Right, check, check_same
 from llmk_testing.watch import poisoned
-from llmk_testing.weights import formats, stored_experts
+from llmk_testing.weights import formats, forms, stored_experts
 
 _ADVICE = (
     "for an activation that the core doesn't know, KernelSpec.examples names an llmk.reference.moe.MoEExamples,"
@@ -48,14 +49,16 @@ class Experts(Candidate[MoEQuery]):
 class PreparedMoE:
     """A kernel with random prepared experts, and its inputs."""
 
-    def __init__(self, candidate: Experts, asked: Asked[MoEQuery]) -> None:
+    def __init__(self, candidate: Experts, asked: Asked[MoEQuery], form: str = "") -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
         self.query, self.dtype, self.device = query, asked.dtype, bench.device
         self.random = bench.random("moe", asked.label)
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
         gate_up = (self.draw(experts, expanded_size(query), hidden) / hidden**0.5).to(self.dtype)
         down = (self.draw(experts, hidden, inner) / inner**0.5).to(self.dtype)
-        self.stored, self.meaning = stored_experts(bench.registry, query.weight_format, gate_up=gate_up, down=down)
+        self.stored, self.meaning = stored_experts(
+            bench.registry, query.weight_format, form, self.random, gate_up=gate_up, down=down
+        )
         parameters = dict(self.stored.parameters)
         if query.bias:
             biases = {"gate_up_bias": self.draw(experts, expanded_size(query)), "down_bias": self.draw(experts, hidden)}
@@ -101,6 +104,16 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "inputs stay as they are": _inputs,
     }
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
+    whole = [asked for asked in candidate.served if not _sizes(asked.query) % 128]
+    first = {asked.query.weight_format: asked for asked in reversed(whole)}
+    for stored_as, asked in first.items():
+        for form, _ in forms(stored_as, 1, 128, torch.Generator()):
+            if "another order" not in form:  # experts' inputs are in order
+                yield candidate.case(f"takes {form}: {asked.label}", partial(_form, candidate, asked, form))
+
+
+def _sizes(query: MoEQuery) -> int:
+    return query.hidden_size | query.intermediate_size
 
 
 def _own_activations(spec: KernelSpec) -> Mapping[str, Activation]:
@@ -126,6 +139,15 @@ def _agrees(candidate: Experts, asked: Asked[MoEQuery]) -> str:
         with poisoned():
             out = moe(x, logits)
         errors.append(moe.check(out, x, logits, f"{count} tokens"))
+    return agreeing(errors)
+
+
+def _form(candidate: Experts, asked: Asked[MoEQuery], form: str) -> str:
+    """One of the forms that the weight format leaves open."""
+    moe, errors = PreparedMoE(candidate, asked, form), []
+    for count in counts(candidate.spec.bands, few=True):
+        x, logits = moe.inputs(count)
+        errors.append(moe.check(moe(x, logits), x, logits, f"{count} tokens"))
     return agreeing(errors)
 
 
@@ -187,8 +209,11 @@ def _inputs(candidate: Experts, asked: Asked[MoEQuery]) -> None:
         for name, after, before in zip(("x", "router_logits"), (x, logits), given, strict=True):
             check_same(after, before, f"{name}, which is an input")
         assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(), "the result lies in x's memory"
+        other = moe.inputs(count)
+        between = moe(*other)
         again = moe(x, logits)
-        moe.check(out, *given, "a result after the kernel was called again")
+        moe.check(out, *given, "a result after the kernel was called for other tokens")
+        moe.check(between, *other, "the result for other tokens, after the kernel was called again")
         moe.check(again, *given, "the second call")
 
 

@@ -23,6 +23,10 @@ from llmk_testing.trees import mapped, mapped_values, tensors
 from llmk_testing.watch import poisoned
 
 _HALVES = (torch.bfloat16, torch.float16)
+_SCALES = (1e-3, 100.0)
+_ENOUGH, _LEAN = 64, 0.15
+"""Elements of a row, and the share of the dtype's precision that their errors may lean to one side: four standard
+deviations of what rounding twice gives."""
 
 Make = Callable[[Asked[OpQuery]], "Op"]
 
@@ -109,6 +113,13 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     yield from candidate.honesty()
     for asked in candidate.served:
         yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, make, asked))
+    for asked in candidate.served if examples.by_row else ():
+        for scale in _SCALES:
+            name = f"agrees with the reference on numbers {scale:g} times as large: {asked.label}"
+            yield candidate.case(name, partial(_scaled, candidate, make, asked, scale))
+        if asked.dtype in _HALVES:
+            name = f"errors lean to no side: {asked.label}"
+            yield candidate.case(name, partial(_unbiased, candidate, make, asked))
     for asked in candidate.served[:2]:
         if spec.capture != "none":
             name = f"can be recorded and replayed: {asked.label}"
@@ -145,6 +156,48 @@ def _agrees(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) ->
             what = f"{rows} rows{f', without {without}' if without else ''}"
             errors.append(op.check(result, given, arguments, what))
     return agreeing(errors)
+
+
+def _scaled(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], scale: float) -> str:
+    """Rows of small and of large numbers: constants that are added show in the first, overflows in the second."""
+    op = make(asked)
+    arguments = list(op.arguments(min(33, counts(candidate.spec.bands)[-1])))
+    for place in op.by_row:
+        if arguments[place].is_floating_point():
+            arguments[place] = arguments[place] * scale
+    given = tuple(arguments)
+    narrow = [result for result in tensors(op.by_reference(given)[0]) if result.is_floating_point()]
+    if not all(bool(result.isfinite().all()) for result in narrow):
+        raise Skip("the reference overflows, too")
+    placed = op.placed(given)
+    return agreeing([op.check(op.run(*placed, **op.on_device), placed, given, f"numbers {scale:g} times as large")])
+
+
+def _unbiased(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+    """An intermediate number of a row that is rounded to 16 bits shifts the whole row, which the mean of the relative
+    errors shows: it may be no larger than a share of the dtype's precision, or than twice the reference's own."""
+    op, unit = make(asked), torch.finfo(asked.dtype).eps
+    arguments = op.arguments(min(65, counts(candidate.spec.bands)[-1]))
+    wide = tensors(op.by_reference(mapped(_widened, arguments))[0])
+    worst = 0.0
+    for found, own, right in zip(
+        tensors(op.run(*op.placed(arguments), **op.on_device)),
+        tensors(op.by_reference(arguments)[0]),
+        wide,
+        strict=True,
+    ):
+        if found.dtype == asked.dtype and found.dim() == 2 and found.shape[1] >= _ENOUGH:
+            lean, usual = (_lean(each.cpu(), right) for each in (found, own))
+            worst = max(worst, lean / unit)
+            limit = max(_LEAN * unit, 2 * usual)
+            assert lean <= limit, f"the errors of a row are {lean:.1e} on average, {limit:.1e} at most"
+    return f"{worst:.2f} of the precision"
+
+
+def _lean(found: Tensor, right: Tensor) -> float:
+    """The largest mean of a row's relative errors."""
+    error = (found.double() - right.double()) / right.double()
+    return float(error.nanmean(1).abs().max()) if right.ne(0).all() else 0.0
 
 
 def _apart(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> None:

@@ -175,7 +175,9 @@ class Phased(Play):
                     self._send(f"t{tenant}")
 
     def _send(self, tenant: str) -> None:
-        prompt, priority = self._random.choice((1, 5, 40, 200)), self._random.choice((0, 0, 1, -1, 5))
+        edge = 2 ** self._random.randrange(9)
+        lengths = (1, 5, 40, 200, edge, edge + 1, max(1, edge - 1))
+        prompt, priority = self._random.choice(lengths), self._random.choice((0, 0, 1, -1, 5))
         length = prompt + self._random.randint(1, 60)
         self._waiting.append(Ticket(f"r{self._number}", self._number, tenant, priority, prompt, length))
         self._number += 1
