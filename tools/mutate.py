@@ -157,7 +157,7 @@ def report(files: Sequence[dict[str, Any]]) -> str:
     """Counts by kind and by class of mistake, and the survivors."""
     lines = ["kind               tried  found  argued  survived  rate"]
     for kept in files:
-        results = judged(kept["results"].values())
+        results = judged(kept)
         outcomes = Counter(result["outcome"] for result in results)
         found, argued = outcomes["killed"] + outcomes["timed out"], outcomes["argued"]
         survived, rate = outcomes["survived"], found / max(1, found + outcomes["survived"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,20 @@ ARGUED = Path("tools/mutation_argued.toml")
 
 
 @cache
-def arguments() -> dict[tuple[str, str, str], str]:
+def arguments() -> dict[tuple[str, str, str], dict[str, Any]]:
     """Why a mutant changes nothing, by its module, the line of code, and the mutant without the line's number."""
     argued: Sequence[dict[str, Any]] = tomllib.loads((ROOT / ARGUED).read_text())["argued"]
-    return {(one["module"], one["code"], mutant): one["why"] for one in argued for mutant in one["mutants"]}
+    return {(one["module"], one["code"], mutant): one for one in argued for mutant in one["mutants"]}
 
 
-def judged(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The results, where survivors that change nothing are ``argued``."""
+def judged(kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The results of a kind, where survivors that change nothing are ``argued``."""
     found = []
-    for result in results:
+    for result in kept["results"].values():
         key = (result["module"], result.get("code", ""), result["mutant"].partition(", ")[2])
-        why = arguments().get(key) if result["outcome"] == "survived" else None
-        found.append({**result, "outcome": "argued", "why": why} if why else dict(result))
+        argued = arguments().get(key) if result["outcome"] == "survived" else None
+        holds = argued and kept["kind"] in argued.get("kinds", (kept["kind"],))
+        found.append({**result, "outcome": "argued"} if holds else dict(result))
     return found
 
 
@@ -37,7 +38,7 @@ def score(files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     survivors."""
     kinds = []
     for kept in files:
-        results = [result for result in judged(kept["results"].values()) if result["outcome"] != "untried"]
+        results = [result for result in judged(kept) if result["outcome"] != "untried"]
         argued = sum(result["outcome"] == "argued" for result in results)
         results = [result for result in results if result["outcome"] != "argued"]
         classes: dict[str, list[int]] = {}

@@ -127,9 +127,16 @@ class Paged:
         rows[-1][:, : self.sizes[0]] = torch.nan
         return torch.cat(rows)
 
-    def play(self, work: Work, *, padding: int = 0, beyond: int = 0) -> Tensor:
+    def play(self, work: Work, *, padding: int = 0, beyond: int = 0, on_host: bool = True) -> Tensor:
         """Calls prepare, write and run as the engine does."""
-        return self.run(work, self.backend.prepare(self.step(work, padding=padding, beyond=beyond)), padding=padding)
+        step = self.step(work, padding=padding, beyond=beyond, on_host=on_host)
+        return self.run(work, self.backend.prepare(step), padding=padding)
+
+    def write(self, work: Work) -> None:
+        """Calls prepare and write, and records what was written."""
+        _, key, value = self.given(work)
+        self.backend.write(key, value, self.cache, self.backend.prepare(self.step(work)), **self.scaled)
+        self.keep_own(work)
 
     def run(self, work: Work, meta: Any, *, padding: int = 0) -> Tensor:
         """Calls write and run, with prepared metadata."""

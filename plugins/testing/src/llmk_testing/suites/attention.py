@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from llmk_testing.trees import mapped
 from llmk_testing.watch import poisoned
 
 _LONG = 257
+_LONGEST, _AT_ONCE = 33001, 1024
+"""Tokens of the longest sequence, and how many of them are written at once."""
 _INDEX = ("query_start", "seq_lens", "block_table", "slot_mapping")
 _HOST_COST_FACTOR = 5.0
 
@@ -34,6 +37,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "states the cache as it is": _layout,
         "writes its slots and no others": _writes,
         "leaves padding alone": _padding,
+        "takes steps whose lengths are on the device alone": _on_device,
         "metadata stays valid after the next step is prepared": _metadata,
         "requests share blocks": _shares,
         "takes caches strided along blocks": _strided,
@@ -42,6 +46,9 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "host_cost_us matches the cost of prepare": _host_cost,
     }
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, _typical(candidate.served))
+    narrow = sorted(_typical(candidate.served), key=lambda asked: asked.query.num_kv_heads * asked.query.head_dim)
+    for asked in narrow[:2]:
+        yield candidate.case(f"reads long sequences: {asked.label}", partial(_long, candidate, asked))
 
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
@@ -130,6 +137,28 @@ def _padding(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery])
         dim = paged.backend.cache_layout(1).block_dim
         now, then = (bits(cache.select(dim, -1)) for cache in (paged.cache, before))
         assert torch.equal(now, then), "a token of slot -1 was written to the cache's last block"
+    return agreeing(errors)
+
+
+def _on_device(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
+    """As steps in flight have them, with and without padding."""
+    paged, errors = _paged(candidate, asked, requests=3, longest=64), []
+    steps = [history(17, 1, 33), decode(17, 1, 33), [(0, 18, 19), (1, 2, 9), (2, 34, 35)]]
+    for work, padding in zip(steps, (0, 3, 2), strict=True):
+        with poisoned():
+            out = paged.play(work, padding=padding, on_host=False)
+        errors.append(paged.check(out, work, f"without host lengths, with {padding} of padding"))
+    return agreeing(errors)
+
+
+def _long(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
+    """Positions beyond 32,768, in one token and in the last tokens of a prompt."""
+    paged, errors = _paged(candidate, asked, requests=1, longest=_LONGEST + 8), []
+    for start in range(0, _LONGEST, _AT_ONCE):
+        paged.write([(0, start, min(start + _AT_ONCE, _LONGEST))])
+    for start, stop in ((_LONGEST, _LONGEST + 1), (_LONGEST + 1, _LONGEST + 4)):
+        work = [(0, start, stop)]
+        errors.append(paged.check(paged.play(work), work, "after a long text"))
     return agreeing(errors)
 
 
