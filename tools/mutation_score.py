@@ -12,6 +12,7 @@ from typing import Any
 from generated import ROOT, Page, table
 
 SCORE = Path("tools/mutation_score.json")
+PLANTED = Path("tools/planted_score.json")
 ARGUED = Path("tools/mutation_argued.toml")
 
 
@@ -66,6 +67,15 @@ def rates() -> str:
     return table(["kind", "tried", "change nothing", "found", "rate of mistakes", *classes], rows)
 
 
+def planted() -> str:
+    """One row for each kind of the stranger's wheel."""
+    rows = []
+    for row in json.loads((ROOT / PLANTED).read_text()):
+        counts = [f"{row['first']} of {row['planted']}", f"{row['found']} of {row['planted']}"]
+        rows.append([f"`{row['kind']}`", *counts, "; ".join(row["lost"]) or "-"])
+    return table(["kind", "found at first", "found now", "not found"], rows)
+
+
 def pages() -> Iterator[Page]:
     """The page of the kit."""
-    yield Page("docs/plugins/conformance.md", {"mutation_score.py": rates})
+    yield Page("docs/plugins/conformance.md", {"mutation_score.py": rates, "planted.py": planted})

@@ -37,11 +37,14 @@ def main() -> int:
             if before and not (arguments.again and before["outcome"] == "survived"):
                 continue
             result = ready.attempt(subject, mutant)
-            kept.setdefault(kind, {})[what] = result
+            first = before.get("first", before["outcome"]) if before else result["outcome"]
+            kept.setdefault(kind, {})[what] = {**result, "first": first}
             print(f"{result['outcome']:9} {kind}: {what} [{result['case'][:90]}]", flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
     print(report(kept))
+    if arguments.score:
+        arguments.score.write_text(json.dumps(score(kept), indent=1) + "\n")
     return 0
 
 
@@ -51,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kind", default="", help="mistakes of one kind")
     parser.add_argument("--seed", type=int, default=0, help="of the kit's inputs")
     parser.add_argument("--json", type=Path, help="where results are kept; what is there is not run again")
+    parser.add_argument("--score", type=Path, help="where the counts are kept for the documentation")
     parser.add_argument("--again", action="store_true", help="try those again that survived")
     return parser.parse_args()
 
@@ -87,6 +91,19 @@ def _mutant(subject: Subject, mistake: dict[str, Any]) -> Mutant:
     start = source.index(old)
     line = source[:start].count(b"\n") + 1
     return Mutant("planted", line, start, start + len(old), mistake["old"], mistake["new"])
+
+
+def score(kept: dict[str, dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """By kind: how many there are, how many were found at first and are now, and those that are not. A mistake that was
+    tried again keeps what came of it ``first``."""
+    rows = []
+    for kind, results in kept.items():
+        lost = [what for what, result in results.items() if result["outcome"] == "survived"]
+        first = sum(result.get("first", result["outcome"]) != "survived" for result in results.values())
+        rows.append(
+            {"kind": kind, "planted": len(results), "first": first, "found": len(results) - len(lost), "lost": lost}
+        )
+    return rows
 
 
 def report(kept: dict[str, dict[str, dict[str, Any]]]) -> str:
