@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,9 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
     return Stored(converted, weight.float(), _UNKNOWN)
 
 
-def forms(weight_format: str, outputs: int, inputs: int, random: torch.Generator) -> Iterator[tuple[str, Stored]]:
+def forms(
+    weight_format: str, outputs: int, inputs: int, random: torch.Generator
+) -> Iterator[tuple[str, Callable[[], Stored]]]:
     """The forms that a format of groups leaves open, each with random numbers: groups of any equal size, zero points,
     which need not be whole, inputs in another order, and scales of any dtype. ``inputs`` is a multiple of 128."""
     zeros = {"int4_group": (8.0, 15.0), "int8_group": (0.0, 127.0)}.get(weight_format)
@@ -86,16 +89,16 @@ def forms(weight_format: str, outputs: int, inputs: int, random: torch.Generator
         prepared: Any = getattr(quantized_weight, f"prepare_{weight_format}")(parameters)
         return Stored(parameters, prepared.dequantize(torch.float32))
 
-    yield "one group for each output", drawn(inputs)
+    yield "one group for each output", partial(drawn, inputs)
     for group in (128, 64, 32, 16):
-        yield f"groups of {group}", drawn(group)
-    yield "groups of 64 with zero points", drawn(64, zero="whole")
-    yield "groups of 16 with zero points", drawn(16, zero="whole")
-    yield "zero points that are not whole", drawn(32, zero="apart")
-    yield "inputs in another order", drawn(64, ordered=True)
-    yield "inputs in another order, with zero points", drawn(32, zero="whole", ordered=True)
+        yield f"groups of {group}", partial(drawn, group)
+    yield "groups of 64 with zero points", partial(drawn, 64, zero="whole")
+    yield "groups of 16 with zero points", partial(drawn, 16, zero="whole")
+    yield "zero points that are not whole", partial(drawn, 32, zero="apart")
+    yield "inputs in another order", partial(drawn, 64, ordered=True)
+    yield "inputs in another order, with zero points", partial(drawn, 32, zero="whole", ordered=True)
     for dtype in (torch.bfloat16, torch.float16):
-        yield f"scales in {dtype}", drawn(64, zero="whole", dtype=dtype)
+        yield f"scales in {dtype}", partial(drawn, 64, zero="whole", dtype=dtype)
 
 
 def stored_experts(
@@ -108,7 +111,7 @@ def stored_experts(
     for name, weight in weights.items():
         if form:
             shape = (weight.shape[1], weight.shape[2])
-            each = [dict(forms(weight_format, *shape, random))[form] for _ in weight]
+            each = [dict(forms(weight_format, *shape, random))[form]() for _ in weight]
         else:
             each = [stored(registry, weight_format, expert) for expert in weight]
         for key in each[0].parameters:

@@ -101,7 +101,7 @@ def _form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], form: st
     if not match(candidate.spec, query):
         raise Skip(f"it does not serve {query.out_features} outputs")
     random = candidate.bench.random("linear", form)
-    given = dict(forms(query.weight_format, query.out_features, query.in_features, random))[form]
+    given = dict(forms(query.weight_format, query.out_features, query.in_features, random))[form]()
     kernel, errors = PreparedLinear(candidate, replace(asked, query=query), given), []
     for count in counts(candidate.spec.bands, few=True):
         x = kernel.rows(count)

@@ -117,7 +117,8 @@ class Grammar:
     def allows(self, text: str) -> bool:
         """Whether the grammar allows the text as a whole."""
         made, tokens = self._made(), self._tokenizer.tokenize_bytes(text.encode())
-        return made.validate_tokens(tokens) == len(tokens) and made.consume_tokens(tokens) and made.is_accepting()
+        whole = made.validate_tokens(tokens) == len(tokens) and made.consume_tokens(tokens)
+        return bool(whole and made.is_accepting())
 
     def _made(self) -> Any:
         return self._matcher(self._tokenizer, self.texts, log_level=0)
