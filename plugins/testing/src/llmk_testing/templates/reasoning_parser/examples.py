@@ -14,8 +14,8 @@ THOUGHTS = (
     ParserExample(text="First: [[think]]one[[/think]] and [[think]]two", reasoning="onetwo", content="First:  and "),
     ParserExample(text="[[think]][[/think]]Nothing to think about, [[thin", content="Nothing to think about, [[thin"),
     ParserExample(
-        text="begun by the prompt[[/think]]Oslo.",
-        reasoning="begun by the prompt",
+        text="started by the prompt[[/think]]Oslo.",
+        reasoning="started by the prompt",
         content="Oslo.",
         context=ParserContext(prompt_tail="[[think]]\n"),
     ),
