@@ -175,7 +175,7 @@ def failed_beside_one_that_waits(engine: Engine) -> None:
     """Where one rank failed and others wait for it, nothing can go on."""
     plan = engine.next_plan()
     encode = engine.workers._encoder.encode
-    for rank, commands in enumerate(engine.workers._commands):
+    for rank, commands in enumerate(engine.workers._sockets.commands):
         commands.send(encode(Run(nonsense(plan.step) if rank == 2 else plan)))
     begin = time.monotonic()
     with pytest.raises(EngineDead, match=r"process 2 \(stage 1, tensor rank 0\) failed in step \d+.*IndexError: ") as e:
@@ -204,7 +204,7 @@ def test_no_process_outlives_the_engine(folder: Path) -> None:
     script = (
         "import sys, time; from llmk import LLM\n"
         f"llm = LLM({str(checkpoint)!r}, parallel={{'tensor': 2}})\n"
-        "workers = llm._core.runner; print(*workers.pids, workers._folder.name, flush=True); time.sleep(600)"
+        "workers = llm._core.runner; print(*workers.pids, workers._sockets.folder, flush=True); time.sleep(600)"
     )
     engine = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert engine.stdout is not None

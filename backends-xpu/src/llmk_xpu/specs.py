@@ -14,6 +14,7 @@ from llmk.api import (
     Needs,
     PlatformFacts,
     PlatformSpec,
+    RankRules,
     Tier,
     TokenBand,
     Verdict,
@@ -40,6 +41,9 @@ def llmk_platforms() -> list[PlatformSpec]:
             id="xpu.xpu",
             name="xpu",
             implementation="llmk_xpu.platform:XPUPlatform",
+            ranks=RankRules(
+                resource="GPU", network=("FI_TCP_IFACE", "GLOO_SOCKET_IFNAME"), visible=("ZE_AFFINITY_MASK",)
+            ),
             probe=probe,
             known=KNOWN,
             vouches=("llmk-triton",),

@@ -159,7 +159,8 @@ def test_a_worker_uses_it_unless_the_configuration_says_otherwise(wanted: str, u
     platform: Any = SimpleNamespace(collectives=collectives, device=device)
 
     def run(rank: int) -> None:
-        parallel = join(booted, platform, rank, str(tmp_path / "store"))
+        start: Any = SimpleNamespace(rank=rank, index=rank, near=True)
+        parallel: Any = join(booted, platform, start, lambda: str(tmp_path / "store"))
         assert (parallel.own is not None) == used
         assert torch.equal(parallel.all_reduce(torch.ones(8, dtype=torch.bfloat16)), torch.full((8,), 2.0).bfloat16())
 

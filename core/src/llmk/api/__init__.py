@@ -43,6 +43,14 @@ from llmk.api.engine.executors import (
     StepTokens,
     StepWork,
 )
+from llmk.api.engine.launchers import (
+    LaunchContext,
+    LauncherSpec,
+    LaunchQuery,
+    RankLauncher,
+    RankPlace,
+    RankProcess,
+)
 from llmk.api.engine.policy import PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import (
     CheckpointError,
@@ -52,6 +60,7 @@ from llmk.api.errors import (
     LlmkError,
     ModelNotFound,
     NotEnoughMemory,
+    NotEnoughResources,
     Overloaded,
     PluginError,
     PortInUse,
@@ -114,6 +123,7 @@ from llmk.api.query import (
     ParserQuery,
     Query,
 )
+from llmk.api.ranks import RankRules
 from llmk.api.routes import (
     AnswerDelta,
     AnswerHead,
@@ -218,6 +228,9 @@ __all__ = [
     "IOTokenizer",
     "KernelSpec",
     "LatentCache",
+    "LaunchContext",
+    "LaunchQuery",
+    "LauncherSpec",
     "LayerGroup",
     "LinearFacts",
     "LinearKernel",
@@ -242,6 +255,7 @@ __all__ = [
     "ModelSpec",
     "Needs",
     "NotEnoughMemory",
+    "NotEnoughResources",
     "Op",
     "OpContract",
     "OpFacts",
@@ -268,6 +282,10 @@ __all__ = [
     "QuantizationSpec",
     "Query",
     "QueueTimeout",
+    "RankLauncher",
+    "RankPlace",
+    "RankProcess",
+    "RankRules",
     "ReadCheckpoint",
     "Reason",
     "ReasoningDelta",

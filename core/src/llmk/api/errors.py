@@ -83,6 +83,12 @@ class NotEnoughMemory(LlmkError):
     code, exit_code = "not_enough_memory", 6
 
 
+class NotEnoughResources(LlmkError):
+    """There are no places for all ranks; the message says what is missing, by machine."""
+
+    code, exit_code = "not_enough_resources", 6
+
+
 class PortInUse(LlmkError):
     """The address to listen on is taken."""
 

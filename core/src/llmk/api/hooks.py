@@ -15,6 +15,7 @@ import pluggy
 
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
 from llmk.api.engine.executors import ExecutorSpec
+from llmk.api.engine.launchers import LauncherSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.http.page import PageSpec
 from llmk.api.loading.checkpoint_format import CheckpointFormatSpec
@@ -85,6 +86,12 @@ def llmk_platforms() -> Iterable[PlatformSpec]:
 @hookspec
 def llmk_executors() -> Iterable[ExecutorSpec]:
     """Executors, which hold a model and carry out steps in place of the engine's own."""
+    return ()
+
+
+@hookspec
+def llmk_launchers() -> Iterable[LauncherSpec]:
+    """Launchers, which start the processes of a model on other machines."""
     return ()
 
 
@@ -247,6 +254,7 @@ Spec = (
     | CheckpointFormatSpec
     | ModelSourceSpec
     | ExecutorSpec
+    | LauncherSpec
     | QuantizationSpec
     | ModelSpec
     | ParserSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.platform import Host, PlatformFacts, Probe
 from llmk.api.query import FIRST_FIELDS, ParserQuery, Query
+from llmk.api.ranks import RankRules
 from llmk.api.verdict import OK, Verdict
 
 Capture = Literal["none", "decode", "full"]
@@ -209,6 +210,8 @@ class PlatformSpec(CheckedSpec):
     """``"module:attribute"`` of ``f(index: int)``, which initialises the device of local rank ``index`` as far as
     possible without torch. The engine's process may call it in a thread while it imports torch. Exceptions are ignored,
     since :meth:`Device.setup` is always called later, possibly before ``f`` has returned."""
+    ranks: RankRules = field(default_factory=RankRules)
+    """What holds of the processes that run a model together on this platform."""
     overrides: str = ""
     summary: str = ""
 

@@ -87,6 +87,10 @@ class ParallelSection(Section):
         description="What sums over tensor-parallel ranks: 'auto', the platform's own all-reduce where it is faster; "
         "'library', torch.distributed's backend alone.",
     )
+    silence_seconds: Annotated[float, Field(ge=1)] = Field(
+        default=15.0,
+        description="A process on another machine whose connection is silent for so long is given up.",
+    )
 
 
 class SelectSection(Section):
@@ -132,6 +136,10 @@ class SelectSections(Section):
     )
     executor: SelectSection = Field(
         default_factory=SelectSection, description="What runs the steps (none: the engine itself, with kernels)."
+    )
+    launcher: SelectSection = Field(
+        default_factory=SelectSection,
+        description="What starts the processes of a model (none: the engine itself, on this machine).",
     )
     grammar: SelectSection = Field(
         default_factory=SelectSection, description="Compilers of grammars, for structured_outputs ('none': off)."

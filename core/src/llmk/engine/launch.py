@@ -36,6 +36,7 @@ from llmk.engine.wire.prompt import EmbeddingFormat
 from llmk.planning.boot import verified
 from llmk.planning.cache_groups import block_bytes, cache_groups
 from llmk.planning.choices.executors import executor_of
+from llmk.planning.choices.launchers import launcher_of
 from llmk.planning.memory import CachePlan, gib, plan_cache
 from llmk.planning.packed_boot import unpack
 from llmk.planning.shadows import shadowed
@@ -116,7 +117,7 @@ def start_executor(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[Executor,
     """What runs the steps, in this process, in several, or a plugin's, and the size of its cache."""
     if executor_of(boot.plan) is not None:
         return PluginExecutor.start(boot)
-    if boot.plan.num_ranks > 1:
+    if boot.plan.num_ranks > 1 or launcher_of(boot.plan) is not None:
         return MultiProcessExecutor.start(boot)
     loaded = load_model(boot)
     (groups,) = cache_groups(boot, [loaded.cache_specs])

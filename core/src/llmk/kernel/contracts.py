@@ -21,6 +21,7 @@ from llmk.api import Reason
 CONTRACTS: Mapping[str, str] = {
     "platform": "llmk.api:Platform",
     "executor": "llmk.api:ModelExecutor",
+    "launcher": "llmk.api:RankLauncher",
     "attention": "llmk.api:AttentionBackend",
     "linear": "llmk.api:LinearKernel",
     "moe": "llmk.api:MoEKernel",

@@ -14,6 +14,7 @@ from llmk.api import (
     GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
+    LauncherSpec,
     LogitsProcessorSpec,
     ModelSourceSpec,
     ModelSpec,
@@ -44,6 +45,7 @@ S = TypeVar("S")
 HOOKS: dict[str, dict[str, type]] = {
     "llmk_platforms": {"platform": PlatformSpec},
     "llmk_executors": {"executor": ExecutorSpec},
+    "llmk_launchers": {"launcher": LauncherSpec},
     "llmk_attention_backends": {"attention": KernelSpec},
     "llmk_linear_kernels": {"linear": KernelSpec},
     "llmk_moe_kernels": {"moe": KernelSpec},

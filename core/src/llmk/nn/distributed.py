@@ -28,19 +28,19 @@ class Distributed(Parallel):
     own: AllReduce | None = field(default=None, init=False)
     _group: Any = field(init=False)
 
-    def join(self, backend: str, store: str, device: torch.device) -> None:
-        """Connects to the other processes through a file that all of them name; blocks until all have joined.
+    def join(self, backend: str, store: Any, device: torch.device) -> None:
+        """Connects to the other processes through a store that all of them have; blocks until all have joined.
 
         Args:
             backend: the ``torch.distributed`` backend, such as ``"gloo"``.
-            store: path of the file; it need not exist yet.
+            store: a store of ``torch.distributed``, or the path of a file that is one; it need not exist yet.
             device: this process's device.
         """
         size = self.tensor_size * self.num_stages
-        file_store = dist.FileStore(store, size)  # type: ignore[attr-defined]
+        found = dist.FileStore(store, size) if isinstance(store, str) else store  # type: ignore[attr-defined]
         device_id = None if device.index is None else device
         rank = self._rank(self.stage)
-        dist.init_process_group(backend, store=file_store, rank=rank, world_size=size, device_id=device_id)
+        dist.init_process_group(backend, store=found, rank=rank, world_size=size, device_id=device_id)
         if self.num_stages == 1:
             self._group = dist.group.WORLD  # a second group would open ports of its own
             return

@@ -36,6 +36,7 @@ from llmk.planning.adapters import Adapter, read_adapters
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.choices.checkpoints import choose_checkpoint
 from llmk.planning.choices.executors import choose_executor, executor_of, features_used, knows
+from llmk.planning.choices.launchers import check_starts, choose_launcher, launcher_of
 from llmk.planning.choices.models import (
     TREE_MODEL,
     choose_model,
@@ -132,7 +133,8 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None, o
     if (ranks := settings.config.parallel.tensor) != config.parallel.tensor:
         facts = describe_model(model, checkpoint, adapters, pooling, ranks)
     facts = replace(facts, architecture=architecture)
-    _check(settings, registry, platform_facts, facts)
+    launcher = choose_launcher(registry, settings.config, platform_facts)
+    _check(settings, registry, platform_facts, facts, spread=launcher is not None)
     facts = replace(facts, max_model_len=settings.config.model.max_model_len or facts.max_model_len)
     facts = _with_state_dtype(facts, settings.config, platform_facts)
     find: Find = load_object if verify and on is None else check_present
@@ -144,8 +146,10 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None, o
     executor = choose_executor(registry, settings.config, platform_facts, ask, uses)
     if executor is not None and not knows(registry, executor, "pooling"):
         pooling = None
+    check_starts(launcher, executor)
     known = (checkpoint, facts, platform_facts, chosen)
-    plan = _resolve(registry, settings.config, *known, find, platform.spec.id, executor)
+    own = (executor, launcher)
+    plan = _resolve(registry, settings.config, *known, find, platform.spec.id, own)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan, adapters, pooling)
 
@@ -157,7 +161,7 @@ def verified(boot: Boot) -> Boot:
         if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
             return boot
         known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-        plan = _resolve(boot.registry, config, *known, load_object, boot.plan.platform_id, executor_of(boot.plan))
+        plan = _resolve(boot.registry, config, *known, load_object, boot.plan.platform_id, _own_choices(boot.plan))
     return replace(boot, plan=plan)
 
 
@@ -165,7 +169,7 @@ def advised(boot: Boot) -> Boot:
     """``boot`` with hints in its plan on how to choose each candidate that supports its site but was not chosen."""
     config = boot.settings.config
     known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
-    how = (*known, check_present, boot.plan.platform_id, executor_of(boot.plan))
+    how = (*known, check_present, boot.plan.platform_id, _own_choices(boot.plan))
     plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *how), ABLE)
     return replace(boot, plan=plan)
 
@@ -234,8 +238,11 @@ def _with_state_dtype(facts: ModelFacts, config: Config, platform_facts: Platfor
     return replace(facts, recurrent=tuple(in_state_dtype(site, kept) for site in facts.recurrent))
 
 
-def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts, facts: ModelFacts) -> None:
-    """Checks the final configuration. Raises ConfigError with all problems at once."""
+def _check(
+    settings: Settings, registry: Registry, platform_facts: PlatformFacts, facts: ModelFacts, *, spread: bool
+) -> None:
+    """Checks the final configuration; ``spread``, whether a launcher has other machines. Raises ConfigError with all
+    problems at once."""
     answers = registry.call("llmk_check_config", Problem, config=settings.config, platform=platform_facts)
     problems = [problem for _, problem in answers]
     if settings.config.model.max_model_len > facts.max_model_len:
@@ -243,7 +250,8 @@ def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts
         problems.append(Problem("model.max_model_len", message, f"set it to {facts.max_model_len} or less"))
     parallel = settings.config.parallel
     problems += cache_problems(settings.config.cache, platform_facts)
-    problems += parallel_problems(facts, platform_facts, parallel.tensor, parallel.pipeline)
+    devices = replace(platform_facts, num_devices=0) if spread else platform_facts
+    problems += parallel_problems(facts, devices, parallel.tensor, parallel.pipeline)
     if problems:
         lines = [f"{p.path} (set by {settings.origin(p.path)}): {p.message}" for p in problems]
         raise ConfigError("\n".join(lines), hint="; ".join(p.fix for p in problems if p.fix))
@@ -284,15 +292,18 @@ def _resolve(
     quantization: tuple[QuantizationChoice, ...],
     find: Find,
     platform_id: str,
-    executor: Choice | None,
+    own: tuple[Choice | None, Choice | None],
 ) -> Plan:
     """Resolves the plan, and again without the implementations for which ``find`` raises PluginError, until all can be
-    found."""
+    found. ``own`` are the choices of an executor and a launcher."""
     excluded: dict[str, Reason] = {}
     given = (checkpoint, facts, platform_facts, quantization)
+    executor, launcher = own
 
     def resolved(config: Config) -> Plan:
-        return resolve(registry, config, *given, platform_id=platform_id, excluded=excluded, executor=executor)
+        return resolve(
+            registry, config, *given, platform_id=platform_id, excluded=excluded, executor=executor, launcher=launcher
+        )
 
     while True:
         plan = resolved(config)
@@ -304,6 +315,10 @@ def _resolve(
             if config.engine.strict:
                 raise error
             excluded[id] = error.reasons[0]
+
+
+def _own_choices(plan: Plan) -> tuple[Choice | None, Choice | None]:
+    return executor_of(plan), launcher_of(plan)
 
 
 def _broken_winners(registry: Registry, plan: Plan, find: Find) -> Iterator[tuple[str, PluginError]]:

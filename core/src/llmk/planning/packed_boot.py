@@ -6,6 +6,8 @@ import logging
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from llmk.planning.choices.launchers import launcher_of
+
 if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
@@ -21,9 +23,9 @@ def pack(boot: Boot) -> dict[str, Any]:
 
 
 def early_setup(boot: Boot) -> str:
-    """:attr:`llmk.api.PlatformSpec.early_setup` of the chosen platform; empty for several ranks, since the engine's
-    process then runs no model itself."""
-    if boot.plan.num_ranks > 1:
+    """:attr:`llmk.api.PlatformSpec.early_setup` of the chosen platform; empty for several ranks, and for ranks that
+    a launcher starts, since the engine's process then runs no model itself."""
+    if boot.plan.num_ranks > 1 or launcher_of(boot.plan):
         return ""
     specs = [platform.spec for platform in boot.registry.platforms]
     return next(spec.early_setup for spec in specs if spec.implementation == boot.plan.platform_implementation)

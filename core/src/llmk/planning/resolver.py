@@ -63,15 +63,16 @@ def resolve(
     platform_id: str = "",
     excluded: Mapping[str, Reason] | None = None,
     executor: Choice | None = None,
+    launcher: Choice | None = None,
 ) -> Plan:
     """Chooses kernels for every site of the model and of the engine; with an ``executor``, of its own for those of the
-    model.
+    model, and with a ``launcher``, for the ranks that it starts.
 
     ``platform_facts`` are of the platform ``platform_id``, or of the only one of their name.
     Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for.
     ``quantization`` are the methods of the weight formats in ``facts`` (:mod:`llmk.planning.formats`). ``excluded``
     maps ids that can't be loaded to the reason. Raises SelectionError if no kernel supports a site, a pin can't be
-    honoured, two candidates tie, or the executor can't be loaded.
+    honoured, two candidates tie, or the executor or the launcher can't be loaded.
     """
     platform = next(p for p in registry.platforms if (platform_id or platform_facts.name) in (p.spec.id, p.spec.name))
     model = next(m for m in registry.of(ModelSpec) if m.spec.id == facts.model)
@@ -88,6 +89,9 @@ def resolve(
     share = sharded(facts, config.parallel.tensor)
     choices = resolver.choose_all(share)
     own = _engine_choices(registry, config, checkpoint, excluded or {})
+    if launcher is not None:
+        check_loaded(launcher, excluded or {})
+        own.append(launcher)
     resolver.wheels |= {piece.distribution: piece.version for choice in own for piece in choice.pieces}
     plugins = [platform.plugin, model.plugin, *(method.plugin for method in methods)]
     others = {plugin.distribution: plugin.version for plugin in plugins}

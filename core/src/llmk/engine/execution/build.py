@@ -77,16 +77,25 @@ def alone(platform: Platform) -> Parallel:
     return Parallel()
 
 
-def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] = alone) -> LoadedModel:
+def load_model(
+    boot: Boot,
+    rank: int = 0,
+    join: Callable[[Platform], Parallel] = alone,
+    *,
+    index: int | None = None,
+    num_sharing: int | None = None,
+) -> LoadedModel:
     """Builds the model and loads its weights: those of the share that ``rank`` has among the processes that it meets by
-    ``join``."""
+    ``join``. It is put on device ``index`` of this machine, which ``num_sharing`` ranks use; ``None``: as the plan
+    spreads ranks over the devices of one machine."""
     config, plan = boot.settings.config, boot.plan
     check_wheels(plan)
     platform: Platform = boot.load("platform")(plan.platform)
-    neighbours = len(plan.ranks_on_same_device(rank))
+    neighbours = len(plan.ranks_on_same_device(rank)) if num_sharing is None else num_sharing
+    index = rank if index is None else index
     threads = config.platform.threads
-    platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
-    device = platform.device.torch_device(rank)
+    platform.device.setup(index, max(1, threads // neighbours) if threads else 0)
+    device = platform.device.torch_device(index)
     share = neighbours / plan.num_ranks
     available = platform.memory.available()
     check_weights(boot.facts, plan.dtype, available, share=share, weight_bits=plan.weight_bits)
@@ -151,9 +160,10 @@ def _refuse(id: str) -> Any:
     )
 
 
-def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
-    """Bytes that are free on the device now that all processes have loaded theirs, less those that steps need. Warms up
-    to know them, where there is something to warm up; else they are estimated."""
+def cache_room(boot: Boot, loaded: LoadedModel, num_sharing: int = 1) -> int:
+    """Bytes that are free on the device now that all processes have loaded theirs, less those that steps need of the
+    ``num_sharing`` ranks on it. Warms up to know them, where there is something to warm up; else they are
+    estimated."""
     limits, needed = boot.settings.config.scheduler, None
     if boot.settings.config.engine.warm_up and compiles(boot.plan):
         (groups,) = cache_groups(boot, [loaded.cache_specs])
@@ -167,7 +177,7 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
         needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
     needed += tail_bytes(loaded.cache_specs, *tail_sizes(boot)) + loaded.in_files
     loaded.build.parallel.barrier()
-    return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
+    return max(0, loaded.platform.memory.available() - needed * num_sharing)
 
 
 @dataclass(frozen=True, slots=True)

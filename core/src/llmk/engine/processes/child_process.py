@@ -37,9 +37,19 @@ _LENGTH_BYTES = 8
 def give(process: subprocess.Popen[bytes], folder: str, *given: object, early_setup: str = "") -> None:
     """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``early_setup``, as in
     :attr:`llmk.api.PlatformSpec.early_setup`, is what the child calls at once in a thread."""
+    write(process, packed(folder, *given, early_setup=early_setup))
+
+
+def packed(folder: str, *given: object, early_setup: str = "") -> bytes:
+    """What :func:`give` writes. Without a ``folder``, the child removes nothing when its parent is gone."""
+    return b"".join(map(_framed, ((folder, early_setup), given)))
+
+
+def write(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Writes to a child's standard input, which stays open."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended: its watcher reports how
-        process.stdin.write(b"".join(map(_framed, ((folder, early_setup), given))))
+        process.stdin.write(data)
         process.stdin.flush()
 
 
@@ -72,7 +82,8 @@ class ParentLink:
                 threading.Thread(target=_early_setup, args=(early_setup,), name="llmk-setup", daemon=True).start()
             while os.read(sys.stdin.fileno(), 1024):
                 pass
-            _remove(Path(folder))
+            if folder:
+                _remove(Path(folder))
         os._exit(0)
 
 

@@ -1,29 +1,32 @@
-"""The executor of several processes: starts them, hands every step to all, and notices when one fails or ends."""
+"""The executor of several processes: has them started, hands every step to all, and notices when one fails or ends."""
 
 from __future__ import annotations
 
+import logging
 import pickle
-import subprocess
-import tempfile
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import zmq
 
 from llmk.api import CacheSpec, EngineDead, LlmkError
 from llmk.engine.execution.executor import Executor
-from llmk.engine.processes import child_process as child
+from llmk.engine.processes.launching import Placed, make_launcher, names
+from llmk.engine.processes.rank_sockets import EngineSockets
 from llmk.engine.processes.worker_messages import (
     START,
     Allocate,
+    Checked,
     Command,
     Ended,
     Failed,
     Loaded,
+    Meet,
     Ping,
     Pong,
     Ready,
@@ -35,13 +38,10 @@ from llmk.engine.processes.worker_messages import (
     Stepped,
 )
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES
-from llmk.engine.wire.plugin_calls import watching
 from llmk.engine.wire.request import ShadowCount, add_counts
 from llmk.engine.wire.step import Masks, StepPlan, StepResult
-from llmk.kernel.interpreter import PYTHON
 from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
 from llmk.planning.memory import CachePlan, plan_cache
-from llmk.planning.packed_boot import pack
 
 if TYPE_CHECKING:
     from llmk.planning.boot import Boot
@@ -51,7 +51,16 @@ PING_SECONDS = 1.0
 AGREE_SECONDS = 0.5
 """What the other processes get to say that they failed too before they are taken to wait for the one that did."""
 
-R = TypeVar("R", Loaded, Ready)
+REACH_SECONDS = 120.0
+"""What processes on other machines get to start and reach this one."""
+DIFFER_SECONDS = 5.0
+"""What the other machines get to say what they lack, once one has."""
+REASON_SECONDS = 2.0
+"""What a launcher gets to say how a process ended, once its connection has."""
+
+R = TypeVar("R", Checked, Loaded, Ready)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -76,16 +85,15 @@ class MultiProcessExecutor(Executor):
     asynchronous = OTHER_PROCESSES
 
     def __init__(self, boot: Boot) -> None:
-        self._plan = boot.plan
-        self._folder = tempfile.TemporaryDirectory(prefix="llmk-")
-        self._context: zmq.Context[Any] = zmq.Context()
-        ranks = range(boot.plan.num_ranks)
-        self._commands = [child.bind(self._context, zmq.PUSH, self._folder.name, f"rank{rank}") for rank in ranks]
-        self._replies = child.bind(self._context, zmq.PULL, self._folder.name, "replies")
+        self._plan, self._silence = boot.plan, boot.settings.config.parallel.silence_seconds
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Reply)
-        self._processes: list[subprocess.Popen[Any]] = []
-        self._watchers: list[threading.Thread] = []
+        self.pids: list[int] = []
+        """The processes' ids on their machines, by rank."""
+        self._nodes = [""] * boot.plan.num_ranks
+        """Where they are, for messages."""
+        self._last_words: dict[int, str] = {}
+        """The last line that a process wrote, of those whose lines come here."""
         self._lock = threading.Lock()
         self._ended: Ended | None = None
         """The first process that ended without a request to end."""
@@ -96,10 +104,15 @@ class MultiProcessExecutor(Executor):
         """What ranks compared since a step's result came."""
         self._num_in_flight = 0
         self._num_pings = 0
-        self._killed: dict[int, str] = {}
-        """Why, by rank, of processes that were not left to end by themselves."""
-        self._closed = False
-        self._closing = threading.Event()
+        self._closed = threading.Event()
+        self._launcher = make_launcher(boot, self._report, self._print)
+        try:
+            self._placed = Placed.by(boot, self._launcher)
+            self._sockets = EngineSockets(boot.plan.num_ranks, self._launcher.address, self._silence)
+        except BaseException:
+            self._launcher.close()
+            raise
+        self._nodes = names(self._placed.places)
 
     @classmethod
     def start(cls, boot: Boot) -> tuple[MultiProcessExecutor, CachePlan]:
@@ -110,23 +123,21 @@ class MultiProcessExecutor(Executor):
         """
         workers = cls(boot)
         try:
-            workers._spawn(pack(boot))
+            workers._sockets.watch(workers._lost)
+            workers._placed.start(boot, workers._sockets)
+            workers._check()
             loaded = workers._from_all(Loaded)
             specs = [pickle.loads(each.specs) for each in loaded]  # nosec B301 # our own ranks wrote it
             groups = cache_groups(boot, specs[:: boot.plan.tensor])
-            room = [each.available for each in loaded]
-            cache = smallest_cache(boot, groups, specs, room, [each.shadow_bytes for each in loaded])
+            devices = {workers._placed.sharing(boot, rank) for rank in range(boot.plan.num_ranks)}
+            room, shadows = [each.available for each in loaded], [each.shadow_bytes for each in loaded]
+            cache = smallest_cache(boot, groups, specs, room, shadows, devices=devices)
             workers._send(Allocate(cache.num_blocks, groups))
             workers._from_all(Ready)
         except BaseException:
             workers.close()
             raise
         return workers, cache
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes' ids, by rank."""
-        return [process.pid for process in self._processes]
 
     def submit(self, plan: StepPlan) -> _PendingStep:
         self.check()
@@ -155,7 +166,7 @@ class MultiProcessExecutor(Executor):
 
     def has_reply(self) -> bool:
         """Whether any process has sent something that was not received yet."""
-        return bool(self._replies.poll(0))
+        return bool(self._sockets.replies.poll(0))
 
     def check(self) -> None:
         if self._dead is None and self._ended is not None:
@@ -178,68 +189,74 @@ class MultiProcessExecutor(Executor):
         return not silent
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._closing.set()
-        self._end_all()
-        for watcher in self._watchers:
-            watcher.join()
-        self._context.destroy(linger=0)
-        self._folder.cleanup()
+        if not self._closed.is_set():
+            self._closed.set()
+            self._launcher.close()
+            self._sockets.close()
 
-    def _spawn(self, boot: dict[str, Any]) -> None:
-        command = [*PYTHON, "-m", "llmk.engine.processes.worker"]
-        for rank in range(self._plan.num_ranks):
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2)
-            watcher = threading.Thread(target=self._watch, args=(rank, process), name=f"llmk-rank{rank}", daemon=True)
-            self._processes.append(process)
-            self._watchers.append(watcher)
-            watcher.start()
-        stopped = threading.Thread(target=self._end_stopped, name="llmk-ranks-stopped", daemon=True)
-        self._watchers.append(stopped)
-        stopped.start()
-        replies, store = child.address(self._replies), f"{self._folder.name}/store"
-        for rank, process in enumerate(self._processes):
-            commands = child.address(self._commands[rank])
-            child.give(process, self._folder.name, rank, commands, replies, store, watching(rank), boot)
+    def _report(self, place: int, how: str) -> None:
+        """Takes note that a process ended, from any thread. The others can't go on: ends them."""
+        rank = self._placed.rank(place)
+        said = self._last_words.get(rank, "")
+        self._end(rank, f"{how} ({said})" if said else how)
 
-    def _watch(self, rank: int, process: subprocess.Popen[Any]) -> None:
-        """Waits for a process's end. Where it is unexpected, the others can't go on: ends them, and reports it."""
-        code = process.wait()
+    def _end(self, rank: int, how: str) -> None:
         with self._lock:
-            if self._closed or self._ended is not None:
+            if self._closed.is_set() or self._ended is not None:
                 return
-            self._ended = Ended(rank, self._killed.get(rank) or child.ending(code))
-        self._end_all()
-        replies = child.connect(self._context, zmq.PUSH, child.address(self._replies))
-        replies.send(self._encoder.encode(self._ended))
-        replies.close(linger=1000)
+            self._ended = Ended(rank, how)
+        self._launcher.kill()
+        self._sockets.reply(self._encoder.encode(self._ended))
 
-    def _end_stopped(self) -> None:
-        """Kills a process that is stopped: the others would wait for it, all of them for ever."""
-        stops = [child.StopWatch(process.pid) for process in self._processes]
-        while not self._closing.wait(child.LOOK_SECONDS) and self._ended is None:
-            for rank, stop in enumerate(stops):
-                if (seconds := stop.seconds) >= child.STOPPED_SECONDS:
-                    self._killed[rank] = f"was stopped (SIGSTOP) for {seconds:.0f} s, and was killed"
-                    self._processes[rank].kill()
+    def _lost(self, rank: int) -> None:
+        """Takes note that the connection to a process on another machine is gone. The launcher may know why."""
+        if not self._closed.wait(REASON_SECONDS):
+            self._end(
+                rank,
+                f"is not connected: its process, machine or network ended, or was silent for {self._silence:g} s",
+            )
 
-    def _end_all(self) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
+    def _print(self, place: int, line: str) -> None:
+        """Shows what a process on another machine wrote, which process, and where."""
+        rank = self._placed.rank(place)
+        self._last_words[rank] = line
+        sys.stderr.write(f"[rank {rank}{self._nodes[rank]}] {line}\n")
 
-    def _from_all(self, kind: type[R]) -> list[R]:
-        """Waits for a reply of one kind from every rank; returns them by rank."""
+    def _check(self) -> None:
+        """Waits until all processes have begun, and know that their machines are fit for it."""
+        remote = bool(self._launcher.address)
+        checked = self._from_all(Checked, REACH_SECONDS if remote else None)
+        self.pids = [each.pid for each in checked]
+
+    def _from_all(self, kind: type[R], seconds: float | None = None) -> list[R]:
+        """Waits for a reply of one kind from every rank, at most so long; returns them by rank."""
         found: dict[int, R] = {}
+        differ: dict[int, list[str]] = {}
+        end = None if seconds is None else time.monotonic() + seconds
         while len(found) < self._plan.num_ranks:
-            reply = self._receive()
+            left = None if end is None else max(0.0, end - time.monotonic())
+            reply = self._receive(left)
             if isinstance(reply, kind):
                 found[reply.rank] = reply
+            if isinstance(reply, Checked) and reply.problems:
+                differ[reply.rank] = reply.problems
+                end = time.monotonic() + DIFFER_SECONDS if len(differ) == 1 else end
             if START in self._failed:
                 raise self._cause(START)
+            if reply is None and not left:
+                break
+        if differ:
+            raise self._placed.differ(differ)
+        if missing := [rank for rank in range(self._plan.num_ranks) if rank not in found]:
+            raise self._unreached(missing, seconds or 0.0)
         return [found[rank] for rank in sorted(found)]
+
+    def _unreached(self, ranks: Sequence[int], seconds: float) -> EngineDead:
+        where = " and ".join(self._name(rank) for rank in ranks)
+        return EngineDead(
+            f"{where} did not reach this machine at {self._launcher.address} within {seconds:g} s",
+            hint="let the nodes connect to that address, or name another in the launcher's options",
+        )
 
     def _cause(self, step: int) -> LlmkError:
         """What a failure comes to: where all failed alike and are in step, they go on, and it is the step's alone. Else
@@ -259,29 +276,31 @@ class MultiProcessExecutor(Executor):
         what = f"{self._name(failed[0].rank)} failed in step {step}, where others may wait for it: {error.message}"
         self._dead = EngineDead(what, hint="its own messages are on stderr")
         self._dead.__cause__ = error
-        self._end_all()
+        self._launcher.kill()
         return self._dead
 
     def _receive(self, timeout: float | None = None) -> Reply | None:
         """The next reply; ``None`` after ``timeout`` seconds. Takes note of failures; raises EngineDead for an end."""
-        if not self._replies.poll(None if timeout is None else 1000 * timeout):
+        if not self._sockets.replies.poll(None if timeout is None else 1000 * timeout):
             return None
-        reply: Reply = self._decoder.decode(self._replies.recv())
+        reply: Reply = self._decoder.decode(self._sockets.replies.recv())
         if isinstance(reply, Failed):
             self._failed.setdefault(reply.step, {})[reply.rank] = reply
         elif isinstance(reply, ShadowComparison):
             add_counts(self._compared, reply.shadows)
+        elif isinstance(reply, Meet):
+            self._send(reply)
         elif isinstance(reply, Ended):
             self.check()
         return reply
 
     def _name(self, rank: int) -> str:
         stage, tensor_rank = divmod(rank, self._plan.tensor)
-        return f"the engine's process {rank} (stage {stage}, tensor rank {tensor_rank})"
+        return f"the engine's process {rank} (stage {stage}, tensor rank {tensor_rank}){self._nodes[rank]}"
 
     def _send(self, command: Command) -> None:
         data = self._encoder.encode(command)
-        for socket in self._commands:
+        for socket in self._sockets.commands:
             socket.send(data, zmq.NOBLOCK)
 
 
@@ -291,14 +310,17 @@ def smallest_cache(
     specs: Sequence[Sequence[CacheSpec]],
     available: Sequence[int],
     shadow_bytes: Sequence[int] = (),
+    *,
+    devices: Iterable[Collection[int]] | None = None,
 ) -> CachePlan:
     """The size of the cache, by each stage's cache groups, and each rank's cache specs, free bytes, and bytes that its
     shadows keep for a block, if any do. All number their blocks alike, so the device with the least room for them
-    decides. Raises NotEnoughMemory.
+    decides. ``devices`` are the ranks on each; ``None``: as the plan spreads them over one machine. Raises
+    NotEnoughMemory.
     """
     plan, plans = boot.plan, []
     sizes = [block_bytes(own, groups[rank // plan.tensor]) for rank, own in enumerate(specs)]
-    for neighbors in {plan.ranks_on_same_device(rank) for rank in range(plan.num_ranks)}:
+    for neighbors in devices or {plan.ranks_on_same_device(rank) for rank in range(plan.num_ranks)}:
         size, free = sum(sizes[rank] for rank in neighbors), min(available[rank] for rank in neighbors)
         shadows = sum(shadow_bytes[rank] for rank in neighbors) if shadow_bytes else 0
         plans.append(plan_cache(boot.settings.config, boot.facts.max_model_len, groups[0], size, free, shadows))

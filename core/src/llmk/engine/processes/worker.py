@@ -1,28 +1,30 @@
-"""One process of those that run a model together (``python -m llmk.engine.processes.worker``)."""
+"""Runs one rank of a model: builds its share, and carries out the steps that the engine sends."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import pickle
+import socket
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import zmq
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from llmk.api import ConfigError, Platform
-from llmk.config import logs
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
-from llmk.engine.processes import child_process as child
 from llmk.engine.processes.worker_messages import (
     START,
     Allocate,
     Command,
     Failed,
     Loaded,
+    Meet,
     Ping,
     Pong,
+    RankStart,
     Ready,
     Reply,
     Resume,
@@ -33,11 +35,9 @@ from llmk.engine.processes.worker_messages import (
 )
 from llmk.engine.scheduling.async_scheduling import why_asynchronous
 from llmk.engine.wire.failure import Failure
-from llmk.engine.wire.plugin_calls import watched
 from llmk.engine.wire.step import Masks
 from llmk.nn.distributed import Distributed
 from llmk.nn.parallel import Parallel
-from llmk.planning.packed_boot import unpack
 
 if TYPE_CHECKING:
     from llmk.engine.execution.pending_result import PendingResult
@@ -56,25 +56,21 @@ class Worker:
     belongs to the next step would be taken for that.
     """
 
-    def __init__(self, rank: int, commands: str, replies: str) -> None:
-        context: zmq.Context[Any] = zmq.Context()
-        self.rank = rank
-        self._commands = child.connect(context, zmq.PULL, commands)
-        self._replies = child.connect(context, zmq.PUSH, replies)
+    def __init__(self, start: RankStart, commands: Any, replies: Any) -> None:
+        self.rank, self._start = start.rank, start
+        self._commands, self._replies = commands, replies
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Command)
         self._early: deque[Command] = deque()
         """Commands that came before one that was waited for."""
         self._parallel = Parallel()
+        self._num_ranks = 1
         self._overlaps = False
 
-    def run(self, boot: dict[str, Any], store: str) -> None:
-        """Builds the rank's share of ``boot`` and runs steps until the process is ended.
-
-        ``store`` is the file by which the processes find each other.
-        """
+    def run(self, boot: Boot) -> None:
+        """Builds the rank's share of ``boot`` and runs steps until the process is ended."""
         try:
-            runner = self._build(boot, store)
+            runner = self._build(boot)
         except Exception as error:
             self._fail(START, error)
             return
@@ -104,12 +100,13 @@ class Worker:
             masks = self._receive(Sample).masks
         return masks
 
-    def _build(self, packed: dict[str, Any], store: str) -> Runner:
-        boot = unpack(packed)
-        loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, self.rank, store))
+    def _build(self, boot: Boot) -> Runner:
+        start, self._num_ranks = self._start, boot.plan.num_ranks
+        where = {"index": start.index, "num_sharing": start.num_sharing}
+        loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, start, self._store), **where)
         self._parallel = loaded.build.parallel
         self._overlaps = bool(why_asynchronous(boot.plan.platform))
-        specs, room = pickle.dumps(loaded.cache_specs), cache_room(boot, loaded, self.rank)
+        specs, room = pickle.dumps(loaded.cache_specs), cache_room(boot, loaded, start.num_sharing)
         self._send(Loaded(self.rank, specs, room, loaded.shadow_bytes))
         allocate = self._receive(Allocate)
         runner = build_runner(boot, loaded, allocate.num_blocks, allocate.groups[self._parallel.stage])
@@ -117,6 +114,21 @@ class Worker:
         gc.collect()
         gc.freeze()
         return runner
+
+    def _store(self) -> Any:
+        """Where the ranks find each other: a file, or what the first rank serves at its own address."""
+        size, address = self._num_ranks, self._start.address
+        if self._start.store:
+            return self._start.store
+        if self.rank:
+            meet = self._receive(Meet)
+            return TCPStore(meet.address, meet.port, size, is_master=False, wait_for_workers=False)
+        listener = socket.create_server((address, 0))
+        meet = Meet(address, listener.getsockname()[1])
+        options: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()}
+        store = TCPStore(meet.address, meet.port, size, **options)
+        self._send(meet)
+        return store
 
     def _deliver(self, pending: PendingResult) -> None:
         """Waits for a step; one rank sends its result."""
@@ -154,32 +166,20 @@ class Worker:
         self._replies.send(self._encoder.encode(reply))
 
 
-def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
-    """Meets the other ranks, over the file ``store``. Raises ConfigError where the platform lets none meet."""
-    plan = boot.plan
+def join(boot: Boot, platform: Platform, start: RankStart, store: Callable[[], Any]) -> Parallel:
+    """Meets the other ranks at ``store``. Raises ConfigError where the platform lets none meet."""
+    plan, rank = boot.plan, start.rank
+    if plan.num_ranks == 1:
+        return Parallel()
     if platform.collectives is None:
         raise ConfigError(
             f"{plan.platform.label} has nothing by which {plan.num_ranks} processes could exchange tensors",
             hint="set parallel.tensor and parallel.pipeline to 1",
         )
     stage, tensor_rank = divmod(rank, plan.tensor)
-    config, device = boot.settings.config, platform.device.torch_device(rank)
+    config, device = boot.settings.config, platform.device.torch_device(start.index)
     parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline, in_order=config.engine.deterministic)
-    parallel.join(platform.collectives.backend, store, device)
-    if plan.tensor > 1 and config.parallel.all_reduce == "auto":
+    parallel.join(platform.collectives.backend, store(), device)
+    if plan.tensor > 1 and config.parallel.all_reduce == "auto" and start.near:
         logger.info("all-reduce: %s", parallel.use_own(platform.collectives.all_reduce, device))
     return parallel
-
-
-def main() -> None:
-    """The process, until its parent ends it or is gone."""
-    rank, commands, replies, store, watching, boot = child.ParentLink().take()
-    if watching:
-        watched(*watching)
-    server = boot["settings"].config.server
-    logs.setup(server.log_level if rank == 0 else "warning", server.log_format)
-    Worker(rank, commands, replies).run(boot, store)
-
-
-if __name__ == "__main__":
-    main()

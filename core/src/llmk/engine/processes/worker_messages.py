@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from llmk.engine.processes.rank_checks import Expected
+from llmk.engine.processes.rank_sockets import Link
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.request import ShadowCount
 from llmk.engine.wire.step import Masks, StepPlan, StepResult
@@ -11,6 +13,36 @@ from llmk.planning.cache_groups import CacheGroup
 
 START = -1
 """Stands in a step's number's place for what comes before the first."""
+
+
+class RankStart(msgspec.Struct, kw_only=True):
+    """What a rank's process is given: where it is, and what it is to run. ``index`` is the number of its device among
+    those of its machine, which ``num_sharing`` ranks use; ``near``, whether the ranks that share its layers are all on
+    the machine. ``environment`` is what else it needs in its environment.
+    ``store`` is the file by which the ranks find each other; empty: they are not on one machine, and do so at
+    ``address``, this one's. ``watching`` is what :func:`llmk.engine.wire.plugin_calls.watched` takes. ``boot`` is
+    pickled, and read where all that is ``expected`` is there.
+    """
+
+    rank: int
+    link: Link
+    node: str
+    address: str
+    index: int
+    num_sharing: int
+    near: bool
+    devices: tuple[str, ...]
+    store: str
+    watching: tuple[str, frozenset[str]] | None
+    expected: Expected | None
+    boot: bytes
+
+
+class Meet(msgspec.Struct, tag=True):
+    """The first rank waits for the others there."""
+
+    address: str
+    port: int
 
 
 class Allocate(msgspec.Struct, tag=True):
@@ -40,6 +72,14 @@ class Ping(msgspec.Struct, tag=True):
     """Say that the rank takes commands."""
 
     number: int
+
+
+class Checked(msgspec.Struct, tag=True):
+    """The process has begun. ``problems`` are what its machine lacks; where there are any, it waits to be ended."""
+
+    rank: int
+    pid: int
+    problems: list[str] = []
 
 
 class Loaded(msgspec.Struct, tag=True):
@@ -94,5 +134,5 @@ class Ended(msgspec.Struct, tag=True):
     how: str
 
 
-Command = Allocate | Run | Sample | Resume | Ping
-Reply = Loaded | Ready | Stepped | Pong | ShadowComparison | Failed | Ended
+Command = Meet | Allocate | Run | Sample | Resume | Ping
+Reply = Checked | Meet | Loaded | Ready | Stepped | Pong | ShadowComparison | Failed | Ended

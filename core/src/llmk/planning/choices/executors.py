@@ -71,12 +71,14 @@ def executor_of(plan: Plan) -> Choice | None:
     return next((choice for choice in plan.choices if choice.kind == KIND), None)
 
 
-def check_loaded(executor: Choice, excluded: Mapping[str, Reason]) -> None:
-    """Raises SelectionError if it can't be loaded: what could run in its place has other abilities."""
-    if executor.id in excluded:
-        reasons = [excluded[executor.id].about(executor.id)]
-        hint = "fix its wheel and what it needs, or name another platform with --platform.use"
-        raise SelectionError(f"the executor {executor.id} can't be loaded", reasons=reasons, hint=hint)
+def check_loaded(chosen: Choice, excluded: Mapping[str, Reason]) -> None:
+    """Raises SelectionError if an executor or a launcher can't be loaded: what could serve in its place has other
+    abilities."""
+    if chosen.id in excluded:
+        reasons = [excluded[chosen.id].about(chosen.id)]
+        other = "another platform with --platform.use" if chosen.kind == KIND else "none with --select.launcher.use"
+        hint = f"fix its wheel and what it needs, or name {other}"
+        raise SelectionError(f"the {chosen.kind} {chosen.id} can't be loaded", reasons=reasons, hint=hint)
 
 
 def kernels_of(registry: Registry, executor: Choice) -> list[Registered[KernelSpec]]:

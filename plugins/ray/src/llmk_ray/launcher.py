@@ -1,0 +1,168 @@
+"""Starts ranks on the nodes of a Ray cluster: an actor for each, in a placement group."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmk.api import ConfigError, EngineDead, LaunchContext, NotEnoughResources, RankLauncher, RankPlace, RankProcess
+from llmk_ray import warden
+from llmk_ray.resources import lacking
+
+_ANSWER_SECONDS = 60.0
+"""What actors get to start, once there is a place for them."""
+_LOOK_SECONDS = 2.0
+"""Between two looks at the head."""
+_HEAD_SECONDS = 45.0
+"""So long may the head be gone: after 60 s Ray itself ends the job's processes, without a word."""
+
+
+class RayLauncher(RankLauncher):
+    """A job of its own in the cluster. What it holds there is freed when this process ends, however it does."""
+
+    def __init__(self, context: LaunchContext) -> None:
+        self._context, self._options = context, context.options
+        self._num_ranks = context.query.tensor * context.query.pipeline
+        self._ray, self._is_ours = _connected(self._options)
+        self.address: str = self._options["engine_address"] or self._ray.util.get_node_ip_address()
+        self._group: Any = None
+        self._actors: list[Any] = []
+        self._order: list[int] = []
+        """Which actor is in each place."""
+        self._closing = threading.Event()
+        self._follow("llmk-ray-head", self._watch_head)
+
+    def place(self) -> Sequence[RankPlace]:
+        ray, bundle = self._ray, self._bundle()
+        strategy = str(self._options["strategy"]).upper()
+        self._group = ray.util.placement_group([bundle] * self._num_ranks, strategy=strategy)
+        seconds = self._options["placement_seconds"]
+        if not self._group.wait(seconds):
+            missing = lacking(ray, bundle, self._num_ranks, strategy)
+            self.close()
+            what = f"no places for {self._num_ranks} ranks within {seconds:g} s: {missing}"
+            hint = "add nodes, free some, or lower parallel.tensor, parallel.pipeline, or what [plugin.ray] asks for"
+            raise NotEnoughResources(what, hint=hint)
+        self._actors = [self._actor(index, bundle) for index in range(self._num_ranks)]
+        try:
+            found = ray.get([actor.where.remote() for actor in self._actors], timeout=_ANSWER_SECONDS)
+        except ray.exceptions.RayError as error:
+            self.close()
+            raise EngineDead(f"a node has a place for a rank, but could not start its actor: {error}") from error
+        self._order, places = ordered(found, self._context.resource)
+        return places
+
+    def start(self, place: int, process: RankProcess) -> None:
+        actor = self._actors[self._order[place]]
+        environment = {str(name): str(value) for name, value in self._options["environment"].items()}
+        run = actor.run.options(num_returns="streaming").remote(process.arguments, process.input, environment)
+        self._follow(f"llmk-ray-rank{place}", self._follow_rank, place, run)
+
+    def kill(self) -> None:
+        self._closing.set()
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+    def close(self) -> None:
+        self.kill()
+        if self._ray.is_initialized():
+            if self._group is not None:
+                self._ray.util.remove_placement_group(self._group)
+            if self._is_ours:
+                self._ray.shutdown()
+        self._group, self._actors = None, []
+
+    def _bundle(self) -> dict[str, float]:
+        """What one rank takes."""
+        taken = Counter({self._context.resource: self._options["devices_per_rank"]})
+        if self._context.resource != "CPU":
+            taken["CPU"] = self._options["cpus_per_rank"]
+        return dict(taken | Counter(self._options["resources"]))
+
+    def _actor(self, index: int, bundle: Mapping[str, float]) -> Any:
+        ray = self._ray
+        others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
+        where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group, index)
+        kind = ray.remote(
+            num_cpus=bundle.get("CPU", 0),
+            num_gpus=bundle.get("GPU", 0),
+            resources=others,
+            scheduling_strategy=where,
+            max_restarts=0,
+        )(warden.Warden)
+        return kind.remote()
+
+    def _follow_rank(self, place: int, run: Any) -> None:
+        """Passes on what a process writes, and how it ended."""
+        how = ""
+        try:
+            for item in run:
+                what, text = self._ray.get(item)
+                if what == "said":
+                    self._context.said(place, text)
+                else:
+                    how = text
+        except Exception as error:
+            how = f"was lost with its node or its actor: {_first_line(error)}"
+        if not self._closing.is_set():
+            self._context.ended(place, how)
+
+    def _watch_head(self) -> None:
+        """Reports the loss of the head, without which no other loss would be."""
+        host, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
+        heard = time.monotonic()
+        while not self._closing.wait(_LOOK_SECONDS):
+            try:
+                socket.create_connection((host, int(port)), timeout=_LOOK_SECONDS).close()
+                heard = time.monotonic()
+            except OSError as error:
+                if time.monotonic() - heard > _HEAD_SECONDS and not self._closing.is_set():
+                    self._context.ended(0, f"is lost with the cluster's head at {host}:{port}: {error}")
+                    return
+
+    def _follow(self, name: str, run: Any, *args: object) -> None:
+        threading.Thread(target=run, args=args, name=name, daemon=True).start()
+
+
+def ordered(found: Sequence[Mapping[str, Any]], resource: str) -> tuple[list[int], list[RankPlace]]:
+    """Which actor is in each place, and the places: those on one node next to one another, the fullest node first.
+    ``found`` are the actors' answers."""
+    per_node = Counter(each["node"] for each in found)
+    order = sorted(range(len(found)), key=lambda actor: (-per_node[found[actor]["node"]], found[actor]["node"], actor))
+    places = []
+    for actor in order:
+        answer = found[actor]
+        there = [other for other in order if found[other]["node"] == answer["node"]]
+        devices = tuple(device for other in there for device in found[other]["devices"].get(resource, ()))
+        name = f"{answer['host']} ({answer['address']})"
+        place = RankPlace(node=name, address=answer["address"], index=there.index(actor), devices=devices)
+        places.append(place)
+    return order, places
+
+
+def _connected(options: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Ray, connected to the cluster, and whether this is what connected it. Raises ConfigError where it can't be."""
+    import ray
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(warden)
+    if ray.is_initialized():
+        return ray, False
+    address = options["address"]
+    try:
+        ray.init(address=address, namespace=options["namespace"], log_to_driver=False, logging_level="warning")
+    except Exception as error:
+        what = "this machine is in no Ray cluster" if address == "auto" else f"no Ray cluster answers at {address}"
+        raise ConfigError(
+            f"{what}: {_first_line(error)}",
+            hint="start one with `ray start --head`, and join it with `ray start --address HEAD:PORT`",
+        ) from error
+    return ray, True
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
