@@ -300,8 +300,12 @@ class MultiProcessExecutor(Executor):
 
     def _send(self, command: Command) -> None:
         data = self._encoder.encode(command)
-        for socket in self._sockets.commands:
-            socket.send(data, zmq.NOBLOCK)
+        for rank, socket in enumerate(self._sockets.commands):
+            try:
+                socket.send(data, zmq.NOBLOCK)
+            except zmq.Again:  # no process is connected: it has ended, and someone may know how
+                self._lost(rank)
+                self.check()
 
 
 def smallest_cache(

@@ -8,7 +8,6 @@ made again: a message might be lost in between, and ranks would wait for it in d
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +23,8 @@ from llmk.engine.processes import child_process as child
 
 _ENDED = "inproc://ended"
 _LOOK_MILLISECONDS = 200
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_OPENED = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
+_EVENTS = _OPENED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -147,13 +147,12 @@ class _Allowed:
 
 
 class LinkWatch:
-    """Watches the connections of ``sockets``, and calls ``broken`` with the value of one that was made and has ended.
-    Strangers, whose connections are refused, are not noticed."""
+    """Watches the connections of ``sockets``, each of which has one peer, and calls ``broken`` with the value of a
+    socket whose connection was made and has ended. Strangers, whose connections are refused, are not noticed."""
 
     def __init__(self, sockets: Mapping[Any, int], broken: Callable[[int], None]) -> None:
-        self._monitors = {socket.get_monitor_socket(_EVENTS): value for socket, value in sockets.items()}
+        self._lines = {socket.get_monitor_socket(_EVENTS): _Line(value) for socket, value in sockets.items()}
         self._broken, self._stopped = broken, threading.Event()
-        self._made: set[tuple[int, int]] = set()
         self._thread = threading.Thread(target=self._run, name="llmk-links", daemon=True)
         self._thread.start()
 
@@ -164,20 +163,37 @@ class LinkWatch:
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for monitor in self._monitors:
+        for monitor in self._lines:
             poller.register(monitor, zmq.POLLIN)
         while not self._stopped.is_set():
-            with contextlib.suppress(zmq.ContextTerminated):
-                for monitor, _ in poller.poll(_LOOK_MILLISECONDS):
-                    event: Any = recv_monitor_message(monitor)
-                    self._take(self._monitors[monitor], event["event"], event["value"])
+            for monitor, _ in poller.poll(_LOOK_MILLISECONDS):
+                event: Any = recv_monitor_message(monitor)
+                line = self._lines[monitor]
+                if line.breaks(event["event"], event["value"]):
+                    self._broken(line.value)
 
-    def _take(self, value: int, event: int, descriptor: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._made.add((value, descriptor))
-        elif (value, descriptor) in self._made:
-            self._made.discard((value, descriptor))
-            self._broken(value)
+
+class _Line:
+    """A socket's connections. ZeroMQ names a connection's descriptor when it is opened and when it ends, but not when
+    the peer proves to know the key: the peer's is among those that were open then."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self._open: set[int] = set()
+        self._peers: set[int] = set()
+
+    def breaks(self, event: int, descriptor: int) -> bool:
+        """Takes note of an event; returns whether the peer's connection ended by it."""
+        if event & _OPENED:
+            self._open.add(descriptor)
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._peers = self._peers or set(self._open)
+        else:
+            self._open.discard(descriptor)
+            if descriptor in self._peers:
+                self._peers.discard(descriptor)
+                return not self._peers
+        return False
 
 
 def _keep_alive(socket: Any, seconds: float) -> None:

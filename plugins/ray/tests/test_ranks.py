@@ -1,0 +1,160 @@
+"""Ranks on the nodes of a real Ray cluster, on this machine: the same answers, and what becomes of faults."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray_cluster import Nodes, nodes
+from ray_cluster import spread as over
+from served import until
+from spread import answers, check, make, tight
+
+from llmk import LLM, SamplingParams
+from llmk.api import ConfigError, EngineDead, NotEnoughResources
+from llmk.engine.wire.request import EngineRequest
+
+pytestmark = pytest.mark.slow_file
+
+DENSE, MIXTURE, LATENT, HYBRID = "qwen3-tied-odd-vocabulary", "mixtral", "deepseek-v2-biases", "qwen3-next-one-kv-head"
+LONG = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoint")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    """Two nodes, each with room for a rank."""
+    with nodes(1) as made:
+        made.add()
+        yield made
+
+
+def check_spread(folder: Path, cluster: Nodes, family: str, tensor: int, pipeline: int) -> None:
+    """A rank on each node, the answers of one process, and the end of a rank by its name."""
+    checkpoint = make(folder, family)
+    with LLM(str(checkpoint), **tight(family)) as llm:
+        expected = answers(llm)
+    with LLM(str(checkpoint), **tight(family), **over(cluster, tensor, pipeline)) as llm:
+        core: Any = llm._core
+        assert len({place.address for place in core.runner._placed.places}) == 2
+        check(answers(llm), expected)
+        assert core.answers()
+        pids = core.runner.pids
+        psutil.Process(pids[1]).kill()
+        with pytest.raises(EngineDead, match=r"process 1 \(.*\) on \S+ \([\d.]+\) was killed by SIGKILL"):
+            until(lambda: not core.answers() and False, timeout=10)
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout=10)
+
+
+def test_ranks_that_cut_layers(folder: Path, cluster: Nodes) -> None:
+    check_spread(folder, cluster, HYBRID, 2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize("family", [DENSE, MIXTURE, LATENT, HYBRID])
+def test_families(folder: Path, cluster: Nodes, family: str, tensor: int, pipeline: int) -> None:
+    check_spread(folder, cluster, family, tensor, pipeline)
+
+
+def test_too_few_places_are_named_by_node(folder: Path, cluster: Nodes) -> None:
+    checkpoint = make(folder, DENSE)
+    with pytest.raises(NotEnoughResources) as caught:
+        LLM(str(checkpoint), **tight(checkpoint.name), **over(cluster, 4, placement_seconds=1.0))
+    said = str(caught.value)
+    assert "no places for 4 ranks within 1 s: each takes 1 CPU, packed, and there is room for 2 of 4" in said
+    assert re.search(r"\(127\.0\.0\.2\) has free 1 of 1 CPU", said)
+
+
+@pytest.mark.slow
+def test_what_a_rank_writes_is_shown_with_its_node(
+    folder: Path, cluster: Nodes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And an environment arrives."""
+    checkpoint = make(folder, DENSE)
+    ray = {"environment": {"LLMK_TEST": "1", "PYTHONVERBOSE": "1"}}
+    with LLM(str(checkpoint), **tight(checkpoint.name), **over(cluster, 2, **ray)):
+        pass
+    lines = capfd.readouterr().err.splitlines()
+    assert any(re.match(r"\[rank 1 on \S+ \([\d.]+\)\] import 'llmk\.", line) for line in lines)
+    assert any(re.match(r"\[rank 0 on \S+ \([\d.]+\)\] .* weights: ", line) for line in lines)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_given_up(folder: Path, cluster: Nodes) -> None:
+    """Its machine hangs, or the network drops what it sends: nothing says so but silence."""
+    checkpoint = make(folder, DENSE)
+    given = over(cluster, 1, 2)
+    given["parallel"]["silence_seconds"] = 2.0
+    with LLM(str(checkpoint), **tight(checkpoint.name), **given) as llm:
+        core: Any = llm._core
+        stopped, begin = psutil.Process(core.runner.pids[0]), time.monotonic()
+        stopped.suspend()
+        with pytest.raises(EngineDead, match=r"process 0 .* is not connected: .* silent for 2 s"):
+            until(lambda: not core.answers() and False, timeout=20)
+        assert time.monotonic() - begin < 10
+    until(lambda: not stopped.is_running(), timeout=10)
+
+
+def test_no_cluster(folder: Path) -> None:
+    checkpoint = make(folder, DENSE)
+    given = {"select": {"launcher": {"use": "ray"}}, "plugin": {"ray": {"address": "127.0.0.1:1"}}}
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
+        LLM(str(checkpoint), **tight(checkpoint.name), **given)
+
+
+@pytest.mark.slow
+def test_nodes_with_other_wheels_and_without_the_model_are_named(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "llmk_core-0.0.9.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: llmk-core\nVersion: 0.0.9\n")
+    checkpoint = make(folder, DENSE)
+    with nodes(0) as cluster:
+        cluster.add(env_vars={"PYTHONPATH": str(tmp_path)})
+        cluster.add()
+        with pytest.raises(ConfigError) as caught:
+            LLM(str(checkpoint), **tight(checkpoint.name), **over(cluster, 2))
+        said = str(caught.value)
+        assert said.startswith("1 of 2 nodes can't run what this machine planned:\n")
+        assert re.search(r"\(127\.0\.0\.2\): llmk-core is 0\.0\.9, not 0\.1\.0", said)
+        assert "127.0.0.3" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["loading", "in a step", "idle"])
+def test_a_node_that_is_lost(folder: Path, when: str) -> None:
+    checkpoint = make(folder, DENSE)
+    with nodes(1) as cluster:
+        lost = cluster.add()
+        given = {**tight(checkpoint.name), **over(cluster, 2)}
+        if when == "loading":
+            threading.Timer(4.0, kill, (lost,)).start()
+            with pytest.raises(EngineDead, match=r"process \d .* on \S+ \(127\.0\.0\.2\)"):
+                LLM(str(checkpoint), **given)
+            return
+        with LLM(str(checkpoint), **given) as llm:
+            core: Any = llm._core
+            if when == "in a step":
+                core.add(EngineRequest(id="long", prompt_token_ids=[5, 6, 7], params=LONG))
+                core.step()
+            kill(lost)
+            with pytest.raises(EngineDead, match=r"process \d .* on \S+ \(127\.0\.0\.2\) (was|is|ended)"):
+                until(lambda: core.step() and False if when == "in a step" else not core.answers(), timeout=30)
+
+
+def kill(node: Any) -> None:
+    """All processes of a node at once, as where its machine loses power, ranks included."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    for process in [*raylet.children(recursive=True), raylet]:
+        process.send_signal(signal.SIGKILL)
