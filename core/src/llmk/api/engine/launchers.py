@@ -35,6 +35,8 @@ class LauncherSpec(CheckedSpec):
     name: str
     implementation: str
     supports: Callable[[LaunchQuery], Verdict] = lambda query: OK
+    examples: str = ""
+    """``"module:attribute"`` of a section of the plugin's configuration for the conformance kit (``docs/plugins``)."""
     overrides: str = ""
     summary: str = ""
 

@@ -32,6 +32,7 @@ SUITES = {
     "route": "route",
     "page": "page",
     "executor": "executor",
+    "launcher": "launcher",
     "stat_logger": "stat_logger",
 }
 """The module of each kind of spec."""

@@ -1,0 +1,262 @@
+"""The suite of launchers: places for processes, what reaches those, and which of their ends are reported.
+
+The processes are small scripts, which connect to the kit. A launcher that has nothing to connect to, such as one of a
+cluster where there is none, raises ConfigError when it is made; then only what it says without is checked.
+``LauncherSpec.examples`` names a section of its plugin's configuration, a mapping.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from llmk.api import (
+    ConfigError,
+    LaunchContext,
+    LauncherSpec,
+    LaunchQuery,
+    NotEnoughResources,
+    RankLauncher,
+    RankPlace,
+    RankProcess,
+    Verdict,
+)
+from llmk.kernel.loader import load_object
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.sections import options_of
+
+RANKS = 2
+PATIENCE = 30.0
+"""Seconds that a process may take to start, and a launcher to hear of its end."""
+QUIET = 1.0
+"""Seconds in which nothing more may be reported."""
+_MISSED = 7
+_SCRIPT = """
+import os, socket, sys, threading
+host, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+data = bytearray()
+while len(data) < size and (more := os.read(0, size - len(data))):
+    data += more
+link = socket.create_connection((host, port))
+link.sendall(bytes(data[:64]).ljust(64) + str(len(data)).encode().ljust(16))
+print("a line", data[0], flush=True)
+def follow():
+    while os.read(0, 1024):
+        pass
+    os._exit(0)
+threading.Thread(target=follow, daemon=True).start()
+os._exit(link.recv(1)[0])
+"""
+"""Reads its input, sends the start of it and its length to the kit, and ends with the exit code that it is sent, or
+when its input or the connection does."""
+_Check = Callable[["Launched"], str | None]
+
+
+def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one launcher."""
+
+    def case(name: str, run: Callable[[], str | None]) -> Case:
+        return Case(spec.id, "launcher", name, run)
+
+    yield case("says what it can start, alike each time, with a reason where it can't", partial(_answers, spec, bench))
+    for name, check in (
+        ("there is a place for each rank, on machines that are told apart", check_places),
+        ("each process gets its own input, whole, which stays open", check_input),
+        ("what a process on another machine writes arrives, by its place", check_lines),
+        ("the end of a process is reported once, with how it ended", check_end),
+        ("processes that are killed end, and are not reported", check_kill),
+        ("closing twice gives the places back", check_close),
+    ):
+        yield case(name, partial(_run, spec, bench, check))
+
+
+@dataclass
+class Launched:
+    """A launcher that was made with ``make``, and what it has reported."""
+
+    make: Callable[[LaunchContext], RankLauncher]
+    context: LaunchContext
+    ended: list[tuple[int, str]] = field(default_factory=list)
+    said: list[tuple[int, str]] = field(default_factory=list)
+    launcher: RankLauncher = field(init=False)
+    places: list[RankPlace] = field(init=False)
+    links: dict[int, socket.socket] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    def open(self) -> None:
+        """Makes the launcher, and has it reserve places."""
+        report = {"ended": lambda *args: self.ended.append(args), "said": lambda *args: self.said.append(args)}
+        try:
+            self.launcher = self.make(replace(self.context, **report))
+            self.places = list(self.launcher.place())
+        except (ConfigError, NotEnoughResources) as reason:
+            raise Skip(f"it has nowhere to start processes: {reason.message}") from reason
+
+    def start(self, size: int = 1 << 20) -> None:
+        """Starts a process in each place, with an input of its own of so many bytes, and waits until all say that they
+        have it."""
+        with socket.create_server((self.launcher.address or "127.0.0.1", 0)) as server:
+            server.settimeout(PATIENCE)
+            host, port = server.getsockname()[:2]
+            for place in range(len(self.places)):
+                arguments = ("-c", _SCRIPT, host, str(port), str(size))
+                data = bytes([place + 1]) * size
+                self.launcher.start(place, RankProcess(arguments=arguments, input=data))
+            while len(self.links) < len(self.places):
+                self._take(server)
+
+    def _take(self, server: socket.socket) -> None:
+        try:
+            link, _ = server.accept()
+        except TimeoutError:
+            missing = [place for place in range(len(self.places)) if place not in self.links]
+            raise AssertionError(f"the processes in places {missing} did not start within {PATIENCE:g} s") from None
+        link.settimeout(PATIENCE)
+        told = _read(link, 80)
+        places = set(told[:64].rstrip())
+        assert len(places) == 1, "a process got no input, or that of several"
+        place = places.pop() - 1
+        assert place not in self.links, f"two processes got the input of place {place}"
+        self.links[place], self.lengths[place] = link, int(told[64:])
+
+    def close(self) -> None:
+        """Ends all."""
+        if hasattr(self, "launcher"):
+            self.launcher.close()
+        for link in self.links.values():
+            link.close()
+
+
+def check_places(launched: Launched) -> str:
+    """Devices of a machine have numbers from 0; a machine has one name, and one address."""
+    places = launched.places
+    assert len(places) == RANKS, f"place() returned {len(places)} places for {RANKS} ranks"
+    named = {(bool(place.node), bool(place.address)) for place in places}
+    assert named <= {(True, True), (False, False)}, f"a place has a node and no address, or an address alone: {places}"
+    is_remote = bool(launched.launcher.address)
+    assert named == {(is_remote, is_remote)}, f"places are {places}, and the launcher's address is that of {is_remote=}"
+    for node in {place.node for place in places}:
+        indices = sorted(place.index for place in places if place.node == node)
+        assert indices == list(range(len(indices))), f"the devices of {node or 'this machine'} are {indices}"
+    return f"on {len({place.node for place in places})} machines"
+
+
+def check_input(launched: Launched) -> None:
+    """A megabyte does not fit a pipe."""
+    launched.start()
+    short = {place: length for place, length in launched.lengths.items() if length != 1 << 20}
+    assert not short, f"a process got {next(iter(short.values()))} bytes of {1 << 20}"
+    time.sleep(QUIET)
+    assert not launched.ended, f"processes whose input should stay open ended: {launched.ended}"
+
+
+def check_lines(launched: Launched) -> str | None:
+    """They name the rank in the engine's log."""
+    launched.start(64)
+    if not launched.launcher.address:
+        return "they inherit standard error"
+    wanted = [(place, f"a line {place + 1}") for place in range(RANKS)]
+    _until(lambda: set(wanted) <= set(launched.said), lambda: f"{launched.said} was said, expected {wanted}")
+    return None
+
+
+def check_end(launched: Launched) -> None:
+    """The other one runs on."""
+    launched.start(64)
+    launched.links[1].sendall(bytes([_MISSED]))
+    _until(lambda: bool(launched.ended), lambda: f"the end of a process was not reported within {PATIENCE:g} s")
+    time.sleep(QUIET)
+    assert len(launched.ended) == 1, f"the end of one process was reported as {launched.ended}"
+    place, how = launched.ended[0]
+    assert place == 1, f"the end of the process in place 1 was reported of place {place}"
+    assert str(_MISSED) in how, f"a process that ended with exit code {_MISSED} {how!r}"
+
+
+def check_kill(launched: Launched) -> None:
+    """From any thread, as the engine does it where one of them ended."""
+    launched.start(64)
+    killing = threading.Thread(target=lambda: [launched.launcher.kill() for _ in range(2)])
+    killing.start()
+    killing.join(PATIENCE)
+    for place, link in launched.links.items():
+        link.settimeout(PATIENCE)
+        try:
+            assert not link.recv(1)
+        except TimeoutError:
+            raise AssertionError(f"the process in place {place} ran on for {PATIENCE:g} s after kill()") from None
+        except OSError:
+            continue
+    time.sleep(QUIET)
+    assert not launched.ended, f"processes that were killed were reported: {launched.ended}"
+
+
+def check_close(launched: Launched) -> None:
+    """A model that is loaded again needs the same places."""
+    launched.start(64)
+    launched.launcher.close()
+    launched.launcher.close()
+    again = Launched(launched.make, launched.context)
+    try:
+        again.open()
+    except Skip as reason:
+        raise AssertionError(f"after close, another can't start: {reason}") from reason
+    finally:
+        again.close()
+
+
+def _answers(spec: LauncherSpec, bench: Bench) -> str:
+    query = LaunchQuery(platform=bench.facts)
+    queries = [query, replace(query, tensor=2), replace(query, pipeline=2), replace(query, tensor=1 << 20)]
+    for each in queries:
+        first, again = spec.supports(each), spec.supports(each)
+        assert isinstance(first, Verdict), f"supports returned {first!r} instead of a Verdict"
+        assert first == again, f"supports said {first} of a query, and then {again} of the same"
+        said = all(reason.code for reason in first.reasons)
+        assert first or (first.reasons and said), f"supports refuses without a reason: {each}"
+    return f"{len(queries)} queries"
+
+
+def _run(spec: LauncherSpec, bench: Bench, check: _Check) -> str | None:
+    query = LaunchQuery(platform=bench.facts, tensor=RANKS)
+    if not (verdict := spec.supports(query)):
+        raise Skip("; ".join(map(str, verdict.reasons)))
+    section: Mapping[str, Any] = load_object(spec.examples) if spec.examples else {}
+    context = LaunchContext(
+        query=query, resource="CPU", ended=_ignore, said=_ignore, options=options_of(spec.id, bench, section)
+    )
+    with _opened(Launched(load_object(spec.implementation), context)) as launched:
+        return check(launched)
+
+
+def _ignore(place: int, text: str) -> None:
+    """Nobody asks."""
+
+
+@contextmanager
+def _opened(launched: Launched) -> Iterator[Launched]:
+    try:
+        launched.open()
+        yield launched
+    finally:
+        launched.close()
+
+
+def _read(link: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count and (more := link.recv(count - len(found))):
+        found += more
+    return found
+
+
+def _until(done: Callable[[], bool], what: Callable[[], str]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, what()
+        time.sleep(0.02)

@@ -1,0 +1,175 @@
+"""A launcher of children, and ways to get one wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from defects import Defect
+from llmk.api import LaunchContext, NotEnoughResources, RankPlace, RankProcess
+
+
+class Good:
+    """Children of this process, as if they were on another machine."""
+
+    address = "127.0.0.1"
+
+    def __init__(self, context: LaunchContext) -> None:
+        self.context = context
+        self.processes: dict[int, Any] = {}
+        self.killed = False
+
+    def place(self) -> Sequence[RankPlace]:
+        return [RankPlace(node="there", address="127.0.0.1", index=index) for index in range(self.context.query.tensor)]
+
+    def start(self, place: int, process: RankProcess) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        child: Any = subprocess.Popen([sys.executable, *process.arguments], **pipes)  # type: ignore[call-overload]
+        self.processes[place] = child
+        threading.Thread(target=self.follow, args=(place, child, process.input), daemon=True).start()
+
+    def follow(self, place: int, child: Any, data: bytes) -> None:
+        self.give(child, data)
+        for line in child.stdout:
+            self.tell(place, line.decode().rstrip())
+        code = child.wait()
+        if not self.killed:
+            self.report(place, code)
+
+    def give(self, child: Any, data: bytes) -> None:
+        child.stdin.write(data)
+        child.stdin.flush()
+
+    def tell(self, place: int, line: str) -> None:
+        self.context.said(place, line)
+
+    def report(self, place: int, code: int) -> None:
+        self.context.ended(place, f"ended with exit code {code}")
+
+    def kill(self) -> None:
+        self.killed = True
+        for child in self.processes.values():
+            child.kill()
+
+    def close(self) -> None:
+        self.kill()
+        for child in self.processes.values():
+            child.wait()
+
+
+class TooFew(Good):
+    def place(self) -> Sequence[RankPlace]:
+        return super().place()[1:]
+
+
+class SameDevice(Good):
+    def place(self) -> Sequence[RankPlace]:
+        return [RankPlace(node="there", address="127.0.0.1") for _ in super().place()]
+
+
+class NoAddress(Good):
+    def place(self) -> Sequence[RankPlace]:
+        return [RankPlace(node="there", index=place.index) for place in super().place()]
+
+
+class Cut(Good):
+    def give(self, child: Any, data: bytes) -> None:
+        child.stdin.write(data[: 1 << 16])
+        child.stdin.close()
+
+
+class SameInput(Good):
+    def give(self, child: Any, data: bytes) -> None:
+        super().give(child, b"\x01" * len(data))
+
+
+class Closes(Good):
+    def give(self, child: Any, data: bytes) -> None:
+        super().give(child, data)
+        child.stdin.close()
+
+
+class Silent(Good):
+    def tell(self, place: int, line: str) -> None:
+        """Drops it."""
+
+
+class Swaps(Good):
+    def tell(self, place: int, line: str) -> None:
+        super().tell(1 - place, line)
+
+
+class NoEnd(Good):
+    def report(self, place: int, code: int) -> None:
+        """Drops it."""
+
+
+class Twice(Good):
+    def report(self, place: int, code: int) -> None:
+        super().report(place, code)
+        super().report(place, code)
+
+
+class OtherPlace(Good):
+    def report(self, place: int, code: int) -> None:
+        super().report(1 - place, code)
+
+
+class NoCode(Good):
+    def report(self, place: int, code: int) -> None:
+        self.context.ended(place, "ended")
+
+
+class KillsOne(Good):
+    def kill(self) -> None:
+        self.killed = True
+        self.processes[0].kill()
+
+    def close(self) -> None:
+        for child in self.processes.values():
+            child.kill()
+
+
+class ReportsKilled(Good):
+    def kill(self) -> None:
+        for child in self.processes.values():
+            child.kill()
+
+
+class Keeps(Good):
+    taken: ClassVar[int] = 0
+
+    def place(self) -> Sequence[RankPlace]:
+        if Keeps.taken:
+            raise NotEnoughResources("all places are taken")
+        Keeps.taken += 1
+        return super().place()
+
+
+class ClosesOnce(Good):
+    def close(self) -> None:
+        super().close()
+        del self.processes
+
+
+DEFECTS = [
+    Defect("too_few", "a rank has no place", TooFew, "a place for each rank"),
+    Defect("same_device", "ranks on a machine have the same device", SameDevice, "a place for each rank"),
+    Defect("no_address", "a machine has a name and no address", NoAddress, "a place for each rank"),
+    Defect("cut", "large inputs are cut", Cut, "its own input"),
+    Defect("same_input", "all get the input of one", SameInput, "its own input"),
+    Defect("closes", "the input is closed, so that processes end", Closes, "its own input"),
+    Defect("silent", "what processes write is dropped", Silent, "writes arrives"),
+    Defect("swaps", "what a process writes is said of another", Swaps, "writes arrives"),
+    Defect("no_end", "an end is not reported", NoEnd, "the end of a process"),
+    Defect("twice", "an end is reported twice", Twice, "the end of a process"),
+    Defect("other_place", "the end of another is reported", OtherPlace, "the end of a process"),
+    Defect("no_code", "an end is reported without how it came", NoCode, "the end of a process"),
+    Defect("kills_one", "only one process is killed", KillsOne, "processes that are killed"),
+    Defect("reports_killed", "processes that were killed are reported", ReportsKilled, "processes that are killed"),
+    Defect("keeps", "places are not given back", Keeps, "closing twice"),
+    Defect("closes_once", "closing twice raises", ClosesOnce, "closing twice"),
+]

@@ -1,0 +1,54 @@
+"""The suite of launchers passes good ones and finds each planted defect."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from defects import Defect
+from defects.launcher import DEFECTS, Good
+from killing import check_good, results
+
+from llmk.api import LauncherSpec, Verdict, no
+from llmk.engine.processes.local_launcher import LocalLauncher
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.suites import cases, launcher
+
+ANSWERS = count()
+CAN_T = Verdict(False)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "PATIENCE", 5.0)
+    monkeypatch.setattr(launcher, "QUIET", 0.3)
+
+
+def spec(provider: type, **changes: Any) -> LauncherSpec:
+    where = f"{provider.__module__}:{provider.__name__}"
+    return LauncherSpec(id="odd.launcher", name="odd", implementation=where, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("provider", [Good, LocalLauncher])
+def test_good_ones_pass(provider: type, bench: Bench) -> None:
+    check_good("launcher", spec(provider), bench)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", DEFECTS, ids=str)
+def test_killed(defect: Defect, bench: Bench) -> None:
+    chosen = [case for case in cases("launcher", spec(defect.provider), bench) if defect.case in case.name]
+    assert [Result.of(case).outcome for case in chosen] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    "supports",
+    [lambda query: True, lambda query: CAN_T, lambda query: no("x", found=next(ANSWERS)), lambda query: query.nodes],
+    ids=["no verdict", "no reason", "changes", "raises"],
+)
+def test_answers_that_are_none(supports: Any, bench: Bench) -> None:
+    found = results("launcher", spec(Good, supports=supports), bench)
+    assert (found[0].outcome, found[0].name[:23]) == ("failed", "says what it can start,")
