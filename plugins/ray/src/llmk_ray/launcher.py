@@ -15,6 +15,8 @@ from llmk_ray.resources import lacking
 
 _ANSWER_SECONDS = 60.0
 """What actors get to start, once there is a place for them."""
+_ENDING_SECONDS = 5.0
+"""What threads get to hear that actors were killed."""
 _LOOK_SECONDS = 2.0
 """Between two looks at the head."""
 _HEAD_SECONDS = 45.0
@@ -33,7 +35,8 @@ class RayLauncher(RankLauncher):
         self._actors: list[Any] = []
         self._order: list[int] = []
         """Which actor is in each place."""
-        self._closing = threading.Event()
+        self._closing, self._lock = threading.Event(), threading.Lock()
+        self._followers: list[threading.Thread] = []
         self._follow("llmk-ray-head", self._watch_head)
 
     def place(self) -> Sequence[RankPlace]:
@@ -64,17 +67,21 @@ class RayLauncher(RankLauncher):
 
     def kill(self) -> None:
         self._closing.set()
-        for actor in self._actors:
-            self._ray.kill(actor)
+        with self._lock:  # after the end of the connection, a call would make another
+            for actor in self._actors:
+                self._ray.kill(actor)
 
     def close(self) -> None:
         self.kill()
-        if self._ray.is_initialized():
-            if self._group is not None:
-                self._ray.util.remove_placement_group(self._group)
+        for follower in self._followers:
+            follower.join(_ENDING_SECONDS)
+        with self._lock:
+            group, self._group, self._actors = self._group, None, []
+            if group is not None:
+                self._ray.util.remove_placement_group(group)
             if self._is_ours:
+                self._is_ours = False
                 self._ray.shutdown()
-        self._group, self._actors = None, []
 
     def _bundle(self) -> dict[str, float]:
         """What one rank takes."""
@@ -125,7 +132,9 @@ class RayLauncher(RankLauncher):
                     return
 
     def _follow(self, name: str, run: Any, *args: object) -> None:
-        threading.Thread(target=run, args=args, name=name, daemon=True).start()
+        follower = threading.Thread(target=run, args=args, name=name, daemon=True)
+        self._followers.append(follower)
+        follower.start()
 
 
 def ordered(found: Sequence[Mapping[str, Any]], resource: str) -> tuple[list[int], list[RankPlace]]:

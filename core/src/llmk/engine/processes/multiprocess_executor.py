@@ -262,18 +262,19 @@ class MultiProcessExecutor(Executor):
         """What a failure comes to: where all failed alike and are in step, they go on, and it is the step's alone. Else
         it is unknown which rank waits for which, so the engine ends.
         """
-        end = time.monotonic() + AGREE_SECONDS
+        end = time.monotonic() + AGREE_SECONDS + (2 * REASON_SECONDS if self._launcher.address else 0.0)
         while len(self._failed[step]) < self._plan.num_ranks and (left := end - time.monotonic()) > 0:
             self._receive(left)
         failed = list(self._failed.pop(step).values())
-        error = failed[0].failure.error()
+        error, first = failed[0].failure.error(), failed[0].rank
         if step == START:
+            error.message = f"{self._name(first)}: {error.message}" if self._nodes[first] else error.message
             return error
         in_step = self._plan.pipeline == 1 and len({each.num_calls for each in failed}) == 1
         if in_step and len(failed) == self._plan.num_ranks:
             self._send(Resume())
             return error
-        what = f"{self._name(failed[0].rank)} failed in step {step}, where others may wait for it: {error.message}"
+        what = f"{self._name(first)} failed in step {step}, where others may wait for it: {error.message}"
         self._dead = EngineDead(what, hint="its own messages are on stderr")
         self._dead.__cause__ = error
         self._launcher.kill()
