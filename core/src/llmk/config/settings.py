@@ -51,6 +51,11 @@ class Settings:
                 rows.append((join(path), value, self._origin(path)))
         return rows
 
+    def with_flags(self, values: Mapping[str, Any]) -> Settings:
+        """Adds values (dotted path to value) as flags that come before the user's."""
+        flags, *others = self.user
+        return _build(({**flags, **from_flags(values)}, *others), self.checkpoint, self.plugins)
+
     def with_checkpoint(self, values: Mapping[str, Any], why: str) -> Settings:
         """Adds values from the checkpoint, with lower precedence than the user's and higher than plugins' defaults."""
         layer = from_values(values, Origin("checkpoint", why))

@@ -100,6 +100,7 @@ def boot(
     verify: bool = True,
     host: Host | None = None,
     outline: bool = False,
+    num_devices: int = 0,
 ) -> Boot:
     """Discovers plugins, probes platforms, reads the checkpoint, describes the model, completes the configuration, and
     resolves the plan.
@@ -107,17 +108,20 @@ def boot(
     ``on`` plans for another machine. With ``verify``, every chosen implementation is imported (hence torch), and one
     that can't be imported is replaced, with a warning. Without it, or with ``on``, nothing heavy is imported, and only
     implementations whose module can't be found are replaced. ``outline``: no weights will be read, so that only the
-    metadata of a model is downloaded. Raises any of :mod:`llmk.api.errors`.
+    metadata of a model is downloaded. ``num_devices``: plans for so many of the machine's devices, wherever they are.
+    Raises any of :mod:`llmk.api.errors`.
     """
     with watching(settings.config.plugins.import_seconds):
-        return _boot(settings, on, verify, host, outline)
+        return _boot(settings, on, verify, host, outline, num_devices)
 
 
-def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None, outline: bool) -> Boot:
+def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None, outline: bool, num_devices: int) -> Boot:
     config = settings.config
     registry = Registry.discover(config.plugins)
     registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
     platform, platform_facts = choose_platform(registry, config, host, on=on)
+    if num_devices:
+        platform_facts = replace(platform_facts, num_devices=num_devices)
     checkpoint = choose_checkpoint(registry, _for_reading(settings, registry, platform_facts).config, outline=outline)
     pooling, architecture = read_pooling(checkpoint, config.model.pooling), checkpoint.architecture
     checkpoint = decoder_of(checkpoint)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from llmk.api import ConfigError, EngineDead, LaunchContext, NotEnoughResources, RankLauncher, RankPlace, RankProcess
@@ -17,6 +19,7 @@ _ANSWER_SECONDS = 60.0
 """What actors get to start, once there is a place for them."""
 _ENDING_SECONDS = 5.0
 """What threads get to hear that actors were killed."""
+_CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 2.0
 """Between two looks at the head."""
 _HEAD_SECONDS = 45.0
@@ -163,7 +166,12 @@ def _connected(options: Mapping[str, Any]) -> tuple[Any, bool]:
         return ray, False
     address = options["address"]
     try:
-        ray.init(address=address, namespace=options["namespace"], log_to_driver=False, logging_level="warning")
+        if address != "auto":  # Ray itself would try for minutes
+            socket.create_connection(_host_and_port(address), timeout=_CONNECT_SECONDS).close()
+        with _own_signals():
+            ray.init(address=address, namespace=options["namespace"], log_to_driver=False, logging_level="warning")
+    except ConfigError:
+        raise
     except Exception as error:
         what = "this machine is in no Ray cluster" if address == "auto" else f"no Ray cluster answers at {address}"
         raise ConfigError(
@@ -171,6 +179,25 @@ def _connected(options: Mapping[str, Any]) -> tuple[Any, bool]:
             hint="start one with `ray start --head`, and join it with `ray start --address HEAD:PORT`",
         ) from error
     return ray, True
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keeps how this process handles the signals that Ray would take: the engine's leaves them to the server."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in own.items():
+        signal.signal(number, handler)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"plugin.ray.address = {address} is not host:port", hint='"auto" is where this machine is')
+    return host, int(port)
 
 
 def _first_line(error: BaseException) -> str:
