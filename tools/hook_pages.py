@@ -29,6 +29,7 @@ CONTRACTS = {
         *("llmk.api.platform:Host", "llmk.api.platform:Probe"),
         *(f"llmk.api.platform:{name}" for name in ("Device", "Memory", "Graphs", "Compiling")),
         *(f"llmk.api.platform:{name}" for name in ("Collectives", "AllReduce")),
+        "llmk.api.ranks:RankRules",
     ),
     "llmk_executors": (
         *(f"llmk.api.engine.executors:{name}" for name in ("ModelExecutor", "ExecutorContext", "ExecutorQuery")),
@@ -41,6 +42,10 @@ CONTRACTS = {
             "llmk.api.engine.executors:StepTokens",
             "llmk.api.cache:CacheSpec",
         ),
+    ),
+    "llmk_launchers": (
+        *(f"llmk.api.engine.launchers:{name}" for name in ("RankLauncher", "LaunchContext", "LaunchQuery")),
+        *("llmk.api.engine.launchers:RankPlace", "llmk.api.engine.launchers:RankProcess", "llmk.api.ranks:RankRules"),
     ),
     "llmk_attention_backends": (
         *("llmk.api.attention:AttentionBackend", "llmk.api.attention:CacheLayout"),

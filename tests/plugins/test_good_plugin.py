@@ -351,6 +351,21 @@ def test_nothing_that_is_chosen_is_imported(environment: Environment, checkpoint
     assert f"{location} of {wheel} can't be loaded" in done.stderr
 
 
+@pytest.mark.hook("llmk_launchers")
+def test_launcher_arrives(environment: Environment, checkpoint: Path) -> None:
+    """It is chosen where it is named, for more ranks than this machine has devices, and says why it can't."""
+    named = ("--select.launcher.use", "good-launcher", "--platform.use", "cpu")
+    plan = explain(environment, checkpoint, *named)
+    assert chosen(plan, "launcher", "launcher") == "good.launcher"
+    both = environment.llmk(
+        "explain", str(checkpoint), *named, "--select.executor.use", "good-executor", cwd=checkpoint
+    )
+    assert "good.executor runs the steps itself" in both.stderr
+    unknown = environment.llmk("explain", str(checkpoint), "--select.launcher.use", "ray", cwd=checkpoint)
+    assert "[select.launcher] names 'ray', which is not installed" in unknown.stderr
+    assert "pip install llmk-ray" in unknown.stderr
+
+
 @pytest.mark.hook("llmk_executors")
 def test_executor_arrives(environment: Environment, checkpoint: Path) -> None:
     """It computes every site of the plan, by its own kernels where it has any, and what it does not know is refused by

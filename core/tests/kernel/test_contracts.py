@@ -84,6 +84,7 @@ PARSER = Kind(
 MOE = takes(f"x, router_logits, weights, *, top_k, renormalize, {ROUTING}")
 
 EXECUTOR = {"available": "", "allocate": "num_blocks, groups", "submit": "step", "close": ""}
+LAUNCHER = {"place": "", "start": "place, process", "kill": "", "close": ""}
 ROUTE = {
     "translate": "body, headers",
     "open": "head, options",
@@ -101,6 +102,12 @@ KINDS = {
         given=(None,),
     ),
     "executor": Kind(having("context", EXECUTOR, asynchronous="", cache_specs=())),
+    "launcher": Kind(
+        having("context", LAUNCHER, address=""),
+        *(having("context", {k: v for k, v in LAUNCHER.items() if k != "close"}, address=""), "no close()"),
+        *(having("context", {**LAUNCHER, "start": "place"}, address=""), "instead of start(place, process)"),
+        given=(None,),
+    ),
     "checkpoint_format": Kind(
         takes("files, options"), wrong=takes("files"), takes="(files) instead of (files, options)"
     ),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ from spread import answers, check, make, tight
 
 from llmk import LLM, SamplingParams
 from llmk.api import ConfigError, EngineDead, NotEnoughResources
-from llmk.engine.wire.request import EngineRequest
 
 pytestmark = pytest.mark.slow_file
 
@@ -112,50 +109,3 @@ def test_no_cluster(folder: Path) -> None:
     given = {"select": {"launcher": {"use": "ray"}}, "plugin": {"ray": {"address": "127.0.0.1:1"}}}
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
         LLM(str(checkpoint), **tight(checkpoint.name), **given)
-
-
-@pytest.mark.slow
-def test_nodes_with_other_wheels_and_without_the_model_are_named(folder: Path, tmp_path: Path) -> None:
-    other = tmp_path / "llmk_core-0.0.9.dist-info"
-    other.mkdir()
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: llmk-core\nVersion: 0.0.9\n")
-    checkpoint = make(folder, DENSE)
-    with nodes(0) as cluster:
-        cluster.add(env_vars={"PYTHONPATH": str(tmp_path)})
-        cluster.add()
-        with pytest.raises(ConfigError) as caught:
-            LLM(str(checkpoint), **tight(checkpoint.name), **over(cluster, 2))
-        said = str(caught.value)
-        assert said.startswith("1 of 2 nodes can't run what this machine planned:\n")
-        assert re.search(r"\(127\.0\.0\.2\): llmk-core is 0\.0\.9, not 0\.1\.0", said)
-        assert "127.0.0.3" not in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["loading", "in a step", "idle"])
-def test_a_node_that_is_lost(folder: Path, when: str) -> None:
-    checkpoint = make(folder, DENSE)
-    with nodes(1) as cluster:
-        lost = cluster.add()
-        given = {**tight(checkpoint.name), **over(cluster, 2)}
-        if when == "loading":
-            threading.Timer(4.0, kill, (lost,)).start()
-            with pytest.raises(EngineDead, match=r"process \d .* on \S+ \(127\.0\.0\.2\)"):
-                LLM(str(checkpoint), **given)
-            return
-        with LLM(str(checkpoint), **given) as llm:
-            core: Any = llm._core
-            if when == "in a step":
-                core.add(EngineRequest(id="long", prompt_token_ids=[5, 6, 7], params=LONG))
-                core.step()
-            kill(lost)
-            go_on = core.step if when == "in a step" else core.answers
-            with pytest.raises(EngineDead, match=r"process \d .* on \S+ \(127\.0\.0\.2\) (was|is|ended)"):
-                until(lambda: go_on() and False, timeout=30)
-
-
-def kill(node: Any) -> None:
-    """All processes of a node at once, as where its machine loses power, ranks included."""
-    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    for process in [*raylet.children(recursive=True), raylet]:
-        process.send_signal(signal.SIGKILL)
