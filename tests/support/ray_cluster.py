@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
 
 _STORE_BYTES = 80 << 20
 

@@ -100,6 +100,6 @@ def test_processors_are_one_device_a_machine(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("text", ["0", "x8", "4x0", "many", "4x", "-1"])
-def test_numbers_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_a_number_of_nodes(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="is not a number of nodes"):
         Machines.of(text, load(environ={}), None)

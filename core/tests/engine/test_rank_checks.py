@@ -66,8 +66,8 @@ def remove(folder: Path) -> str:
 def test_a_model_that_differs_is_named(spoil: Callable[[Path], str], tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "tiny", "llama")
     expected = Expected.by(boot(load({"model.path": str(folder)}, environ={})).checkpoint)
-    told = spoil(folder)
-    assert list(expected.problems()) == [told]
+    said = spoil(folder)
+    assert list(expected.problems()) == [said]
 
 
 def test_another_device_is_named(booted: Any) -> None:

@@ -90,7 +90,7 @@ def test_messages_pass_both_ways(engine: EngineSockets) -> None:
 
 
 @pytest.mark.parametrize("stranger", ["no key", "a key of its own", "another rank's key"])
-def test_strangers_are_neither_heard_nor_told_anything(engine: EngineSockets, stranger: str) -> None:
+def test_strangers_are_neither_heard_nor_sent_anything(engine: EngineSockets, stranger: str) -> None:
     """Nor do they end what they connect to."""
     broken: list[int] = []
     engine.watch(broken.append)
@@ -120,7 +120,7 @@ def test_strangers_are_neither_heard_nor_told_anything(engine: EngineSockets, st
 
 @pytest.mark.parametrize("way", ["to", "from"])
 def test_a_direction_that_is_dropped_is_noticed_by_both(engine: EngineSockets, way: str) -> None:
-    """Messages of idle connections need not be missed: nobody sends any."""
+    """Messages of idle connections need not be missed: none is sent."""
     link, lost, left = engine.link(1), list[int](), list[int]()
     proxies = [Proxy(link.commands), Proxy(link.replies)]
     engine.watch(lost.append)
@@ -131,13 +131,13 @@ def test_a_direction_that_is_dropped_is_noticed_by_both(engine: EngineSockets, w
     time.sleep(2 * SILENCE)
     assert not lost
     assert not left
-    begin = time.monotonic()
+    start = time.monotonic()
     for proxy in proxies:
         proxy.dropped = way
     until(lost)
     until(left)
     assert lost == [1]
-    assert time.monotonic() - begin < 3 * SILENCE
+    assert time.monotonic() - start < 3 * SILENCE
     for proxy in proxies:
         proxy.close()
 
@@ -148,10 +148,10 @@ def test_an_end_is_noticed_at_once(engine: EngineSockets) -> None:
     commands, replies = engine.link(1).connect(lambda _: None)
     replies.send(b"here")
     engine.replies.recv()
-    begin = time.monotonic()
+    start = time.monotonic()
     commands.close()
     until(lost)
-    assert time.monotonic() - begin < SILENCE / 2
+    assert time.monotonic() - start < SILENCE / 2
 
 
 def test_on_one_machine_there_are_files_and_no_keys() -> None:

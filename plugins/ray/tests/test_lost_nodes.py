@@ -91,9 +91,9 @@ def test_the_head_that_is_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         cluster.add()
         with LLM(str(checkpoint), **tight(DENSE), **over(cluster, 2)) as llm:
             core: Any = llm._core
-            begin = time.monotonic()
+            start = time.monotonic()
             cluster.cluster.head_node.kill_gcs_server()
             check(answers(llm), expected)
-            assert time.monotonic() - begin < 6
+            assert time.monotonic() - start < 6
             with pytest.raises(EngineDead, match=r"is lost with the cluster's head at \S+:\d+: "):
                 until(lambda: core.answers() and False, timeout=30)

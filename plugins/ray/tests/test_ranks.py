@@ -96,11 +96,11 @@ def test_a_stopped_rank_is_given_up(folder: Path, cluster: Nodes) -> None:
     given["parallel"]["silence_seconds"] = 2.0
     with LLM(str(checkpoint), **tight(checkpoint.name), **given) as llm:
         core: Any = llm._core
-        stopped, begin = psutil.Process(core.runner.pids[0]), time.monotonic()
+        stopped, start = psutil.Process(core.runner.pids[0]), time.monotonic()
         stopped.suspend()
         with pytest.raises(EngineDead, match=r"process 0 .* is not connected: .* silent for 2 s"):
             until(lambda: not core.answers() and False, timeout=20)
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - start < 10
     until(lambda: not stopped.is_running(), timeout=10)
 
 

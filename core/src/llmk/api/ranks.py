@@ -21,7 +21,7 @@ class RankRules:
 
     def rank_at(self, place: int, tensor: int, pipeline: int) -> int:
         """The rank in place number ``place``, of ``tensor * pipeline``, which a launcher returned in the order of how
-        close they are to one another. Rank ``stage * tensor + tensor_rank`` is of that stage: the first has the
+        close they are to each other. Rank ``stage * tensor + tensor_rank`` is of that stage: the first has the
         embedding, the last has the head, and samples."""
         return place
 

@@ -51,7 +51,7 @@ class RayLauncher(RankLauncher):
             missing = lacking(ray, bundle, self._num_ranks, strategy)
             self.close()
             what = f"no places for {self._num_ranks} ranks within {seconds:g} s: {missing}"
-            hint = "add nodes, free some, or lower parallel.tensor, parallel.pipeline, or what [plugin.ray] asks for"
+            hint = "add nodes, free some, or lower parallel.tensor, parallel.pipeline, or what [plugin.ray] takes"
             raise NotEnoughResources(what, hint=hint)
         self._actors = [self._actor(index, bundle) for index in range(self._num_ranks)]
         try:
@@ -141,7 +141,7 @@ class RayLauncher(RankLauncher):
 
 
 def ordered(found: Sequence[Mapping[str, Any]], resource: str) -> tuple[list[int], list[RankPlace]]:
-    """Which actor is in each place, and the places: those on one node next to one another, the fullest node first.
+    """Which actor is in each place, and the places: those on one node next to each other, the fullest node first.
     ``found`` are the actors' answers."""
     per_node = Counter(each["node"] for each in found)
     order = sorted(range(len(found)), key=lambda actor: (-per_node[found[actor]["node"]], found[actor]["node"], actor))

@@ -1,4 +1,4 @@
-"""What a cluster lacks for the places that were asked for, node by node."""
+"""What a cluster lacks for the places that are wanted, node by node."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Options(BaseModel, extra="forbid"):
         1.0, description="How much of the platform's resource (GPU, TPU, CPU) a rank takes."
     )
     cpus_per_rank: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="CPUs that a rank takes, beside a device of another kind."
+        1.0, description="CPUs that a rank takes in addition to a device of another kind."
     )
     resources: dict[str, float] = Field(
         {}, description='What else a rank takes, such as {"accelerator_type:H200" = 0.01}.'
@@ -46,7 +46,7 @@ def supports(query: LaunchQuery) -> Verdict:
     try:
         found = metadata.version("ray")
     except metadata.PackageNotFoundError:
-        return no("missing_package", wanted="ray", found="none", hint="pip install llmk-ray")
+        return no("package_missing", wanted="ray", found="none", hint="pip install llmk-ray")
     version = tuple(int(part) for part in found.split(".")[:2])
     if not OLDEST <= version < TOO_NEW:
         wanted = f"ray >= {_dotted(OLDEST)}, < {_dotted(TOO_NEW)}"

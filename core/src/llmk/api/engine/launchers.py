@@ -2,7 +2,7 @@
 and says when one ends.
 
 A launcher knows nothing of models: it reserves places, starts a Python process in each, and hears of their ends. What
-the processes say to one another goes over the network, encrypted, and not through the launcher.
+the processes say to each other goes over the network, encrypted, and not through the launcher.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class RankLauncher(Protocol):
 
     @abstractmethod
     def place(self) -> Sequence[RankPlace]:
-        """Reserves a place for each rank, and returns them, close ones next to one another. Called once. Raises
+        """Reserves a place for each rank, and returns them, close ones next to each other. Called once. Raises
         NotEnoughResources, which says what is missing where."""
         ...
 

@@ -223,7 +223,7 @@ class MultiProcessExecutor(Executor):
         sys.stderr.write(f"[rank {rank}{self._nodes[rank]}] {line}\n")
 
     def _check(self) -> None:
-        """Waits until all processes have begun, and know that their machines are fit for it."""
+        """Waits until all processes have started, and know that their machines are fit for it."""
         remote = bool(self._launcher.address)
         checked = self._from_all(Checked, REACH_SECONDS if remote else None)
         self.pids = [each.pid for each in checked]

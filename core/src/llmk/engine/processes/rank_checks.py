@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,14 +72,17 @@ def platform_problems(boot: Boot) -> Iterator[str]:
 
 def _wheels() -> dict[str, str]:
     """The versions of what runs a rank: Python, torch, the core and all plugins."""
-    names = {entry.dist.name for entry in metadata.entry_points(group=ENTRY_POINT_GROUP) if entry.dist is not None}
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
-    for name in (*names, CORE, "torch"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    plugins = (entry.dist for entry in metadata.entry_points(group=ENTRY_POINT_GROUP))
+    for found in (*plugins, *map(_distribution, (CORE, "torch"))):
+        with suppress(OSError):  # one that is being installed, or removed
+            if found is not None:
+                versions[found.name] = found.version
     return versions
+
+
+def _distribution(name: str) -> metadata.Distribution | None:
+    return next(iter(metadata.distributions(name=name)), None)
 
 
 def _digest(model: Path) -> str:

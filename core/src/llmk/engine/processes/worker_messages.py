@@ -75,7 +75,7 @@ class Ping(msgspec.Struct, tag=True):
 
 
 class Checked(msgspec.Struct, tag=True):
-    """The process has begun. ``problems`` are what its machine lacks; where there are any, it waits to be ended."""
+    """The process has started. ``problems`` are what its machine lacks; where there are any, it waits to be ended."""
 
     rank: int
     pid: int

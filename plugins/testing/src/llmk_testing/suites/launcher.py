@@ -67,7 +67,7 @@ def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
 
     yield case("says what it can start, alike each time, with a reason where it can't", partial(_answers, spec, bench))
     for name, check in (
-        ("there is a place for each rank, on machines that are told apart", check_places),
+        ("there is a place for each rank, on machines that differ", check_places),
         ("each process gets its own input, whole, which stays open", check_input),
         ("what a process on another machine writes arrives, by its place", check_lines),
         ("the end of a process is reported once, with how it ended", check_end),
@@ -119,12 +119,12 @@ class Launched:
             missing = [place for place in range(len(self.places)) if place not in self.links]
             raise AssertionError(f"the processes in places {missing} did not start within {PATIENCE:g} s") from None
         link.settimeout(PATIENCE)
-        told = _read(link, 80)
-        places = set(told[:64].rstrip())
+        answer = _read(link, 80)
+        places = set(answer[:64].rstrip())
         assert len(places) == 1, "a process got no input, or that of several"
         place = places.pop() - 1
         assert place not in self.links, f"two processes got the input of place {place}"
-        self.links[place], self.lengths[place] = link, int(told[64:])
+        self.links[place], self.lengths[place] = link, int(answer[64:])
 
     def close(self) -> None:
         """Ends all."""
@@ -236,7 +236,7 @@ def _run(spec: LauncherSpec, bench: Bench, check: _Check) -> str | None:
 
 
 def _ignore(place: int, text: str) -> None:
-    """Nobody asks."""
+    """Nothing is looked at."""
 
 
 @contextmanager

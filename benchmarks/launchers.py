@@ -1,0 +1,137 @@
+"""What a step costs when a Ray cluster's nodes run the ranks, beside local processes: the same model, spread over two
+ranks, on this machine in both cases, in turns.
+
+    python benchmarks/launchers.py --milliseconds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/support"))
+
+from ray_cluster import nodes
+from ray_cluster import spread as over
+
+from llmk import LLM, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.step import StepPlan
+from llmk_testing.checkpoints import write_checkpoint
+
+WIDTH = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 8}
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "max_model_len": 2048,
+    "cache": {"num_blocks": 4096},
+    "scheduler": {"max_num_seqs": 16},
+    "platform": {"threads": 2},
+    "engine": {"steps_in_flight": 1},
+}
+REQUESTS = 8
+NUMBER = 1 << 30
+"""The first number of empty steps."""
+
+
+def main() -> None:
+    """Prints both, and the difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--milliseconds", type=float, default=10.0, help="of a step, about")
+    parser.add_argument("--steps", type=int, default=60, help="in each turn")
+    parser.add_argument("--turns", type=int, default=8)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, nodes(1) as cluster:
+        cluster.add()
+        layers = _layers(Path(folder), args.milliseconds)
+        checkpoint = _checkpoint(Path(folder), layers)
+        with (
+            LLM(str(checkpoint), **SETTINGS, parallel={"tensor": 2}) as local,
+            LLM(str(checkpoint), **SETTINGS, **over(cluster, 2)) as ray,
+        ):
+            engines = {"local processes": Engine(local), "Ray": Engine(ray)}
+            for _ in range(args.turns):
+                for engine in engines.values():
+                    engine.turn(args.steps)
+    print(f"{layers} layers, {REQUESTS} requests that decode, {args.turns} turns of {args.steps} steps")
+    for name, engine in engines.items():
+        print(f"{name:16} step {_said(engine.steps)}, empty step {_said(engine.empty)}")
+    _compare(engines)
+
+
+class Engine:
+    """A model over two ranks; seconds of its steps, whole and empty."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._core: Any = llm._core
+        self._number = NUMBER
+        self.steps: list[list[float]] = []
+        self.empty: list[list[float]] = []
+
+    def turn(self, count: int) -> None:
+        """Decodes so many tokens of each request, and runs so many steps without work."""
+        core = self._core
+        params = SamplingParams(max_tokens=count + 8, temperature=0, ignore_eos=True)
+        for number in range(REQUESTS):
+            tokens = [3 + number + place for place in range(16)]
+            core.add(EngineRequest(id=f"{self._number}-{number}", prompt_token_ids=tokens, params=params))
+        for _ in range(4):
+            core.step()
+        self.steps.append([_timed(core.step) for _ in range(count)])
+        while core.has_work:
+            core.step()
+        self.empty.append([_timed(self._run_empty) for _ in range(count)])
+
+    def _run_empty(self) -> None:
+        self._number += 1
+        self._core.runner.submit(StepPlan(step=self._number)).result()
+
+
+def _compare(engines: dict[str, Engine]) -> None:
+    local, ray = engines.values()
+    ratios = [_median(theirs) / _median(ours) for ours, theirs in zip(local.steps, ray.steps, strict=True)]
+    added = 1e6 * (_best(ray.empty) - _best(local.empty))
+    print(
+        f"Ray / local, median of turns: {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})"
+    )
+    print(f"an empty step takes {added:+.0f} us: {added / 100:+.2f}% of 10 ms")
+
+
+def _layers(folder: Path, milliseconds: float) -> int:
+    """How many make a step of so many milliseconds, by what a few take."""
+    with LLM(str(_checkpoint(folder, 4)), **SETTINGS, parallel={"tensor": 2}) as llm:
+        engine = Engine(llm)
+        engine.turn(40)
+        each = (_median(engine.steps[0]) - _median(engine.empty[0])) / 4
+    return max(1, round((milliseconds / 1e3) / each))
+
+
+def _checkpoint(folder: Path, layers: int) -> Path:
+    return write_checkpoint(folder / f"layers{layers}", "llama", num_hidden_layers=layers, **WIDTH)
+
+
+def _timed(run: Any) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _median(seconds: Sequence[float]) -> float:
+    return statistics.median(seconds)
+
+
+def _best(turns: Sequence[Sequence[float]]) -> float:
+    return min(map(_median, turns))
+
+
+def _said(turns: Sequence[Sequence[float]]) -> str:
+    return f"{1e3 * _best(turns):.3f} ms (worst turn {1e3 * max(map(_median, turns)):.3f})"
+
+
+if __name__ == "__main__":
+    main()
