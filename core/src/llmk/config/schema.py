@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from llmk.config.limits_section import LimitsSection
 from llmk.config.mcp_server import McpServer
+from llmk.config.parallel_section import ParallelSection
 from llmk.config.section import Count, Seconds, Section, Size, Timeout
 from llmk.config.storage_section import StorageSection
 from llmk.config.tenants_section import TenantsSection
@@ -74,22 +75,6 @@ class PlatformSection(Section):
         description="Traffic over which measured costs of weight layouts are averaged: a table of steps by token "
         "count, or a file with a server's /metrics. Empty: 40% of steps have 1 token, 20% 8, 25% 64, 10% 512, "
         "5% 2,048.",
-    )
-
-
-class ParallelSection(Section):
-    """Model parallelism: there are tensor times pipeline ranks, each a process."""
-
-    tensor: Annotated[int, Field(ge=1)] = Field(default=1, description="Tensor-parallel size.")
-    pipeline: Annotated[int, Field(ge=1)] = Field(default=1, description="Pipeline-parallel size: number of stages.")
-    all_reduce: Literal["auto", "library"] = Field(
-        default="auto",
-        description="What sums over tensor-parallel ranks: 'auto', the platform's own all-reduce where it is faster; "
-        "'library', torch.distributed's backend alone.",
-    )
-    silence_seconds: Annotated[float, Field(ge=1)] = Field(
-        default=15.0,
-        description="A process on another machine whose connection is silent for so long is given up.",
     )
 
 

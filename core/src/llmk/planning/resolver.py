@@ -88,10 +88,7 @@ def resolve(
     resolver = Resolver(registry, config, platform_facts, *known)
     share = sharded(facts, config.parallel.tensor)
     choices = resolver.choose_all(share)
-    own = _engine_choices(registry, config, checkpoint, excluded or {})
-    if launcher is not None:
-        check_loaded(launcher, excluded or {})
-        own.append(launcher)
+    own = _engine_choices(registry, config, checkpoint, excluded or {}, launcher)
     resolver.wheels |= {piece.distribution: piece.version for choice in own for piece in choice.pieces}
     plugins = [platform.plugin, model.plugin, *(method.plugin for method in methods)]
     others = {plugin.distribution: plugin.version for plugin in plugins}
@@ -116,11 +113,14 @@ def resolve(
 
 
 def _engine_choices(
-    registry: Registry, config: Config, checkpoint: Checkpoint, excluded: Mapping[str, Reason]
+    registry: Registry, config: Config, checkpoint: Checkpoint, excluded: Mapping[str, Reason], launcher: Choice | None
 ) -> list[Choice]:
-    """What the engine uses besides kernels: the scheduling policy, and the speculator if there is one."""
+    """What the engine uses besides kernels: the scheduling policy, and the speculator and the launcher if there are
+    such."""
+    if launcher is not None:
+        check_loaded(launcher, excluded)
     speculator = choose_speculator(registry, config, checkpoint, excluded)
-    return [choose_policy(registry, config, excluded), *([speculator] if speculator else ())]
+    return [choose_policy(registry, config, excluded), *(each for each in (speculator, launcher) if each)]
 
 
 def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> tuple[str, list[str]]:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from llmk.api import ConfigError, EngineDead, LaunchContext, NotEnoughResources, RankLauncher, RankPlace, RankProcess
@@ -158,10 +159,8 @@ def ordered(found: Sequence[Mapping[str, Any]], resource: str) -> tuple[list[int
 
 def _connected(options: Mapping[str, Any]) -> tuple[Any, bool]:
     """Ray, connected to the cluster, and whether this is what connected it. Raises ConfigError where it can't be."""
-    import ray
-    from ray import cloudpickle
-
-    cloudpickle.register_pickle_by_value(warden)
+    ray: Any = import_module("ray")
+    ray.cloudpickle.register_pickle_by_value(warden)
     if ray.is_initialized():
         return ray, False
     address = options["address"]

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
 
 _NOT_OURS = ("OMP_NUM_THREADS",)
 """What Ray sets for its own workers: the rank's platform decides."""
@@ -22,8 +24,7 @@ class Warden:
 
     def where(self) -> dict[str, object]:
         """The node's name and address, and the ids of the devices that Ray gave to this actor, by resource."""
-        import ray
-
+        ray: Any = import_module("ray")
         context = ray.get_runtime_context()
         ids = {name: list(map(str, given)) for name, given in context.get_accelerator_ids().items()}
         return {

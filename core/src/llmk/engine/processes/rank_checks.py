@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import importlib_metadata as metadata
 import msgspec
@@ -81,7 +81,7 @@ def _wheels() -> dict[str, str]:
     return versions
 
 
-def _distribution(name: str) -> metadata.Distribution | None:
+def _distribution(name: str) -> Any:
     return next(iter(metadata.distributions(name=name)), None)
 
 

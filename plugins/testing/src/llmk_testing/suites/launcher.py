@@ -92,9 +92,15 @@ class Launched:
 
     def open(self) -> None:
         """Makes the launcher, and has it reserve places."""
-        report = {"ended": lambda *args: self.ended.append(args), "said": lambda *args: self.said.append(args)}
+
+        def ended(place: int, how: str) -> None:
+            self.ended.append((place, how))
+
+        def said(place: int, line: str) -> None:
+            self.said.append((place, line))
+
         try:
-            self.launcher = self.make(replace(self.context, **report))
+            self.launcher = self.make(replace(self.context, ended=ended, said=said))
             self.places = list(self.launcher.place())
         except (ConfigError, NotEnoughResources) as reason:
             raise Skip(f"it has nowhere to start processes: {reason.message}") from reason
