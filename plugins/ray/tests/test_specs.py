@@ -62,7 +62,7 @@ def test_without_ray(tmp_path: Path) -> None:
 
 
 def answer(node: str, *devices: str) -> dict[str, Any]:
-    return {"node": node, "host": node, "address": f"10.0.0.{ord(node)}", "devices": {"GPU": list(devices)}}
+    return {"host": node, "address": f"10.0.0.{ord(node)}", "devices": {"GPU": list(devices)}}
 
 
 def test_places_on_a_node_are_next_to_each_other() -> None:

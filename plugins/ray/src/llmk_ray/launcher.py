@@ -41,6 +41,7 @@ class RayLauncher(RankLauncher):
         """Which actor is in each place."""
         self._closing, self._lock = threading.Event(), threading.Lock()
         self._followers: list[threading.Thread] = []
+        self._calls: list[threading.Thread] = []
         self._follow("llmk-ray-head", self._watch_head)
 
     def place(self) -> Sequence[RankPlace]:
@@ -71,21 +72,31 @@ class RayLauncher(RankLauncher):
 
     def kill(self) -> None:
         self._closing.set()
-        with self._lock:  # after the end of the connection, a call would make another
-            for actor in self._actors:
-                self._ray.kill(actor)
+        with self._lock:
+            actors, self._actors = self._actors, []
+        if actors:
+            self._calls.append(_call(self._kill, actors))
 
     def close(self) -> None:
         self.kill()
-        for follower in self._followers:
-            follower.join(_ENDING_SECONDS)
+        for call in (*self._calls, *self._followers):
+            call.join(_ENDING_SECONDS)
         with self._lock:
-            group, self._group, self._actors = self._group, None, []
-            if group is not None:
-                self._ray.util.remove_placement_group(group)
-            if self._is_ours:
-                self._is_ours = False
-                self._ray.shutdown()
+            is_ours, self._is_ours, group, self._group = self._is_ours, False, self._group, None
+        if group is not None or is_ours:
+            _call(self._leave, group, is_ours).join(_ENDING_SECONDS)
+
+    def _kill(self, actors: Sequence[Any]) -> None:
+        """Without a head, this waits for it; the ranks end then as their connection to the engine does."""
+        for actor in actors:
+            if self._ray.is_initialized():  # else the call would connect again
+                self._ray.kill(actor)
+
+    def _leave(self, group: Any, is_ours: bool) -> None:
+        if group is not None:
+            self._ray.util.remove_placement_group(group)
+        if is_ours:
+            self._ray.shutdown()
 
     def _bundle(self) -> dict[str, float]:
         """What one rank takes."""
@@ -112,6 +123,8 @@ class RayLauncher(RankLauncher):
         how = ""
         try:
             for item in run:
+                if not self._ray.is_initialized():
+                    return
                 what, text = self._ray.get(item)
                 if what == "said":
                     self._context.said(place, text)
@@ -136,24 +149,23 @@ class RayLauncher(RankLauncher):
                     return
 
     def _follow(self, name: str, run: Any, *args: object) -> None:
-        follower = threading.Thread(target=run, args=args, name=name, daemon=True)
-        self._followers.append(follower)
-        follower.start()
+        self._followers.append(_call(run, *args, name=name))
 
 
 def ordered(found: Sequence[Mapping[str, Any]], resource: str) -> tuple[list[int], list[RankPlace]]:
     """Which actor is in each place, and the places: those on one node next to each other, the fullest node first.
     ``found`` are the actors' answers."""
-    per_node = Counter(each["node"] for each in found)
-    order = sorted(range(len(found)), key=lambda actor: (-per_node[found[actor]["node"]], found[actor]["node"], actor))
+    nodes = [f"{each['host']} ({each['address']})" for each in found]
+    per_node = Counter(nodes)
+    order = sorted(range(len(found)), key=lambda actor: (-per_node[nodes[actor]], nodes[actor], actor))
     places = []
     for actor in order:
-        answer = found[actor]
-        there = [other for other in order if found[other]["node"] == answer["node"]]
-        devices = tuple(device for other in there for device in found[other]["devices"].get(resource, ()))
-        name = f"{answer['host']} ({answer['address']})"
-        place = RankPlace(node=name, address=answer["address"], index=there.index(actor), devices=devices)
-        places.append(place)
+        there = [other for other in order if nodes[other] == nodes[actor]]
+        held = [found[other]["devices"].get(resource, []) for other in there]
+        devices = tuple(dict.fromkeys(device for each in held for device in each))
+        own = found[actor]["devices"].get(resource, [])
+        index = devices.index(own[0]) if own else there.index(actor)
+        places.append(RankPlace(node=nodes[actor], address=found[actor]["address"], index=index, devices=devices))
     return order, places
 
 
@@ -178,6 +190,13 @@ def _connected(options: Mapping[str, Any]) -> tuple[Any, bool]:
             hint="start one with `ray start --head`, and join it with `ray start --address HEAD:PORT`",
         ) from error
     return ray, True
+
+
+def _call(run: Any, *args: object, name: str = "llmk-ray") -> threading.Thread:
+    """Calls in a thread what waits for Ray, or for its head."""
+    thread = threading.Thread(target=run, args=args, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 @contextmanager

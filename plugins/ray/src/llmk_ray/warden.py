@@ -23,12 +23,11 @@ class Warden:
     """One rank's. The process ends with this one: its standard input is closed then."""
 
     def where(self) -> dict[str, object]:
-        """The node's name and address, and the ids of the devices that Ray gave to this actor, by resource."""
+        """The name and address of the node, and the ids of the devices that Ray gave to this actor, by resource."""
         ray: Any = import_module("ray")
         context = ray.get_runtime_context()
         ids = {name: list(map(str, given)) for name, given in context.get_accelerator_ids().items()}
         return {
-            "node": context.get_node_id(),
             "address": ray.util.get_node_ip_address(),
             "host": socket.gethostname(),
             "devices": ids,

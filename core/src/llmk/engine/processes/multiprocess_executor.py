@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import sys
@@ -205,8 +206,8 @@ class MultiProcessExecutor(Executor):
             if self._closed.is_set() or self._ended is not None:
                 return
             self._ended = Ended(rank, how)
-        self._launcher.kill()
         self._sockets.reply(self._encoder.encode(self._ended))
+        self._launcher.kill()
 
     def _lost(self, rank: int) -> None:
         """Takes note that the connection to a process on another machine is gone. The launcher may know why."""
@@ -220,7 +221,11 @@ class MultiProcessExecutor(Executor):
         """Shows what a process on another machine wrote, which process, and where."""
         rank = self._placed.rank(place)
         self._last_words[rank] = line
-        sys.stderr.write(f"[rank {rank}{self._nodes[rank]}] {line}\n")
+        if line.startswith('{"'):  # a line of JSON stays one
+            where = {"rank": rank, "node": self._placed.places[rank].node}
+            sys.stderr.write(f"{json.dumps(where)[:-1]}, {line[1:]}\n")
+        else:
+            sys.stderr.write(f"[rank {rank}{self._nodes[rank]}] {line}\n")
 
     def _check(self) -> None:
         """Waits until all processes have started, and know that their machines are fit for it."""
