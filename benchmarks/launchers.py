@@ -28,8 +28,8 @@ from llmk_testing.checkpoints import write_checkpoint
 WIDTH = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 8}
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
-    "max_model_len": 2048,
-    "cache": {"num_blocks": 4096},
+    "max_model_len": 256,
+    "cache": {"num_blocks": 512},
     "scheduler": {"max_num_seqs": 16},
     "platform": {"threads": 2},
     "engine": {"steps_in_flight": 1},
