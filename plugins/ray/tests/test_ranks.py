@@ -89,7 +89,6 @@ def test_what_a_rank_writes_is_shown_with_its_node(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_stopped_rank_is_given_up(folder: Path, cluster: Nodes) -> None:
     """Its machine hangs, or the network drops what it sends: nothing says so but silence."""
     checkpoint = make(folder, DENSE)
