@@ -7,6 +7,7 @@ ranks, on this machine in both cases, in turns.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -31,9 +32,12 @@ SETTINGS: dict[str, Any] = {
     "max_model_len": 256,
     "cache": {"num_blocks": 512},
     "scheduler": {"max_num_seqs": 16},
-    "platform": {"threads": 2},
     "engine": {"steps_in_flight": 1},
 }
+LOCAL = {"parallel": {"tensor": 2}, "platform": {"threads": 2}}
+"""Two ranks share the threads of one machine; on nodes, each has those of its own."""
+ALONE: dict[str, Any] = {"platform": {"threads": 1}}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 REQUESTS = 8
 NUMBER = 1 << 30
 """The first number of empty steps."""
@@ -46,13 +50,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="in each turn")
     parser.add_argument("--turns", type=int, default=8)
     args = parser.parse_args()
+    os.environ |= ENVIRONMENT  # of the local processes too
     with tempfile.TemporaryDirectory() as folder, nodes(1) as cluster:
         cluster.add()
         layers = _layers(Path(folder), args.milliseconds)
         checkpoint = _checkpoint(Path(folder), layers)
         with (
-            LLM(str(checkpoint), **SETTINGS, parallel={"tensor": 2}) as local,
-            LLM(str(checkpoint), **SETTINGS, **over(cluster, 2)) as ray,
+            LLM(str(checkpoint), **SETTINGS, **LOCAL) as local,
+            LLM(str(checkpoint), **SETTINGS, **ALONE, **over(cluster, 2, environment=ENVIRONMENT)) as ray,
         ):
             engines = {"local processes": Engine(local), "Ray": Engine(ray)}
             for _ in range(args.turns):
@@ -104,7 +109,7 @@ def _compare(engines: dict[str, Engine]) -> None:
 
 def _layers(folder: Path, milliseconds: float) -> int:
     """How many make a step of so many milliseconds, by what a few take."""
-    with LLM(str(_checkpoint(folder, 4)), **SETTINGS, parallel={"tensor": 2}) as llm:
+    with LLM(str(_checkpoint(folder, 4)), **SETTINGS, **LOCAL) as llm:
         engine = Engine(llm)
         engine.turn(40)
         each = (_median(engine.steps[0]) - _median(engine.empty[0])) / 4
