@@ -44,6 +44,7 @@ from llmk.api.engine.executors import (
     StepWork,
 )
 from llmk.api.engine.policy import PolicyContext, SchedulingPolicy, Ticket
+from llmk.api.engine.routing import ReplicaState, RoutedRequest, Router, RouterContext, RouterSpec
 from llmk.api.errors import (
     CheckpointError,
     ConfigError,
@@ -274,10 +275,15 @@ __all__ = [
     "RecurrentCache",
     "RecurrentFacts",
     "Rejection",
+    "ReplicaState",
     "RequestError",
     "RequestTimeout",
     "RouteKind",
     "RouteSpec",
+    "RoutedRequest",
+    "Router",
+    "RouterContext",
+    "RouterSpec",
     "SchedulingPolicy",
     "SelectionError",
     "ServedModelInfo",

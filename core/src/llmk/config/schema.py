@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from llmk.config.limits_section import LimitsSection
 from llmk.config.mcp_server import McpServer
+from llmk.config.replicas_section import EventsSection, ReplicasSection
 from llmk.config.section import Count, Seconds, Section, Size, Timeout
 from llmk.config.storage_section import StorageSection
 from llmk.config.tenants_section import TenantsSection
@@ -129,6 +130,9 @@ class SelectSections(Section):
     policy: SelectSection = Field(
         default_factory=SelectSection,
         description="Scheduling policy (none: fair between tenants, by priority within one).",
+    )
+    router: SelectSection = Field(
+        default_factory=SelectSection, description="Which replica gets a request (none: the one with the least work)."
     )
     executor: SelectSection = Field(
         default_factory=SelectSection, description="What runs the steps (none: the engine itself, with kernels)."
@@ -384,12 +388,14 @@ class Config(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     platform: PlatformSection = Field(default_factory=PlatformSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
+    replicas: ReplicasSection = Field(default_factory=ReplicasSection)
     select: SelectSections = Field(default_factory=SelectSections)
     plugins: PluginsSection = Field(default_factory=PluginsSection)
     engine: EngineSection = Field(default_factory=EngineSection)
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
     speculation: SpeculationSection = Field(default_factory=SpeculationSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    events: EventsSection = Field(default_factory=EventsSection)
     server: ServerSection = Field(default_factory=ServerSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     storage: StorageSection = Field(default_factory=StorageSection)

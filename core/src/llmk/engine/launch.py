@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from llmk.api import LogitsProcessorSpec, PolicyContext
 from llmk.config import logs
+from llmk.engine.cache.block_log import logged_group
 from llmk.engine.core import EngineCore
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
@@ -90,11 +91,14 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         drafting=drafting,
         stages=plan.pipeline,
     )
+    if config.replicas.count > 1 or config.events.endpoint:
+        scheduler.cache.keep_log()
     info = EngineInfo(
         max_model_len=max_model_len,
         vocab_size=facts.vocab_size,
         block_size=scheduler.cache.block_size,
         num_blocks=cache.num_blocks,
+        shared_block_size=cache.groups[logged_group(cache.groups)].block_size,
         plan=plan.to_dict(),
         logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
         grammars=kinds_of(boot),

@@ -28,7 +28,7 @@ from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.executors import check_loaded, kernels_of, whole_choice
 from llmk.planning.choices.models import TREE_MODEL
-from llmk.planning.choices.policies import choose_policy
+from llmk.planning.choices.policies import choose_policy, choose_router
 from llmk.planning.choices.speculation import choose_speculator
 from llmk.planning.formats import variants
 from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
@@ -114,9 +114,10 @@ def resolve(
 def _engine_choices(
     registry: Registry, config: Config, checkpoint: Checkpoint, excluded: Mapping[str, Reason]
 ) -> list[Choice]:
-    """What the engine uses besides kernels: the scheduling policy, and the speculator if there is one."""
+    """What the engine uses besides kernels: the scheduling policy, and a router and a speculator where used."""
+    router = choose_router(registry, config, excluded)
     speculator = choose_speculator(registry, config, checkpoint, excluded)
-    return [choose_policy(registry, config, excluded), *([speculator] if speculator else ())]
+    return [choose_policy(registry, config, excluded), *filter(None, (router, speculator))]
 
 
 def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> tuple[str, list[str]]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NOT_IN_STEPS = ("policy", "router")
 _NOT_RECORDED = frozenset(
     {
         *("update_rows", "accept_drafts", "apply_penalties", "apply_bias", "match_suffixes", "allow_tokens"),
@@ -246,7 +247,7 @@ def why_not_recorded(plan: Plan, shapes: Sequence[StepShape], wanted: bool = Tru
     """Why steps of such shapes can't be recorded, in words; empty where nothing speaks against it."""
     if not wanted:
         return "engine.graphs"
-    choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
+    choices = [choice for choice in plan.choices if choice.kind not in _NOT_IN_STEPS and choice.op not in _NOT_RECORDED]
     found = dict(pair for shape in shapes for choice in choices for pair in obstacles(choice, *shape[:2]))
     for shadow in plan.shadows:
         if shadow.choice.kind == "attention" or getattr(shadow.choice.query, "attention", None):
