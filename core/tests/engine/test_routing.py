@@ -21,7 +21,7 @@ def replicas(*loads: int) -> list[ReplicaState]:
 
 
 class Second(Router):
-    def __init__(self, context: RouterContext = RouterContext()) -> None:
+    def __init__(self) -> None:
         self.calls = 0
 
     def choose(self, request, replicas):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import pickle
 import sys
 import time
@@ -139,6 +140,8 @@ def build_packed(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     server = packed["settings"].config.server
     logs.setup(server.log_level, server.log_format)
     boot = shadowed(verified(unpack(packed)))
+    if boot.cpus:
+        os.sched_setaffinity(0, boot.cpus)
     if STANDBY not in sys.argv:  # whose imports were done long ago
         logger.info("engine process: %.2f s of imports", time.time() - psutil.Process().create_time())
     core, info = build_core(boot)

@@ -48,6 +48,7 @@ from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.memory import cache_problems
 from llmk.planning.op_references import reference_ops
 from llmk.planning.pooling import Pooling, decoder_of, read_pooling
+from llmk.planning.replicas import replica_problems
 from llmk.planning.resolver import choose_dtype, resolve, state_dtype
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Boot:
     plan: Plan
     adapters: tuple[Adapter, ...] = ()
     pooling: Pooling | None = None
+    first_device: int = 0
+    """The number of the first rank's device, where several replicas divide the machine."""
+    cpus: frozenset[int] = frozenset()
+    """The CPUs that a replica may use; empty: all that its process may."""
 
     def load(self, kind: str) -> Any:
         """What makes the plan's ``"platform"``, or its ``"model"`` from an ``llmk.nn.Build`` and the checkpoint. Raises
@@ -244,6 +249,7 @@ def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts
     parallel = settings.config.parallel
     problems += cache_problems(settings.config.cache, platform_facts)
     problems += parallel_problems(facts, platform_facts, parallel.tensor, parallel.pipeline)
+    problems += replica_problems(settings.config, platform_facts)
     if problems:
         lines = [f"{p.path} (set by {settings.origin(p.path)}): {p.message}" for p in problems]
         raise ConfigError("\n".join(lines), hint="; ".join(p.fix for p in problems if p.fix))

@@ -85,8 +85,9 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     platform: Platform = boot.load("platform")(plan.platform)
     neighbours = len(plan.ranks_on_same_device(rank))
     threads = config.platform.threads
-    platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
-    device = platform.device.torch_device(rank)
+    index = boot.first_device + rank
+    platform.device.setup(index, max(1, threads // neighbours) if threads else 0)
+    device = platform.device.torch_device(index)
     share = neighbours / plan.num_ranks
     available = platform.memory.available()
     check_weights(boot.facts, plan.dtype, available, share=share, weight_bits=plan.weight_bits)
