@@ -273,10 +273,10 @@ def test_blocks_are_known_by_events_and_expected_where_prompts_went() -> None:
         cluster.engine(0)._sink.put(EngineOutputs(blocks=[stored], outputs=[token("a", 1)]))
         await replicas.add([at(1, "c", prompt)])
         assert cluster.router.seen[-1] == (8, 8)
-        assert len(replicas.members[0].blocks) == 2
+        assert len(replicas.members[0].blocks.stored) == 2
         cluster.gates[0].clear()
         await cluster.engine(0).die()
-        assert len(replicas.members[0].blocks) == 0
+        assert len(replicas.members[0].blocks.stored) == 0
 
     run(scenario, count=2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from llmk.engine.cache.prefix_keys import KeyChain, block_hash, first_key
@@ -11,41 +10,43 @@ from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.request import EngineRequest
 
 
-class ReplicaBlocks:
-    """What a replica has of prompts: blocks that its events tell of, and those of prompts that it was given."""
+class ReplicaBlocks(dict[int, int]):
+    """What a replica has of prompts: blocks that its events tell of, and those of prompts that it was given. Each is
+    counted once for its event, and once for each prompt; a dictionary, since routers look up many of them.
+    """
 
     def __init__(self) -> None:
-        self._stored: set[int] = set()
-        self._expected: Counter[int] = Counter()
-
-    def __contains__(self, block: object) -> bool:
-        return block in self._stored or block in self._expected
-
-    def __len__(self) -> int:
-        """How many it holds."""
-        return len(self._stored)
+        super().__init__()
+        self.stored: set[int] = set()
+        """Those that its events tell of."""
 
     def take(self, events: Iterable[BlockEvent]) -> None:
         """Follows what happens to its cache."""
         for event in events:
             match event:
                 case BlockStored():
-                    self._stored.update(event.block_hashes)
+                    self.expect(set(event.block_hashes) - self.stored)
+                    self.stored.update(event.block_hashes)
                 case BlockRemoved():
-                    self._stored.difference_update(event.block_hashes)
+                    self.settle(self.stored.intersection(event.block_hashes))
+                    self.stored.difference_update(event.block_hashes)
                 case AllBlocksCleared():
-                    self._stored.clear()
+                    self.settle(self.stored)
+                    self.stored.clear()
 
     def expect(self, blocks: Iterable[int]) -> None:
         """It was given a prompt."""
-        self._expected.update(blocks)
+        for block in blocks:
+            self[block] = self.get(block, 0) + 1
 
     def settle(self, blocks: Iterable[int]) -> None:
         """It has computed that prompt, or will not: from now on its events alone count."""
         for block in blocks:
-            self._expected[block] -= 1
-            if self._expected[block] <= 0:
-                del self._expected[block]
+            left = self[block] - 1
+            if left:
+                self[block] = left
+            else:
+                del self[block]
 
 
 def blocks_of(request: EngineRequest, info: EngineInfo) -> Sequence[int]:

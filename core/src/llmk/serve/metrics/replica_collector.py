@@ -15,7 +15,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("requests_running", "Requests that are running in the replica.", lambda one: one.stats.running),
     ("sequences", "Sequences that it was given and that have not ended.", lambda one: len(one.placed)),
     ("tokens_to_compute", "Tokens of these that it has still to compute, as foreseen.", lambda one: one.load),
-    ("cached_blocks", "Blocks that it is known to have cached.", lambda one: len(one.blocks)),
+    ("cached_blocks", "Blocks that it is known to have cached.", lambda one: len(one.blocks.stored)),
     ("kv_cache_blocks_used", "Blocks that running requests hold.", lambda one: one.stats.used_blocks),
     ("step_seconds", "Mean time of its last steps.", lambda one: one.pace),
 )

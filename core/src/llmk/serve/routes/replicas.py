@@ -88,7 +88,7 @@ def _plain(replica: Replica) -> dict[str, Any]:
         "running": replica.stats.running,
         "sequences": len(replica.placed),
         "tokens_to_compute": replica.load,
-        "cached_blocks": len(replica.blocks),
+        "cached_blocks": len(replica.blocks.stored),
         "given": replica.given,
         "moved": replica.moved,
         "restarts": replica.stats.restarts,
