@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PACKAGES := core models backends-cpu backends-cuda backends-rocm backends-tpu backends-xpu plugins/anthropic plugins/bench plugins/embeddings plugins/gguf plugins/grammar plugins/hub plugins/int8 plugins/ollama plugins/parsers plugins/policies plugins/quantization plugins/speculators plugins/statsd plugins/testing plugins/triton plugins/web
+PACKAGES := core models backends-cpu backends-cuda backends-rocm backends-tpu backends-xpu plugins/anthropic plugins/bench plugins/embeddings plugins/gguf plugins/grammar plugins/hub plugins/int8 plugins/ollama plugins/parsers plugins/policies plugins/quantization plugins/ray plugins/speculators plugins/statsd plugins/testing plugins/triton plugins/web
 SOURCES := $(PACKAGES:%=%/src)
 METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(wildcard backends-cpu/native/*)
 EDITABLE := $(PACKAGES:%=-e ./%)

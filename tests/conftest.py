@@ -24,7 +24,14 @@ WORKSPACE = {
             "plugins/int8",
             "plugins/ollama",
         ),
-        *("plugins/parsers", "plugins/policies", "plugins/quantization", "plugins/speculators", "plugins/statsd"),
+        *(
+            "plugins/parsers",
+            "plugins/policies",
+            "plugins/quantization",
+            "plugins/ray",
+            "plugins/speculators",
+            "plugins/statsd",
+        ),
         *("plugins/testing", "plugins/triton", "plugins/web"),
     )
 }

@@ -35,6 +35,7 @@ STATEMENTS = [
     "import llmk_hub.specs, llmk_hub.hub",
     "import llmk_policies.specs",
     "import llmk_quantization.specs",
+    "import llmk_ray.specs",
     "import llmk_speculators.specs",
     "import llmk_statsd.specs",
     "import llmk_tpu.support, llmk_tpu.weights",

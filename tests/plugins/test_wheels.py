@@ -32,6 +32,7 @@ PACKAGES = {
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
     "plugins-quantization": "llmk_quantization",
+    "plugins-ray": "llmk_ray",
     "plugins-speculators": "llmk_speculators",
     "plugins-statsd": "llmk_statsd",
     "plugins-testing": "llmk_testing",

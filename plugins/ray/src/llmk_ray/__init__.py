@@ -1,0 +1,1 @@
+"""Runs llmk on a Ray cluster."""
