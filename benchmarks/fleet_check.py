@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -86,6 +87,7 @@ class Client:
 
     def __init__(self, replicas: Replicas) -> None:
         self.firsts: list[float] = []
+        self.per_token: list[float] = []
         self.good = self.hit = self.looked_up = 0
         self._replicas = replicas
         self._answers: dict[str, asyncio.Queue[Any]] = {}
@@ -113,19 +115,21 @@ class Client:
             id, params = f"{session.number}/{turn}", SamplingParams(max_tokens=length, ignore_eos=True)
             context = RequestContext(id, tenant=session.tenant, session=str(session.number))
             answers = self._answers[id] = asyncio.Queue()
-            sent, made = time.monotonic(), 0
+            sent, made, first = time.monotonic(), 0, 0.0
             request = EngineRequest(id=id, context=context, prompt_token_ids=list(tokens), params=params)
             await self._replicas.add([request])
             while made < length:
                 output = await answers.get()
                 assert not output.error, output.error
                 if not made:
-                    self.firsts.append(time.monotonic() - sent)
-                    self.good += length * (self.firsts[-1] <= SLO)
+                    first = time.monotonic() - sent
+                    self.firsts.append(first)
+                    self.good += length * (first <= SLO)
                     self.hit += output.num_cached_tokens
                     self.looked_up += len(tokens)
                 made += len(output.token_ids)
                 tokens += output.token_ids
+            self.per_token.append((time.monotonic() - sent - first) / max(1, length - 1))
             del self._answers[id]
 
 
@@ -141,7 +145,9 @@ async def real() -> dict[str, Any]:
     firsts = sorted(client.firsts)
     shares = {f"p{share}": round(1e3 * firsts[len(firsts) * share // 100], 1) for share in (50, 90, 99)}
     hit = round(client.hit / client.looked_up, 4)
-    return {"requests": len(firsts), "hit": hit, "ttft_ms": shares, "goodput": round(client.good / seconds, 1)}
+    per_token = round(1e3 * statistics.median(client.per_token), 2)
+    line = {"requests": len(firsts), "hit": hit, "ttft_ms": shares, "ms_per_token": per_token}
+    return line | {"goodput": round(client.good / seconds, 1)}
 
 
 def check() -> int:

@@ -133,12 +133,12 @@ class SimulatedReplica:
             self.steps = begun
         return self.started + self.step * self.steps
 
-    def finish(self) -> tuple[list[Running], list[Running], list[BlockEvent]]:
-        """Ends the steps planned: who got a first token, who has ended, and what happened to the cache."""
+    def finish(self) -> tuple[dict[Running, int], list[Running], list[BlockEvent]]:
+        """Ends the steps planned: who got how many tokens, who has ended, and what happened to the cache."""
         end = self.started + self.step * self.steps
         self.busy += end - self.started
         events: list[BlockEvent] = []
-        firsts, ended = [], []
+        made, ended = {}, []
         decoding = [one for one in self.batch if not one.prefill_left]
         for one, count in self.chunks:
             one.prefill_left -= count
@@ -148,10 +148,10 @@ class SimulatedReplica:
                 decoding.append(one)
         for one in decoding:
             one.made += self.steps
+            made[one] = self.steps
             self.computed += self.steps
             if not one.first:
                 one.first = end
-                firsts.append(one)
             if one.made >= one.output:
                 one.last = end
                 ended.append(one)
@@ -159,7 +159,7 @@ class SimulatedReplica:
         if ended:
             self.batch = [one for one in self.batch if one.made < one.output]
         self.steps = 0
-        return firsts, ended, events
+        return made, ended, events
 
     def lose(self) -> list[Running]:
         """It dies: returns what it had."""
