@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -20,11 +21,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
-import ray
-from ray import serve
-from ray.cluster_utils import Cluster
 
-from llmk_ray.app import build
+for _name in ("READY", "HEALTH"):  # before Serve is imported: a busy machine takes long to start its proxy
+    os.environ.setdefault(f"RAY_SERVE_PROXY_{_name}_CHECK_TIMEOUT_S", "60")
+
+import ray  # noqa: E402
+from ray import serve  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from llmk_ray.app import build  # noqa: E402
 
 REPLICAS, PATIENCE, MEMORY = 3, 60.0, 80_000_000
 KILLS = ("replica", "node", "controller")

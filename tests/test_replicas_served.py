@@ -7,7 +7,6 @@ import re
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,11 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory):
 
 
 def engines(server: Served) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(server.process.pid).children():
-        if child.status() != psutil.STATUS_ZOMBIE and child.name() == "llmk-engine":
-            found.append(child)
-    return found
+    children = psutil.Process(server.process.pid).children()
+    return [one for one in children if one.status() != psutil.STATUS_ZOMBIE and one.name() == "llmk-engine"]
 
 
 def operate(server: Served, method: str, path: str) -> Any:

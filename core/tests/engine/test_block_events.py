@@ -1,4 +1,4 @@
-"""Events of the cache tell which prefixes it has, step by step."""
+"""Events of the cache say which prefixes it has, step by step."""
 
 from __future__ import annotations
 

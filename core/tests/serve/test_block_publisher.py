@@ -86,7 +86,7 @@ def with_reader(folder: Path, scenario, buffer: int = 100) -> None:
     asyncio.run(main())
 
 
-def test_a_reader_follows_and_asks_for_what_it_missed(tmp_path: Path) -> None:
+def test_a_reader_follows_and_requests_what_it_missed(tmp_path: Path) -> None:
     async def scenario(publisher: BlockPublisher, reader: Reader) -> None:
         publisher.publish(0, [stored(1, 2), stored(3, parent=2)])  # before it has subscribed
         await asyncio.sleep(0.3)

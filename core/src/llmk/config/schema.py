@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from llmk.config.limits_section import LimitsSection
 from llmk.config.mcp_server import McpServer
+from llmk.config.plugins_section import PluginsSection
 from llmk.config.replicas_section import EventsSection, ReplicasSection
 from llmk.config.section import Count, Seconds, Section, Size, Timeout
 from llmk.config.storage_section import StorageSection
@@ -139,26 +140,6 @@ class SelectSections(Section):
     )
     grammar: SelectSection = Field(
         default_factory=SelectSection, description="Compilers of grammars, for structured_outputs ('none': off)."
-    )
-
-
-class PluginsSection(Section):
-    """Which plugins are used."""
-
-    only: tuple[str, ...] = Field(
-        default=(), description="Load only these plugins (entry-point or distribution names)."
-    )
-    disable: tuple[str, ...] = Field(default=(), description="Leave these plugins out.")
-    require: tuple[str, ...] = Field(default=(), description="Fail unless these plugins are active.")
-    allow_overrides: tuple[str, ...] = Field(default=(), description="Ids that another wheel may replace.")
-    trust: tuple[str, ...] = Field(
-        default=(),
-        description="Distributions whose kernels may be chosen by tier, as if the platform vouched for them.",
-    )
-    import_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=60.0,
-        description="Time limit of importing a plugin's specs, and of each hook, after which the plugin is left out as "
-        "broken. Importing an implementation, which may import torch, may take ten times as long.",
     )
 
 

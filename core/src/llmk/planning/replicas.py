@@ -47,7 +47,7 @@ def share_of(boot: Boot, number: int, num_blocks: int = 0) -> Boot:
 
 
 def cpus_of(number: int, count: int, usable: Sequence[int]) -> frozenset[int]:
-    """The CPUs of a replica: consecutive ones, since these are near one another; none of its own where there are fewer
+    """The CPUs of a replica: consecutive ones, since these share caches; none of its own where there are fewer
     than replicas."""
     if len(usable) < count:
         return frozenset()

@@ -8,7 +8,7 @@ from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext
 
 
 class RoundRobin(Router):
-    """The next one, whatever the request is and whatever replicas have to do."""
+    """The next one, no matter what the request is and what replicas have to do."""
 
     def __init__(self, context: RouterContext) -> None:
         self._turn = -1

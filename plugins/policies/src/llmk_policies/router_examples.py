@@ -49,7 +49,7 @@ class PlainPrefixes(Router):
         self._homes: dict[tuple[str, str], str] = {}
 
     def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
-        """Drops who is overloaded, then whoever has less cached, and so on."""
+        """Drops who is overloaded, then who has less cached, and so on."""
         old = [self._given[one.id] for one in replicas if one.id in self._given]
         start = sum(old) / len(old) if old else 0.0
         self._given = {one.id: self._given.get(one.id, start) for one in replicas}

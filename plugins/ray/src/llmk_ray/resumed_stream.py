@@ -18,7 +18,7 @@ class CannotResume(Exception):
 class ResumedStream:
     """Reads an answer's events, drops what was sent before, and keeps what would be needed to go on with it.
 
-    A client sees one answer: the id and the time of the first. What is made again must begin with the same text, which
+    A client sees one answer: the id and the time of the first. What is made again must start with the same text, which
     it does by its seed; where it doesn't, or where tool calls or log-probabilities were sent, it can't be continued.
     """
 

@@ -100,8 +100,8 @@ class Router(Protocol):
 
     Results must depend only on the arguments of earlier and current calls: not on a clock, on memory addresses, or on
     state shared between instances. There is no notification when a request ends or a replica goes: what is kept of
-    sessions and tenants must be bounded. Calls must take time at most linear in the number of replicas. Whatever the
-    requests are, none of several equal replicas may get much more work than the others for long.
+    sessions and tenants must be bounded. Calls must take time at most linear in the number of replicas. No matter what
+    requests have in common, none of several equal replicas may get much more work than the others for long.
     """
 
     def __init__(self, context: RouterContext) -> None: ...

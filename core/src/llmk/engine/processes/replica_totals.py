@@ -35,7 +35,7 @@ def total(stats: Sequence[EngineStats]) -> EngineStats:
 
 
 def unlike(first: EngineInfo, other: EngineInfo) -> str:
-    """Why what one replica began can't go on with another; empty: it can."""
+    """Why a sequence of one replica can't go on in another; empty: it can."""
     for name in ("vocab_size", "block_size", "shared_block_size", "head", "grammars", "logits_processors", "lacks"):
         mine, its = getattr(first, name), getattr(other, name)
         if mine != its:

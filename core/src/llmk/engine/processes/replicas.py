@@ -33,7 +33,7 @@ StartReplica = Callable[[int], Awaitable[Supervisor]]
 WATCH_SECONDS = 0.5
 """Between two looks at how fast replicas are."""
 LEAST_SLOW = 1.0
-"""Seconds that a step must take for its replica to be slow, whatever the others do."""
+"""Seconds that a step must take for its replica to be slow, no matter how long those of others take."""
 LENGTH_WEIGHT = 0.05
 """How much an output counts for the mean of their lengths."""
 

@@ -9,15 +9,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from llmk.api import EngineDead, LlmkError, PluginError
 from llmk.api.errors import describe
-from llmk.engine.processes.client import EngineClient
 from llmk.engine.processes.crash_suspects import TRIES, CrashSuspects, LiveSequence, Stage
+from llmk.engine.processes.live_engine import ForwardingClient, LiveEngine, changes_of
 from llmk.engine.processes.output_queue import Cause, OutputQueue, OutputSink
 from llmk.engine.processes.standby import Standby
 from llmk.engine.wire.block_events import AllBlocksCleared
@@ -35,32 +33,7 @@ STABLE_SECONDS = 60.0
 """An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
 
 
-class ForwardingClient(EngineClient, Protocol):
-    """A client of one engine, whose outputs another one may take."""
-
-    def forward(self, sink: OutputSink) -> None:
-        """Has ``sink`` get all outputs."""
-        ...
-
-
 Start = Callable[[], Awaitable[ForwardingClient]]
-
-
-@dataclass(slots=True)
-class _LiveEngine:
-    """Passes on the outputs of one engine until it is dead."""
-
-    take: Callable[[EngineOutputs], None]
-    lose: Callable[[Cause], None]
-    dead: bool = False
-
-    def put(self, outputs: EngineOutputs) -> None:
-        if not self.dead:
-            self.take(outputs)
-
-    def end(self, cause: Cause) -> None:
-        self.dead = True
-        self.lose(cause)
 
 
 class Supervisor:
@@ -116,7 +89,7 @@ class Supervisor:
         self._died = asyncio.Event()
         self._admitting: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run(), name="llmk-supervisor")
-        client.forward(_LiveEngine(self._take_or_end, self._lose))
+        client.forward(LiveEngine(self._take_or_end, self._lose))
         self._prepare()
 
     @classmethod
@@ -142,7 +115,7 @@ class Supervisor:
         await self.adopt([LiveSequence(request, now) for request in requests])
 
     async def adopt(self, added: Sequence[LiveSequence]) -> None:
-        """Goes on with sequences that were another one's, or none's yet."""
+        """Goes on with sequences that are new, or were another one's."""
         self._live.update((one.request.id, one) for one in added)
         if self.outage is not None:
             self._report()
@@ -317,8 +290,8 @@ class Supervisor:
             foreseen = isinstance(error, LlmkError)
             logger.error("the engine can't be started: %s", error, exc_info=None if foreseen else error)
             return False
-        self._client.forward(_LiveEngine(self._take_or_end, self._lose))
-        changes = "".join(_changes(self.info, self._client.info))
+        self._client.forward(LiveEngine(self._take_or_end, self._lose))
+        changes = "".join(changes_of(self.info, self._client.info))
         self.info = self._client.info
         self._stats = EngineStats(total_blocks=self.info.num_blocks, waiting=len(self._live))
         down = time.time() - self.outage.since
@@ -420,12 +393,3 @@ class Supervisor:
 def delay_after(barren: int) -> float:
     """Seconds to wait before an attempt that follows so many in a row that returned no token."""
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(barren - 1, 16)) if barren else 0.0
-
-
-def _changes(old: EngineInfo, new: EngineInfo) -> Iterable[str]:
-    """What is not as it was, for the log."""
-    for name in ("max_model_len", "vocab_size", "block_size", "num_blocks", "logits_processors", "grammars", "head"):
-        if getattr(old, name) != getattr(new, name):
-            yield f"; {name} is {getattr(new, name)}, was {getattr(old, name)}"
-    if old.plan != new.plan:
-        yield f"; its plan is {new.plan.get('fingerprint')}, was {old.plan.get('fingerprint')}"

@@ -21,10 +21,10 @@ _Call = tuple[RoutedRequest, Sequence[ReplicaState], asyncio.Future[ReplicaState
 
 
 class GuardedRouter:
-    """Calls ``router``, in a thread, so that the event loop goes on whatever it does; without one, the built-in choice.
+    """Calls ``router``, in a thread, so that the event loop always goes on; without one, the built-in choice.
 
     A router that raises, takes longer than ``seconds``, or returns a replica that it was not given, is logged, and the
-    built-in choice holds from then on, for the request that it was asked for too. ``failures`` counts it.
+    built-in choice holds from then on, for that request too. ``failures`` counts it.
     """
 
     def __init__(

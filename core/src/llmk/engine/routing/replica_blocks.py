@@ -11,14 +11,14 @@ from llmk.engine.wire.request import EngineRequest
 
 
 class ReplicaBlocks(dict[int, int]):
-    """What a replica has of prompts: blocks that its events tell of, and those of prompts that it was given. Each is
+    """What a replica has of prompts: blocks that its events name, and those of prompts that it was given. Each is
     counted once for its event, and once for each prompt; a dictionary, since routers look up many of them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.stored: set[int] = set()
-        """Those that its events tell of."""
+        """Those that its events name."""
 
     def take(self, events: Iterable[BlockEvent]) -> None:
         """Follows what happens to its cache."""

@@ -1,9 +1,10 @@
 """Publishes the events of the K/V cache over ZeroMQ, for routers of clusters.
 
 Each message has three frames: the topic, the sequence number (8 bytes, big-endian), and a msgpack array
-(:class:`~llmk.engine.wire.block_events.EventBatch`). Whoever missed some sends the number of the first to the second
-socket (a ROUTER, for a REQ or DEALER that sends an empty frame before it), and gets each that is still kept, as number
-and array, and last the number -1 with an empty frame. Schema and protocol are vLLM's, which llm-d and Dynamo read.
+(:class:`~llmk.engine.wire.block_events.EventBatch`). A reader that missed some sends the number of the first to the
+second socket (a ROUTER, for a REQ or DEALER that sends an empty frame before it), and gets each that is still kept, as
+number and array, and last the number -1 with an empty frame. Schema and protocol are those of vLLM, which llm-d and
+Dynamo read.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class BlockPublisher:
         except ConfigError:
             self._context.destroy(linger=0)
             raise
-        self.publish(0, [AllBlocksCleared()])  # whatever a reader knows of a server before this one
+        self.publish(0, [AllBlocksCleared()])  # a reader may know blocks of a server before this one
 
     def publish(self, replica: int, events: list[BlockEvent]) -> None:
         """Sends the events of a replica's step, if there are any."""

@@ -38,7 +38,7 @@ def cases(spec: RouterSpec, bench: Bench) -> Iterator[Case]:
     seeds = range(bench.seed, bench.seed + (40 if bench.thorough else 8))
     yield case("it returns one of the given replicas", check_answers, seeds)
     yield case("the same history gives the same answers", check_repeatable, seeds)
-    yield case("equal replicas get equal work, whatever the requests are", check_even)
+    yield case("equal replicas get equal work, no matter what requests have in common", check_even)
     yield case("a replica that is new gets its share, and no more", check_newcomer)
     yield case("what it keeps of sessions, tenants and replicas is bounded", check_bounded)
     yield case("a call takes time in proportion to the replicas", check_linear)
