@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import Annotated, Any
 
 import aiohttp
+from multidict import CIMultiDict
 from pydantic import BaseModel, Field
 from ray import serve
 from ray.exceptions import RayError
@@ -50,7 +51,6 @@ class Options(BaseModel, extra="forbid"):
     num_gpus: Annotated[float, Field(ge=0)] = Field(0, description="GPUs that a server takes.")
     resources: dict[str, float] = Field({}, description="What else it takes of a node.")
     max_requests: Annotated[int, Field(ge=1)] = Field(1024, description="Requests that a server has at once.")
-    start_seconds: Annotated[float, Field(gt=0)] = Field(900, description="Until a server must serve.")
     drain_seconds: Annotated[float, Field(ge=0)] = Field(60, description="For a server that leaves to finish.")
 
 
@@ -78,8 +78,10 @@ class Server:
         """Status and headers, then the body, piece by piece."""
         session = self._http()
         url = f"{self._url}{call.path}" + (f"?{call.query}" if call.query else "")
-        sent = {"headers": [*call.headers], "data": call.body, "allow_redirects": False}
-        async with session.request(call.method, url, **sent) as response:
+        headers = CIMultiDict(call.headers)
+        async with session.request(
+            call.method, url, headers=headers, data=call.body, allow_redirects=False
+        ) as response:
             yield response.status, [(name, value) for name, value in response.headers.items()]
             async for data in response.content.iter_any():
                 yield data
