@@ -111,8 +111,7 @@ def run(cluster: ServedCluster, count: int, concurrency: int) -> tuple[Counter[s
             answer = cluster.ask(body | {"stream": number % 2 == 0})
             outcomes["right" if answer == right[number % len(bodies)] else f"wrong: {answer!r}"] += 1
         except urllib.error.HTTPError as error:
-            code = json.loads(error.read())["error"]["code"]
-            outcomes[f"error {error.code} {code}"] += 1
+            outcomes[f"error {error.code} {_code_of(error.read())}"] += 1
         except (ValueError, OSError) as error:
             outcomes[f"error {error}"] += 1
         times.append(time.monotonic() - began)
@@ -124,6 +123,14 @@ def run(cluster: ServedCluster, count: int, concurrency: int) -> tuple[Counter[s
     for kill in kills:
         kill.result()
     return outcomes, max(times)
+
+
+def _code_of(body: bytes) -> str:
+    """The code of an error object; what else was sent, where it is none."""
+    try:
+        return str(json.loads(body)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return f"without an error object: {body[:200]!r}"
 
 
 def main() -> int:

@@ -2,7 +2,8 @@
 
 The replicas are engines in processes of their own, with the real scheduler, cache, supervisor and router; in place of a
 model, each step sleeps as long as the device that is simulated would take. Both get the same sessions. What steps took
-beyond that, as this machine was slow to wake them, is measured and given to the simulation, whose subject it is not.
+beyond that, and what a request and its answer took on their way between processes, is measured and given to the
+simulation, whose subject it is not: on a machine that is busy, each process that is woken waits for its turn.
 Prints a line of JSON for each; 1 where time to the first token (p50) or goodput differ by more than :data:`WITHIN`.
 """
 
@@ -37,7 +38,7 @@ from llmk.engine.wire.step import StepPlan
 from llmk.planning.cache_groups import CacheGroup
 from llmk_policies.prefix_aware import PrefixAware
 
-REPLICAS, WITHIN, SLO = 3, 0.15, 1.0
+REPLICAS, WITHIN, SLO, PROBES = 3, 0.15, 1.0, 15
 DEVICE = Device(step=60e-3, decode=6e-4, prompt=6e-4, context=0.0, blocks=2_000, max_seqs=32, max_tokens=256)
 SHAPE = Shape(rate=0.9, sessions=60, turns=4.0, groups=6, shared=128, prompt=80.0, output=40.0, think=3.0)
 VOCABULARY, LONGEST = 1000, 8192
@@ -103,6 +104,19 @@ class Client:
         taking.cancel()
         return time.monotonic() - started
 
+    async def way(self) -> float:
+        """Seconds from request to first token beyond the step that computes it: the median of some that are alone."""
+        taking, times = asyncio.create_task(self._take()), []
+        for number in range(PROBES):
+            prompt, id = [500 + number] * 32, f"probe/{number}"
+            answers = self._answers[id] = asyncio.Queue()
+            params, sent = SamplingParams(max_tokens=1), time.monotonic()
+            await self._replicas.add([EngineRequest(id=id, prompt_token_ids=prompt, params=params)])
+            await answers.get()
+            times.append(time.monotonic() - sent - DEVICE.seconds(0, len(prompt), 0))
+        taking.cancel()
+        return statistics.median(times)
+
     async def _take(self) -> None:
         while True:
             outputs = await self._replicas.outputs.next()
@@ -138,13 +152,16 @@ class Client:
             del self._answers[id]
 
 
-async def real() -> tuple[dict[str, Any], float]:
-    """The figures of real replicas, and what their steps took beyond the times that they slept, in the mean."""
+async def real() -> tuple[dict[str, Any], float, float]:
+    """The figures of real replicas; what their steps took beyond the times that they slept, in the mean; and what a
+    request took on its way."""
     rules = ReplicasSection(count=REPLICAS)
     replicas = await Replicas.start(REPLICAS, start, GuardedRouter(PrefixAware(RouterContext())), rules)
     try:
         client = Client(replicas)
         seconds = await client.run()
+        late = statistics.mean(client.late)
+        way = max(0.0, await client.way() - late)
     finally:
         await replicas.close()
     firsts = sorted(client.firsts)
@@ -152,7 +169,7 @@ async def real() -> tuple[dict[str, Any], float]:
     hit = round(client.hit / client.looked_up, 4)
     per_token = round(1e3 * statistics.median(client.per_token), 2)
     line = {"requests": len(firsts), "hit": hit, "ttft_ms": shares, "ms_per_token": per_token}
-    return line | {"goodput": round(client.good / seconds, 1)}, statistics.mean(client.late)
+    return line | {"goodput": round(client.good / seconds, 1)}, late, way
 
 
 def check() -> int:
@@ -161,13 +178,14 @@ def check() -> int:
 
     here = str(Path(__file__).parent)  # where engines' processes find what builds them
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
-    found, late = asyncio.run(real())
-    print(json.dumps({"what": "real", **found, "late_ms": round(1e3 * late, 2)}), flush=True)
+    found, late, way = asyncio.run(real())
+    beyond = {"late_ms": round(1e3 * late, 2), "way_ms": round(1e3 * way, 2)}
+    print(json.dumps({"what": "real", **found, **beyond}), flush=True)
     device = replace(DEVICE, step=DEVICE.step + late)
     simulated = simulate(device, REPLICAS, "prefix_aware", SHAPE, slo=SLO)
     print(json.dumps({"what": "simulated", **simulated}), flush=True)
     pairs = {
-        "ttft_p50": (simulated["ttft_ms"]["p50"], found["ttft_ms"]["p50"]),
+        "ttft_p50": (simulated["ttft_ms"]["p50"] + 1e3 * way, found["ttft_ms"]["p50"]),
         "goodput": (simulated["goodput"], found["goodput"]),
     }
     differences = {name: round(ours / real - 1, 3) for name, (ours, real) in pairs.items()}

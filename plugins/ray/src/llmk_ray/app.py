@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,9 +19,7 @@ import aiohttp
 from multidict import CIMultiDict
 from pydantic import BaseModel, Field
 from ray import serve
-from ray.exceptions import RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -28,6 +27,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from llmk_ray.call import Call
 from llmk_ray.request_router import router_named
 from llmk_ray.resumed_stream import CannotResume, ResumedStream
+
+logger = logging.getLogger("ray.serve")
 
 TRIES = 4
 """Replicas that a request may be lost with."""
@@ -149,11 +150,12 @@ class Attempts:
                     async for piece in pieces:
                         yield piece
                 return
-            except (RayError, RayServeException, aiohttp.ClientError) as error:
-                lost = f"{attempt} replicas in a row were lost with this request ({type(error).__name__})"
             except CannotResume as error:
                 lost = f"the replica was lost, and its answer can't be continued: {error}"
                 break
+            except Exception as error:  # of Ray, of Serve, or of the server's connection
+                logger.warning("a replica was lost with a request: %s", error)
+                lost = f"{attempt} replicas in a row were lost with this request ({type(error).__name__})"
             if not self._call.seed and (self._call.method not in ("GET", "HEAD") or self._has_body):
                 lost = "the replica was lost, and it is not known whether it has done what was asked"
                 break
