@@ -49,8 +49,9 @@ class ServedCluster:
         ray.init(address=self._cluster.address, log_to_driver=False, logging_level="error")
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
+            where = {"resources": {"server": 1}, "front_resources": {"node:__internal_head__": 0.001}}
             count = {"min_replicas": REPLICAS, "max_replicas": REPLICAS}
-            serve.run(build({"environment": MODEST, "resources": {"server": 1}, **count}), name="llmk")
+            serve.run(build({"environment": MODEST, **where, **count}), name="llmk")
         except BaseException:
             self.close()
             raise
@@ -62,10 +63,13 @@ class ServedCluster:
         with urllib.request.urlopen(request, timeout=2 * PATIENCE) as response:
             if not body.get("stream"):
                 return str(json.load(response)["choices"][0]["text"])
-            events = [json.loads(line[6:]) for line in response if line.startswith(b"data: {")]
+            lines = list(response)
+        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
         for event in events:
             if "error" in event:
                 raise ValueError(event["error"]["code"])
+        if b"data: [DONE]\n" not in lines:
+            raise ValueError("the stream has no end")
         return "".join(choice["text"] for event in events for choice in event["choices"])
 
     def kill(self, what: str) -> None:

@@ -56,7 +56,8 @@ class TimedRunner(SleepingRunner):
         """Runs nothing, after the steps before."""
         outcome = self._null.submit(plan).result()
         decodes = sum(work.num_tokens == 1 and work.sample for work in plan.work)
-        seconds = self._times.seconds(decodes, plan.num_tokens - decodes, 0)
+        # A step without work only says which slots are free, which takes a device no time.
+        seconds = self._times.seconds(decodes, plan.num_tokens - decodes, 0) if plan.work else 0.0
         return Sleeping(plan.step, outcome, self._device.submit(time.sleep, seconds))
 
 

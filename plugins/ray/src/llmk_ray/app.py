@@ -16,7 +16,6 @@ from contextlib import aclosing
 from typing import Annotated, Any
 
 import aiohttp
-from multidict import CIMultiDict
 from pydantic import BaseModel, Field
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
@@ -48,6 +47,7 @@ class Options(BaseModel, extra="forbid"):
     max_replicas: Annotated[int, Field(ge=1)] = Field(1, description="Servers at most.")
     target_requests: Annotated[float, Field(gt=0)] = Field(32, description="Requests per server to scale by.")
     fronts: Annotated[int, Field(ge=1)] = Field(1, description="Front ends, each of which routes by what it knows.")
+    front_resources: dict[str, float] = Field({}, description="What a front end takes of its node.")
     num_cpus: Annotated[float, Field(ge=0)] = Field(1, description="CPUs that a server takes.")
     num_gpus: Annotated[float, Field(ge=0)] = Field(0, description="GPUs that a server takes.")
     resources: dict[str, float] = Field({}, description="What else it takes of a node.")
@@ -79,9 +79,8 @@ class Server:
         """Status and headers, then the body, piece by piece."""
         session = self._http()
         url = f"{self._url}{call.path}" + (f"?{call.query}" if call.query else "")
-        headers = CIMultiDict(call.headers)
         async with session.request(
-            call.method, url, headers=headers, data=call.body, allow_redirects=False
+            call.method, url, headers=call.headers, data=call.body, allow_redirects=False
         ) as response:
             yield response.status, [(name, value) for name, value in response.headers.items()]
             async for data in response.content.iter_any():
@@ -242,7 +241,7 @@ def build(args: dict[str, Any]) -> serve.Application:
     fronts = serve.deployment(Front).options(
         name="Front",
         num_replicas=options.fronts,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "resources": options.front_resources},
         max_ongoing_requests=options.max_requests * max(options.min_replicas, options.max_replicas),
         graceful_shutdown_timeout_s=options.drain_seconds,
     )
