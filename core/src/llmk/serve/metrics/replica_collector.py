@@ -11,21 +11,21 @@ from llmk.engine.processes.replica import Replica
 from llmk.engine.processes.replicas import Replicas
 
 _GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
-    ("up", "1 if the replica gets requests, 0 while it is down, slow or draining.", lambda one: one.status == "up"),
-    ("requests_running", "Requests that are running in the replica.", lambda one: one.stats.running),
-    ("sequences", "Sequences that it was given and that have not ended.", lambda one: len(one.placed)),
-    ("tokens_to_compute", "Tokens of these that it has still to compute, as foreseen.", lambda one: one.load),
-    ("cached_blocks", "Blocks that it is known to have cached.", lambda one: len(one.blocks.stored)),
-    ("kv_cache_blocks_used", "Blocks that running requests hold.", lambda one: one.stats.used_blocks),
-    ("step_seconds", "Mean time of its last steps.", lambda one: one.pace),
+    ("replica_up", "1 if it gets requests, 0 while it is down, slow or draining.", lambda one: one.status == "up"),
+    ("replica_requests_running", "Requests that are running in the replica.", lambda one: one.stats.running),
+    ("replica_sequences", "Sequences that it was given and that have not ended.", lambda one: len(one.placed)),
+    ("replica_tokens_to_compute", "Tokens of these that it has still to compute, as foreseen.", lambda one: one.load),
+    ("replica_cached_blocks", "Blocks that it is known to have cached.", lambda one: len(one.blocks.stored)),
+    ("replica_kv_cache_blocks_used", "Blocks that running requests hold.", lambda one: one.stats.used_blocks),
+    ("replica_step_seconds", "Mean time of its last steps.", lambda one: one.pace),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
-    ("sequences_given", "Sequences that it was given.", lambda one: one.given),
-    ("sequences_moved", "Sequences that left it and went on elsewhere.", lambda one: one.moved),
-    ("prefix_cache_queries", "Prompt tokens looked up in its cache.", lambda one: one.stats.prefix_queried_tokens),
-    ("prefix_cache_hits", "Prompt tokens found in its cache.", lambda one: one.stats.prefix_hit_tokens),
-    ("generation_tokens", "Tokens generated.", lambda one: one.stats.generated_tokens),
-    ("restarts", "Times that its engine was replaced.", lambda one: one.stats.restarts),
+    ("replica_sequences_given", "Sequences that it was given.", lambda one: one.given),
+    ("replica_sequences_moved", "Sequences that left it and went on elsewhere.", lambda one: one.moved),
+    ("replica_prefix_cache_queries", "Prompt tokens looked up there.", lambda one: one.stats.prefix_queried_tokens),
+    ("replica_prefix_cache_hits", "Prompt tokens found there.", lambda one: one.stats.prefix_hit_tokens),
+    ("replica_generation_tokens", "Tokens generated.", lambda one: one.stats.generated_tokens),
+    ("replica_restarts", "Times that its engine was replaced.", lambda one: one.stats.restarts),
 )
 
 
@@ -41,7 +41,7 @@ class ReplicaCollector(Collector):
         labels, members = ["model_name", "replica"], self._replicas.members
         for make, numbers in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, text, read in numbers:
-                family = make(f"llmk_replica_{name}", text, labels=labels)
+                family = make(f"llmk_{name}", text, labels=labels)
                 for one in members:
                     family.add_metric([self._model_name, str(one.number)], read(one))
                 yield family
