@@ -2,6 +2,7 @@
 
     python benchmarks/chaos.py                                      # 2,000 requests, five kills and a stop of 20 s
     python benchmarks/chaos.py --kill-worker -- --parallel.tensor 2    # first a worker of the engine, then the engine
+    python benchmarks/chaos.py -- --replicas 3 --select.router.use prefix_aware    # one replica after the other
 
 A server is started, answers a set of requests undisturbed, and is warmed up by a smaller run of the same. Then many
 clients at once ask, streamed and not, leave before they are answered, and send what can't be served, while the engine
@@ -142,9 +143,9 @@ class Server:
         return total
 
     def engine(self) -> psutil.Process:
-        """The engine's process, once there is one."""
+        """An engine's process, once there is one: any of them, where there are replicas."""
         _until(lambda: bool(self._named("llmk-engine")))
-        return self._named("llmk-engine")[0]
+        return random.choice(self._named("llmk-engine"))
 
     def settle(self) -> None:
         """Waits for the process that stands by for the engine, if there is to be one, and for its imports."""

@@ -93,6 +93,9 @@ CONTRACTS = {
     "llmk_scheduling_policies": tuple(
         f"llmk.api.engine.policy:{name}" for name in ("SchedulingPolicy", "Ticket", "PolicyContext")
     ),
+    "llmk_routers": tuple(
+        f"llmk.api.engine.routing:{name}" for name in ("Router", "RoutedRequest", "ReplicaState", "RouterContext")
+    ),
     "llmk_logits_processors": tuple(
         f"llmk.api.decoding.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
     ),

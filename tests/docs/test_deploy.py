@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -212,3 +213,69 @@ def test_prometheus_takes_rules_configuration_and_expressions(tmp_path: Path) ->
             ["promtool", "check", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def objects_of(name: str) -> list[dict[str, Any]]:
+    """The objects of a manifest; of KubeRay's, the pods that it would make in their place."""
+    found = []
+    for one in yaml.safe_load_all((DEPLOY / name).read_text()):
+        if one["apiVersion"].startswith("ray.io"):
+            cluster = one["spec"]["rayClusterConfig"]
+            templates = [group["template"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+            found += [{"apiVersion": "v1", "kind": "Pod", **template} for template in templates]
+        else:
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-replicas.yaml", "kuberay.yaml"])
+def test_kubernetes_takes_the_objects(name: str) -> None:
+    """By the schemas of Kubernetes 1.31, unknown fields refused."""
+    for one in objects_of(name):
+        kubernetes_validate.validate({**one, "metadata": {"name": "x", **one["metadata"]}}, "1.31", strict=True)
+
+
+def test_a_mistake_in_an_object_is_found() -> None:
+    one = objects_of("kubernetes-replicas.yaml")[0]
+    one["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(one, "1.31", strict=True)
+
+
+def test_servers_of_a_set_drain_before_they_end() -> None:
+    objects = {(one["kind"], one["metadata"]["name"]): one for one in objects_of("kubernetes-replicas.yaml")}
+    labels = {"app": "llmk"}
+    spec = objects["StatefulSet", "llmk"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {one["name"]: one.get("value", "secret") for one in container["env"] if one["name"] != "POD_NAME"}
+    config = load(cwd=ROOT / "docs", environ=variables | {"LLMK__SERVER__API_KEYS": "key"}).config
+    pause = int(re.search(r"sleep\((\d+)\)", container["lifecycle"]["preStop"]["exec"]["command"][-1])[1])  # type: ignore[index]
+    assert pod["terminationGracePeriodSeconds"] > pause + config.server.drain_seconds
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert config.events.endpoint.endswith(f":{ports['kv-events']}")
+    assert config.events.replay_endpoint.endswith(f":{ports['kv-replay']}")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] in OPEN_PATHS
+    assert objects["Service", spec["serviceName"]]["spec"]["clusterIP"] == "None"
+    for kind, name in (("Service", "llmk"), ("Service", "llmk-pods")):
+        assert objects[kind, name]["spec"]["selector"] == spec["template"]["metadata"]["labels"] == labels
+        assert {port["targetPort"] for port in objects[kind, name]["spec"]["ports"]} <= set(ports)
+    budget = objects["PodDisruptionBudget", "llmk"]["spec"]
+    assert (budget["maxUnavailable"], budget["selector"]["matchLabels"]) == (1, labels)
+
+
+def test_the_ray_service_builds_an_application_that_there_is() -> None:
+    service, budget = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
+    (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    module, _, name = application["import_path"].partition(":")
+    source = ROOT / "plugins/ray/src" / f"{module.replace('.', '/')}.py"
+    assert f"def {name}(" in source.read_text()
+    fields = re.findall(r"^    (\w+): .*Field\(", source.read_text(), flags=re.M)
+    assert set(application["args"]) <= set(fields)
+    (workers,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    assert workers["template"]["spec"]["terminationGracePeriodSeconds"] > application["args"]["drain_seconds"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= workers["template"]["metadata"]["labels"].items()
+    assert (workers["minReplicas"], workers["maxReplicas"]) == tuple(
+        application["args"][f"{bound}_replicas"] for bound in ("min", "max")
+    )

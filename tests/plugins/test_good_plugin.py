@@ -228,6 +228,15 @@ def test_policy_is_used_where_it_is_named(environment: Environment, checkpoint: 
         assert ["fixture-good", "1.0"] in plan["wheels"]
 
 
+@pytest.mark.hook("llmk_routers")
+def test_router_is_used_where_it_is_named(environment: Environment, checkpoint: Path) -> None:
+    assert not [one for one in explain(environment, checkpoint)["choices"] if one["site"] == "replicas"]
+    assert chosen(explain(environment, checkpoint, "--replicas", "2"), "router", "replicas") == "core.built_in"
+    for name in ("good.router", "good-router"):
+        plan = explain(environment, checkpoint, "--replicas", "2", "--select.router.use", name)
+        assert chosen(plan, "router", "replicas") == "good.router"
+
+
 @pytest.mark.hook("llmk_speculators")
 def test_speculator_is_used_where_it_is_named(environment: Environment, checkpoint: Path) -> None:
     assert not [one for one in explain(environment, checkpoint)["choices"] if one["site"] == "speculation"]

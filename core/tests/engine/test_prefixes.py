@@ -7,11 +7,9 @@ from msgspec.structs import replace
 from paged_device import make_core
 
 from llmk.engine.cache import pinned_blocks
-from llmk.engine.cache.block_pool import BlockPool
-from llmk.engine.cache.prefix_cache import PrefixCache
+from llmk.engine.cache.prefix_keys import first_key
 from llmk.engine.wire.request import EngineRequest, RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
-from llmk.planning.cache_groups import CacheGroup
 from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 
 
@@ -192,8 +190,7 @@ def test_pins_of_clients_go_before_a_request_fails():
 
 
 def test_adapters_share_no_prefix_with_each_other_nor_with_any_salt() -> None:
-    cache = PrefixCache(BlockPool(4, 1), [CacheGroup(4)])
-    keys = [cache.first_key(salt, adapter) for salt in ("", "a", "a\0\0\0\0\0\0\0\1") for adapter in (0, 1, 2)]
+    keys = [first_key(salt, adapter) for salt in ("", "a", "a\0\0\0\0\0\0\0\1") for adapter in (0, 1, 2)]
     assert len(set(keys)) == len(keys)
 
 

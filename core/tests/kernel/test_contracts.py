@@ -166,6 +166,11 @@ KINDS = {
         *(makes("context"), "no order(requests); no victim(running)"),
         *(makes("context", order=""), "order(self) instead of order(requests)"),
     ),
+    "router": Kind(
+        makes("context", choose="request, replicas"),
+        *(makes("context"), "no choose(request, replicas)"),
+        *(makes("context", choose="request"), "choose(self, request) instead of choose(request, replicas)"),
+    ),
     "logits_processor": Kind(
         makes("batch", **LOGITS),
         *(makes("batch", enter="slot, request", apply="logits, rows"), "no leave(slot)"),

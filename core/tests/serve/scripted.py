@@ -118,6 +118,7 @@ class ScriptedEngine:
     outage: Outage | None = None
     generation_config: dict[str, Any] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
+    replicas: None = None
     step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
     running: int = 0
     silence: float = 0.0

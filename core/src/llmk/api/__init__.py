@@ -52,6 +52,7 @@ from llmk.api.engine.launchers import (
     RankProcess,
 )
 from llmk.api.engine.policy import PolicyContext, SchedulingPolicy, Ticket
+from llmk.api.engine.routing import ReplicaState, RoutedRequest, Router, RouterContext, RouterSpec
 from llmk.api.errors import (
     CheckpointError,
     ConfigError,
@@ -293,10 +294,15 @@ __all__ = [
     "RecurrentCache",
     "RecurrentFacts",
     "Rejection",
+    "ReplicaState",
     "RequestError",
     "RequestTimeout",
     "RouteKind",
     "RouteSpec",
+    "RoutedRequest",
+    "Router",
+    "RouterContext",
+    "RouterSpec",
     "SchedulingPolicy",
     "SelectionError",
     "ServedModelInfo",

@@ -16,6 +16,7 @@ import pluggy
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
 from llmk.api.engine.executors import ExecutorSpec
 from llmk.api.engine.launchers import LauncherSpec
+from llmk.api.engine.routing import RouterSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.http.page import PageSpec
 from llmk.api.loading.checkpoint_format import CheckpointFormatSpec
@@ -186,6 +187,12 @@ def llmk_scheduling_policies() -> Iterable[PolicySpec]:
 
 
 @hookspec
+def llmk_routers() -> Iterable[RouterSpec]:
+    """Routers, which choose the replica that gets a request."""
+    return ()
+
+
+@hookspec
 def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
     """Logits processors, which requests name together with parameters for them."""
     return ()
@@ -261,6 +268,7 @@ Spec = (
     | IOProcessorSpec
     | LogitsProcessorSpec
     | PolicySpec
+    | RouterSpec
     | SpeculatorSpec
     | GrammarSpec
     | StatLoggerSpec

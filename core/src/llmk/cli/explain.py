@@ -24,7 +24,10 @@ from llmk.planning.shadows import render_shadows, shadowed
 from llmk.planning.spreads import TARGETS, Machines, Spread, recommended, render_spreads, spreads
 from llmk.planning.tables import wrapped
 
-SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
+SECTIONS = (
+    *("model", "platform", "parallel", "replicas", "select", "plugins", "engine", "scheduler", "speculation"),
+    "cache",
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

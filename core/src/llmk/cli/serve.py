@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SECTIONS = (
-    *("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache"),
-    *("server", "limits", "tenants"),
+    *("model", "platform", "parallel", "replicas", "select", "plugins", "engine", "scheduler", "speculation"),
+    *("cache", "events", "server", "limits", "tenants"),
 )
 
 

@@ -1,6 +1,7 @@
 """Configuration: a pydantic schema, values merged from all sources, and the origin of every value."""
 
-from llmk.config.schema import Config, PluginsSection, SelectSection
+from llmk.config.plugins_section import PluginsSection
+from llmk.config.schema import Config, SelectSection
 from llmk.config.settings import Settings, load
 from llmk.config.sources import Origin
 

@@ -21,6 +21,7 @@ ALIASES = {
     "server.port": "--port",
     "server.api_keys": "--api-key",
     "scheduler.max_num_seqs": "--max-num-seqs",
+    "replicas.count": "--replicas",
     "engine.strict": "--strict",
     "engine.deterministic": "--deterministic",
 }

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, Field
 from llmk.config.limits_section import LimitsSection
 from llmk.config.mcp_server import McpServer
 from llmk.config.parallel_section import ParallelSection
+from llmk.config.plugins_section import PluginsSection
+from llmk.config.replicas_section import EventsSection, ReplicasSection
 from llmk.config.section import Count, Seconds, Section, Size, Timeout
 from llmk.config.storage_section import StorageSection
 from llmk.config.tenants_section import TenantsSection
@@ -119,6 +121,9 @@ class SelectSections(Section):
         default_factory=SelectSection,
         description="Scheduling policy (none: fair between tenants, by priority within one).",
     )
+    router: SelectSection = Field(
+        default_factory=SelectSection, description="Which replica gets a request (none: the one with the least work)."
+    )
     executor: SelectSection = Field(
         default_factory=SelectSection, description="What runs the steps (none: the engine itself, with kernels)."
     )
@@ -128,26 +133,6 @@ class SelectSections(Section):
     )
     grammar: SelectSection = Field(
         default_factory=SelectSection, description="Compilers of grammars, for structured_outputs ('none': off)."
-    )
-
-
-class PluginsSection(Section):
-    """Which plugins are used."""
-
-    only: tuple[str, ...] = Field(
-        default=(), description="Load only these plugins (entry-point or distribution names)."
-    )
-    disable: tuple[str, ...] = Field(default=(), description="Leave these plugins out.")
-    require: tuple[str, ...] = Field(default=(), description="Fail unless these plugins are active.")
-    allow_overrides: tuple[str, ...] = Field(default=(), description="Ids that another wheel may replace.")
-    trust: tuple[str, ...] = Field(
-        default=(),
-        description="Distributions whose kernels may be chosen by tier, as if the platform vouched for them.",
-    )
-    import_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=60.0,
-        description="Time limit of importing a plugin's specs, and of each hook, after which the plugin is left out as "
-        "broken. Importing an implementation, which may import torch, may take ten times as long.",
     )
 
 
@@ -377,12 +362,14 @@ class Config(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     platform: PlatformSection = Field(default_factory=PlatformSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
+    replicas: ReplicasSection = Field(default_factory=ReplicasSection)
     select: SelectSections = Field(default_factory=SelectSections)
     plugins: PluginsSection = Field(default_factory=PluginsSection)
     engine: EngineSection = Field(default_factory=EngineSection)
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
     speculation: SpeculationSection = Field(default_factory=SpeculationSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    events: EventsSection = Field(default_factory=EventsSection)
     server: ServerSection = Field(default_factory=ServerSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     storage: StorageSection = Field(default_factory=StorageSection)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import pickle
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from contextvars import copy_context
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from msgspec import structs
@@ -19,10 +17,10 @@ from msgspec import structs
 from llmk.api import PluginError
 from llmk.config import logs
 from llmk.engine.cooperative import Yielder
-from llmk.engine.output_router import OutputRouter
+from llmk.engine.output_router import BlockListener, OutputRouter
 from llmk.engine.processes.client import EngineClient
+from llmk.engine.processes.replicas import Replicas
 from llmk.engine.processes.spawn import AHEAD, spawn
-from llmk.engine.processes.standby import Standby
 from llmk.engine.processes.supervisor import Supervisor
 from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.io_processors import IOHost, IOProcessors, ProcessLost
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from llmk.config import Settings
-    from llmk.engine.processes.engine_process import ProcessClient
     from llmk.planning.boot import Boot
 
 __all__ = ["AsyncLLM", "GenerationDelta"]
@@ -94,6 +91,7 @@ class AsyncLLM:
         :class:`~llmk.api.LlmkError` where the model can't be served.
         """
         from llmk.engine.processes.engine_process import ProcessClient
+        from llmk.engine.processes.start_engines import start_engines
         from llmk.planning.boot import boot as start_up
 
         async with contextlib.AsyncExitStack() as undo:
@@ -108,7 +106,7 @@ class AsyncLLM:
             with logs.timed("tokenizer"):
                 tokenizer = await asyncio.to_thread(Tokenizer.load, boot.checkpoint, **tokenizer_options(model))
             configured = {pin: read_text(pin) for pin in boot.settings.config.cache.pins}
-            client, boot = await (_start_process(boot, process) if process else _start_thread(boot))
+            client, boot = await (start_engines(boot, process) if process else _start_thread(boot))
             llm = cls(boot, client, tokenizer)
             undo.push_async_callback(llm.close)
             for pin, text in configured.items():
@@ -128,9 +126,19 @@ class AsyncLLM:
         return self._router.stats
 
     @property
+    def replicas(self) -> Replicas | None:
+        """The engines, where there are several."""
+        return self._client if isinstance(self._client, Replicas) else None
+
+    @property
     def step_listeners(self) -> list[Callable[[StepTimes], object]]:
         """Called with every step that ends."""
         return self._router.step_listeners
+
+    @property
+    def block_listeners(self) -> list[BlockListener]:
+        """Called with the number of a replica (0: there is one engine) and what happened to its cached blocks."""
+        return self._router.block_listeners
 
     @property
     def outage(self) -> Outage | None:
@@ -287,23 +295,3 @@ async def _start_thread(boot: Boot) -> tuple[EngineClient, Boot]:
     seconds = boot.settings.config.engine.restart_seconds
     client = await Supervisor.start(lambda: InProcessClient.start(lambda: build_core(boot)), restart_seconds=seconds)
     return client, boot
-
-
-async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClient, Boot]:
-    """An engine in its own process, and the boot with the plan that could be loaded there. ``spawned`` is the first."""
-    from llmk.planning.packed_boot import early_setup, pack
-
-    config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
-    options: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "early_setup": early_setup(boot)}
-    options |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
-    standby, distrusted = Standby(boot.plan, enabled=config.standby), set[str]()
-
-    async def start() -> ProcessClient:
-        client = first.pop() if first else type(spawned)(standby.take())
-        await client.build(packed, **options, distrusted=distrusted)
-        return client
-
-    more: dict[str, Any] = {"standby": standby, "distrusted": distrusted}
-    client = await Supervisor.start(start, restart_seconds=config.restart_seconds, **more)
-    plan = pickle.loads(client.info.pickled_plan)  # nosec B301 # our own engine wrote it
-    return client, replace(boot, plan=plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import pickle
 import sys
 import time
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from llmk.api import LogitsProcessorSpec, PolicyContext
 from llmk.config import logs
+from llmk.engine.cache.block_log import logged_group
 from llmk.engine.core import EngineCore
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
@@ -91,11 +93,14 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         drafting=drafting,
         stages=plan.pipeline,
     )
+    if config.replicas.count > 1 or config.events.endpoint:
+        scheduler.cache.keep_log()
     info = EngineInfo(
         max_model_len=max_model_len,
         vocab_size=facts.vocab_size,
         block_size=scheduler.cache.block_size,
         num_blocks=cache.num_blocks,
+        shared_block_size=cache.groups[logged_group(cache.groups)].block_size,
         plan=plan.to_dict(),
         logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
         grammars=kinds_of(boot),
@@ -136,6 +141,8 @@ def build_packed(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     server = packed["settings"].config.server
     logs.setup(server.log_level, server.log_format)
     boot = shadowed(verified(unpack(packed)))
+    if boot.cpus:
+        os.sched_setaffinity(0, boot.cpus)
     if STANDBY not in sys.argv:  # whose imports were done long ago
         logger.info("engine process: %.2f s of imports", time.time() - psutil.Process().create_time())
     core, info = build_core(boot)

@@ -16,9 +16,12 @@ from llmk.engine.text.input_processor import sequence_id
 from llmk.engine.text.output_processor import GenerationDelta, SequenceOutput
 from llmk.engine.text.output_streams import AnswerNotRead, OutputStream, UnreadCounter
 from llmk.engine.text.tokenizer import Tokenizer
+from llmk.engine.wire.block_events import BlockEvent
 from llmk.engine.wire.request import EngineRequest, EngineStats, StepTimes, TokenOutput
 
 logger = logging.getLogger(__name__)
+
+BlockListener = Callable[[int, list[BlockEvent]], object]
 
 _TOKENS_AT_ONCE = 1 << 16
 """Prompt tokens that are sent to the engine without a pause: about two milliseconds' worth."""
@@ -32,12 +35,14 @@ _WOKEN = 8
 class OutputRouter:
     """The requests that are being answered, over the engine that ``client`` speaks to.
 
-    ``stats`` are the engine's latest; ``step_listeners`` are called with every step that ends.
+    ``stats`` are the engine's latest; ``step_listeners`` are called with every step that ends, ``block_listeners`` with
+    the number of a replica and what happened to its cached blocks.
     """
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer, config: Config) -> None:
         self.stats = EngineStats(total_blocks=client.info.num_blocks)
         self.step_listeners: list[Callable[[StepTimes], object]] = []
+        self.block_listeners: list[BlockListener] = []
         self._client = client
         self._tokenizer = tokenizer
         self._max_per_tenant = config.scheduler.max_per_tenant
@@ -158,6 +163,8 @@ class OutputRouter:
                 if outputs.step is not None:  # first, so that metrics have the steps of every output that was read
                     for listener in self.step_listeners:
                         listener(outputs.step)
+                for notice in self.block_listeners if outputs.blocks else ():
+                    notice(outputs.replica, outputs.blocks)
                 stopped = []
                 for output in outputs.outputs:
                     if self._take(output, outputs.time):

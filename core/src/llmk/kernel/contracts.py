@@ -42,6 +42,7 @@ CONTRACTS: Mapping[str, str] = {
     "io_processor": "llmk.api:IOProcessor",
     "io_request": "llmk.api:IORequest",
     "policy": "llmk.api:SchedulingPolicy",
+    "router": "llmk.api:Router",
     "logits_processor": "llmk.api:LogitsProcessor",
     "speculator": "llmk.api:Speculator",
     "device_speculator": "llmk.api:DeviceSpeculator",

@@ -49,6 +49,7 @@ from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.memory import cache_problems
 from llmk.planning.op_references import reference_ops
 from llmk.planning.pooling import Pooling, decoder_of, read_pooling
+from llmk.planning.replicas import replica_problems
 from llmk.planning.resolver import choose_dtype, resolve, state_dtype
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class Boot:
     plan: Plan
     adapters: tuple[Adapter, ...] = ()
     pooling: Pooling | None = None
+    first_device: int = 0
+    """The number of the first rank's device, where several replicas divide the machine."""
+    cpus: frozenset[int] = frozenset()
+    """The CPUs that a replica may use; empty: all that its process may."""
 
     def load(self, kind: str) -> Any:
         """What makes the plan's ``"platform"``, or its ``"model"`` from an ``llmk.nn.Build`` and the checkpoint. Raises
@@ -256,6 +261,7 @@ def _check(
     problems += cache_problems(settings.config.cache, platform_facts)
     devices = replace(platform_facts, num_devices=0) if spread else platform_facts
     problems += parallel_problems(facts, devices, parallel.tensor, parallel.pipeline)
+    problems += replica_problems(settings.config, devices)
     if problems:
         lines = [f"{p.path} (set by {settings.origin(p.path)}): {p.message}" for p in problems]
         raise ConfigError("\n".join(lines), hint="; ".join(p.fix for p in problems if p.fix))

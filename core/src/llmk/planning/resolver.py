@@ -28,7 +28,7 @@ from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.executors import check_loaded, kernels_of, whole_choice
 from llmk.planning.choices.models import TREE_MODEL
-from llmk.planning.choices.policies import choose_policy
+from llmk.planning.choices.policies import choose_policy, choose_router
 from llmk.planning.choices.speculation import choose_speculator
 from llmk.planning.formats import variants
 from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
@@ -115,12 +115,13 @@ def resolve(
 def _engine_choices(
     registry: Registry, config: Config, checkpoint: Checkpoint, excluded: Mapping[str, Reason], launcher: Choice | None
 ) -> list[Choice]:
-    """What the engine uses besides kernels: the scheduling policy, and the speculator and the launcher if there are
-    such."""
+    """What the engine uses besides kernels: the scheduling policy, and a router, a speculator and a launcher where
+    used."""
     if launcher is not None:
         check_loaded(launcher, excluded)
+    router = choose_router(registry, config, excluded)
     speculator = choose_speculator(registry, config, checkpoint, excluded)
-    return [choose_policy(registry, config, excluded), *(each for each in (speculator, launcher) if each)]
+    return [choose_policy(registry, config, excluded), *filter(None, (router, speculator, launcher))]
 
 
 def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> tuple[str, list[str]]:

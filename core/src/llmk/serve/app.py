@@ -34,6 +34,7 @@ from llmk.serve.routes import (
     models,
     pins,
     pooling,
+    replicas,
     responses,
     tokens,
 )
@@ -44,7 +45,7 @@ from llmk.serve.workers.prepared_request import Refusal
 
 _ROUTES = (
     *(chat, completions, pooling, responses, conversations, files, batch_routes),
-    *(invocations, io, models, tokens, pins, keys, service_routes),
+    *(invocations, io, models, tokens, pins, replicas, keys, service_routes),
 )
 
 

@@ -21,6 +21,7 @@ from llmk.serve.http.allowed_hosts import is_loopback
 from llmk.serve.http.listener import BACKLOG, Listener, room_for
 from llmk.serve.http.tls import Tls
 from llmk.serve.metrics import stat_loggers
+from llmk.serve.metrics.block_publisher import publishing
 from llmk.serve.workers.pool import Workers
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ async def _run(
                 contextlib.aclosing(service.background),
                 server.batches.running(),
                 stats,
+                publishing(engine.boot.settings.config.events, engine.block_listeners),
                 _renewing(tls),
             ):
                 serving = asyncio.create_task(server.serve([listener]))

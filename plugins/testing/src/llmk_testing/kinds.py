@@ -111,6 +111,12 @@ KINDS = {
         section="select.policy",
         value="acme.shortest",
     ),
+    "router": Kind(
+        help="which of several replicas gets a request",
+        summary="A router",
+        section="select.router",
+        value="acme.nearest",
+    ),
     "logits-processor": Kind(
         help="changes logits before sampling, for requests that name it",
         summary="A logits processor",

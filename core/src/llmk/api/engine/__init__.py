@@ -1,1 +1,1 @@
-"""What plugins provide to the engine: executors and scheduling policies."""
+"""What plugins provide to the engine: executors, scheduling policies and routers."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llmk.engine.cache.block_log import BlockLog, logged_group
 from llmk.engine.cache.block_pool import BlockPool
 from llmk.engine.cache.block_tables import NO_BLOCK, BlockTables
 from llmk.engine.cache.prefix_cache import Hits, PrefixCache
+from llmk.engine.cache.prefix_keys import first_key
+from llmk.engine.wire.block_events import BlockEvent
 from llmk.engine.wire.prompt import EmbeddingRun
 from llmk.planning.cache_groups import CacheGroup
 
@@ -30,11 +33,22 @@ class BlockCache:
         """Tokens per key."""
         self._partial = [number for number, group in enumerate(groups) if group.retained is not None]
         self._computing: set[bytes] = set()
+        self._log: BlockLog | None = None
 
     @property
     def num_free(self) -> int:
         """Blocks that are not held."""
         return self.pool.num_free
+
+    def keep_log(self) -> None:
+        """Has :meth:`take_events` say what is stored and removed from now on."""
+        number = logged_group(self.groups)
+        log = self._log = BlockLog(number, self.groups[number].block_size)
+        self.pool.on_removed = lambda group, key: log.removed(key) if group == number else None
+
+    def take_events(self) -> list[BlockEvent]:
+        """What was stored and removed since the last call."""
+        return self._log.take() if self._log is not None else []
 
     def least_blocks(self, num_tokens: int, chunk: int = 1) -> int:
         """Blocks without which not even a request alone can have ``num_tokens`` tokens, ``chunk`` of them computed at
@@ -46,8 +60,8 @@ class BlockCache:
         """The tables of a request that holds nothing yet, whose prompt has ``embeddings``. Requests share prefixes of
         equal salt and adapter."""
         none = [0] * len(self.groups)
-        key = self.prefixes.first_key(salt, adapter)
-        return BlockTables(key, [[] for _ in none], none.copy(), none.copy(), none.copy(), embeddings)
+        key = first_key(salt, adapter)
+        return BlockTables(key, [[] for _ in none], none.copy(), none.copy(), none.copy(), embeddings, adapter)
 
     def awaits_another(self, tables: BlockTables, token_ids: Sequence[int]) -> bool:
         """Whether another request is computing the very tokens at which this one's prefix ends to be a hit."""
@@ -127,7 +141,7 @@ class BlockCache:
         tables.due = (whole + 1) * self.block_size
         if self.prefix_caching:
             self.prefixes.extend_keys(tables, token_ids, whole)
-            self._name(tables, num_computed)
+            self._name(tables, token_ids, num_computed)
             self._computing.difference_update(tables.keys[tables.committed : whole])
         tables.committed = whole
         for number in self._partial:
@@ -178,11 +192,15 @@ class BlockCache:
             len(table) * group.block_size for group, table in zip(self.groups, tables.tables, strict=True)
         )
 
-    def _name(self, tables: BlockTables, num_computed: int) -> None:
+    def _name(self, tables: BlockTables, token_ids: Sequence[int], num_computed: int) -> None:
         for number, group in enumerate(self.groups):
             keys_per_block = group.block_size // self.block_size
             full = num_computed // group.block_size
             table = tables.tables[number]
             for block in range(max(tables.named[number], tables.first[number]), full):
-                self.pool.name(table[block], tables.keys[(block + 1) * keys_per_block - 1], number)
+                key = tables.keys[(block + 1) * keys_per_block - 1]
+                if self.pool.name(table[block], key, number) and self._log is not None and self._log.group == number:
+                    parent = tables.keys[block * keys_per_block - 1] if block else None
+                    start = block * group.block_size
+                    self._log.stored(key, parent, token_ids[start : start + group.block_size], tables.adapter)
             tables.named[number] = full

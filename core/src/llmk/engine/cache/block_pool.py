@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class BlockPool:
@@ -20,6 +20,8 @@ class BlockPool:
         self._names: list[tuple[int, bytes] | None] = [None] * num_blocks
         self._cached: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self.on_removed: Callable[[int, bytes], None] | None = None
+        """Called with the group and key of each block that is no hit any more."""
 
     @property
     def num_free(self) -> int:
@@ -45,6 +47,8 @@ class BlockPool:
             if name is not None:
                 del self._cached[name[0]][name[1]]
                 self._names[block] = None
+                if self.on_removed is not None:
+                    self.on_removed(*name)
             self._holders[block] = 1
             blocks.append(block)
         return blocks
@@ -56,11 +60,14 @@ class BlockPool:
                 del self._free[block]
             self._holders[block] += 1
 
-    def name(self, block: int, key: bytes, group: int = 0) -> None:
-        """Makes a block that is completely computed a hit for ``key`` in ``group``, unless another one is already."""
-        if key not in self._cached[group]:
-            self._cached[group][key] = block
-            self._names[block] = (group, key)
+    def name(self, block: int, key: bytes, group: int = 0) -> bool:
+        """Makes a block that is completely computed a hit for ``key`` in ``group``, unless another one is already;
+        returns whether it did."""
+        if key in self._cached[group]:
+            return False
+        self._cached[group][key] = block
+        self._names[block] = (group, key)
+        return True
 
     def release(self, blocks: Sequence[int]) -> None:
         """Gives up one hold on each block of a request, in the request's order: the ends of prefixes are taken before

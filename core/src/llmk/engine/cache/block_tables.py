@@ -26,6 +26,8 @@ class BlockTables:
     """Per group, how many blocks from the start are in the cache under their key, or were given back."""
     embeddings: Sequence[EmbeddingRun] = ()
     """Those of its prompt, which its keys depend on."""
+    adapter: int = 0
+    """The number of its adapter."""
     keys: list[bytes] = field(default_factory=list)
     capacity: int = 0
     """Tokens that the held blocks have room for."""

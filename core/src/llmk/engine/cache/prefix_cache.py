@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from math import gcd, lcm
-from struct import Struct
 
 from llmk.engine.cache.block_pool import BlockPool
 from llmk.engine.cache.block_tables import BlockTables
+from llmk.engine.cache.prefix_keys import KeyChain
 from llmk.planning.cache_groups import CacheGroup
 
 
@@ -22,11 +21,8 @@ class Hits:
 
 
 class PrefixCache:
-    """Finds cached prefixes by their keys.
-
-    A key is a hash of its parent's key and of the tokens between, and of embeddings that are given in their place, so
-    that it names the whole prefix, and the salt that starts the chain. A prefix is a hit as far as every group still
-    has the blocks that it will read.
+    """Finds cached prefixes by their keys (:mod:`llmk.engine.cache.prefix_keys`). A prefix is a hit as far as every
+    group still has the blocks that it will read.
     """
 
     def __init__(self, pool: BlockPool, groups: Sequence[CacheGroup]) -> None:
@@ -36,13 +32,7 @@ class PrefixCache:
         self._pool = pool
         self._groups = tuple(groups)
         self._unit = lcm(*sizes)
-        self._pack = Struct(f"<{self.block_size}I").pack
-
-    def first_key(self, salt: str, adapter: int = 0) -> bytes:
-        """The key that starts a chain."""
-        key = _digest(b"", salt.encode())
-        # 9 bytes: tokens have a multiple of 4, so that no chain of other requests has this key.
-        return _digest(key, b"a" + adapter.to_bytes(8)) if adapter else key
+        self._chain = KeyChain(self.block_size)
 
     def find(self, tables: BlockTables, token_ids: Sequence[int], left: int = 1) -> Hits:
         """The longest prefix that all groups have, with ``left`` tokens or more behind it."""
@@ -79,14 +69,4 @@ class PrefixCache:
 
     def extend_keys(self, tables: BlockTables, token_ids: Sequence[int], count: int) -> None:
         """Adds the keys of the first ``count`` runs of ``block_size`` tokens."""
-        size = self.block_size
-        for start in range(len(tables.keys) * size, count * size, size):
-            content = self._pack(*token_ids[start : start + size])
-            for run in tables.embeddings:
-                content += run.keys_between(start, start + size)
-            tables.parent = _digest(tables.parent, content)
-            tables.keys.append(tables.parent)
-
-
-def _digest(parent: bytes, content: bytes) -> bytes:
-    return blake2b(parent + content, digest_size=32).digest()
+        tables.parent = self._chain.extend(tables.keys, tables.parent, token_ids, tables.embeddings, count)

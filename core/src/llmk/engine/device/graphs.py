@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_STEPS = ("policy", "launcher")
+_NOT_STEPS = ("policy", "router", "launcher")
 """Kinds of choices that are not called in a step."""
 _NOT_RECORDED = frozenset(
     {

@@ -92,7 +92,7 @@ def load_model(
     check_wheels(plan)
     platform: Platform = boot.load("platform")(plan.platform)
     neighbours = len(plan.ranks_on_same_device(rank)) if num_sharing is None else num_sharing
-    index = rank if index is None else index
+    index = boot.first_device + rank if index is None else index
     threads = config.platform.threads
     platform.device.setup(index, max(1, threads // neighbours) if threads else 0)
     device = platform.device.torch_device(index)

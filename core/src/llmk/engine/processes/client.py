@@ -16,13 +16,20 @@ class EngineClient(Protocol):
     :class:`~llmk.api.EngineDead` with the cause.
     """
 
-    info: EngineInfo
     outputs: OutputQueue
     """The outputs of the engine's steps, until it is dead."""
-    outage: Outage | None
-    """Set while there is no engine, but one is to come."""
     culprit: Culprit | None
     """The plugin's code that ended the engine, where that is known."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What a front end must know of the engine."""
+        ...
+
+    @property
+    def outage(self) -> Outage | None:
+        """Set while there is no engine, but one is to come."""
+        ...
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Queues sequences."""

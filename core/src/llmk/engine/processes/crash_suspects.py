@@ -28,7 +28,8 @@ class Stage(IntEnum):
 @dataclass(slots=True, eq=False)
 class LiveSequence:
     """A sequence that has not ended: the request, since when, and what was delivered: tokens, or the hidden
-    states of ``num_delivered`` prompt tokens. ``deaths`` counts engines that may have died of it.
+    states of ``num_delivered`` prompt tokens. ``deaths`` counts engines that may have died of it; ``is_moved``: engines
+    of another replica too.
     """
 
     request: EngineRequest
@@ -37,6 +38,7 @@ class LiveSequence:
     num_delivered: int = 0
     stage: Stage = Stage.HELD
     deaths: int = 0
+    is_moved: bool = False
 
     def continued(self, now: float) -> EngineRequest:
         """What an engine must know to go on with it."""
@@ -80,9 +82,12 @@ class CrashSuspects:
         return [one for one in self._live.values() if one.stage in stages]
 
     def trust(self) -> None:
-        """Holds nothing against anyone: an engine ran for long."""
+        """Holds nothing against anyone that an engine ran which ran for long."""
         self._deaths = 0
-        self._acquit()
+        self._largest = _NO_LIMIT
+        for one in self._live.values():
+            if not one.is_moved or one.stage is Stage.PROVEN:
+                one.deaths = 0
 
     def blame(self) -> list[LiveSequence]:
         """Takes note that an engine died of an unknown cause; returns the sequences that are guilty now."""
@@ -102,7 +107,8 @@ class CrashSuspects:
     def hold(self) -> None:
         """Takes back what the dead engine had, and arranges who is to be tried with the next."""
         ran = self.at(Stage.ADMITTED, Stage.PROVEN) or self.at(Stage.SENT)
-        tried, chosen = set(self._unproven()), {*ran, *self._waiting} if self._deaths > 1 else set()
+        suspect = self._deaths > 1 or any(one.deaths > 1 for one in ran)  # some may have come from another engine
+        tried, chosen = set(self._unproven()), {*ran, *self._waiting} if suspect else set()
         left = [one for one in self._live.values() if one in chosen]
         self._waiting = deque(sorted(left, key=lambda one: (-one.deaths, one not in tried)))
         self._trial = []

@@ -81,7 +81,7 @@ class Placed:
                 link=sockets.link(rank),
                 node=place.node,
                 address=place.address,
-                index=place.index,
+                index=place.index if place.node else boot.first_device + place.index,
                 num_sharing=len(self.sharing(boot, rank)),
                 near=self._near(rank, boot.plan.tensor),
                 devices=place.devices,

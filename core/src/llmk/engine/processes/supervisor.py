@@ -9,17 +9,16 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from llmk.api import EngineDead, LlmkError, PluginError
 from llmk.api.errors import describe
-from llmk.engine.processes.client import EngineClient
 from llmk.engine.processes.crash_suspects import TRIES, CrashSuspects, LiveSequence, Stage
+from llmk.engine.processes.live_engine import ForwardingClient, LiveEngine, changes_of
 from llmk.engine.processes.output_queue import Cause, OutputQueue, OutputSink
 from llmk.engine.processes.standby import Standby
+from llmk.engine.wire.block_events import AllBlocksCleared
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.plugin_calls import POLICY, Culprit
 from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, TokenOutput
@@ -34,32 +33,7 @@ STABLE_SECONDS = 60.0
 """An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
 
 
-class ForwardingClient(EngineClient, Protocol):
-    """A client of one engine, whose outputs another one may take."""
-
-    def forward(self, sink: OutputSink) -> None:
-        """Has ``sink`` get all outputs."""
-        ...
-
-
 Start = Callable[[], Awaitable[ForwardingClient]]
-
-
-@dataclass(slots=True)
-class _LiveEngine:
-    """Passes on the outputs of one engine until it is dead."""
-
-    take: Callable[[EngineOutputs], None]
-    lose: Callable[[Cause], None]
-    dead: bool = False
-
-    def put(self, outputs: EngineOutputs) -> None:
-        if not self.dead:
-            self.take(outputs)
-
-    def end(self, cause: Cause) -> None:
-        self.dead = True
-        self.lose(cause)
 
 
 class Supervisor:
@@ -94,6 +68,9 @@ class Supervisor:
         self._pins: dict[str, tuple[EngineRequest, float]] = {}
         """What is pinned, and when that ends: each new engine must pin it again."""
         self.outputs = OutputQueue()
+        self._sink: OutputSink = self.outputs
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when its engine is dead, and when there is another one."""
         self._stats = EngineStats(total_blocks=client.info.num_blocks)
         self._restarts = 0
         self._retried = 0
@@ -112,7 +89,7 @@ class Supervisor:
         self._died = asyncio.Event()
         self._admitting: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run(), name="llmk-supervisor")
-        client.forward(_LiveEngine(self._take_or_end, self._lose))
+        client.forward(LiveEngine(self._take_or_end, self._lose))
         self._prepare()
 
     @classmethod
@@ -135,12 +112,41 @@ class Supervisor:
         if self._gave_up:
             raise self._absence()
         now = time.monotonic()
-        added = [LiveSequence(request, now) for request in requests]
+        await self.adopt([LiveSequence(request, now) for request in requests])
+
+    async def adopt(self, added: Sequence[LiveSequence]) -> None:
+        """Goes on with sequences that are new, or were another one's."""
         self._live.update((one.request.id, one) for one in added)
         if self.outage is not None:
             self._report()
         elif not self._suspects.trying:
             await self._send(added)
+
+    def give_away(self, ids: Iterable[str] | None = None) -> list[LiveSequence]:
+        """Sequences that another one may go on with, which are that one's from now on: those of ``ids``, or all that
+        wait for an engine. One that engines have died of stays, to be tried alone, and pins stay where they are.
+        """
+        chosen = list(self._live) if ids is None else [id for id in ids if id in self._live]
+        given = [one for one in map(self._live.__getitem__, chosen) if one.deaths <= 1 and not one.request.pin]
+        for one in given:
+            del self._live[one.request.id]
+            one.stage, one.is_moved = Stage.HELD, True
+        return given
+
+    @property
+    def waits(self) -> bool:
+        """Whether sequences that it gets would wait for an engine, though not for ever."""
+        return self.outage is not None and not self._gave_up
+
+    @property
+    def ended(self) -> str:
+        """Why there is no engine any more, and none to come; empty: there is."""
+        return self._ended
+
+    def forward(self, sink: OutputSink) -> None:
+        """Has ``sink`` get all outputs, instead of the queue."""
+        self._sink = sink
+        self.outputs.forward(sink)
 
     async def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences; unknown ids are ignored. Never waits."""
@@ -241,6 +247,8 @@ class Supervisor:
         detail = "".join(f"\n{note}" for error in (cause, cause.__cause__) for note in getattr(error, "__notes__", ()))
         logger.error("%s; %d sequences wait for it to be started again%s", cause.message, len(self._live), detail)
         self._hold(cause)
+        self._pass_on(EngineOutputs(stats=self._stats, blocks=[AllBlocksCleared()]))
+        self.on_change()
         self._report()
         patience = asyncio.get_running_loop().call_later(self._restart_seconds, self._give_up)
         try:
@@ -254,6 +262,7 @@ class Supervisor:
         self.outage, self._gave_up = None, False
         self._prepare()
         self._report()
+        self.on_change()
         await self._pin_again()
         await self._admit()
 
@@ -281,8 +290,8 @@ class Supervisor:
             foreseen = isinstance(error, LlmkError)
             logger.error("the engine can't be started: %s", error, exc_info=None if foreseen else error)
             return False
-        self._client.forward(_LiveEngine(self._take_or_end, self._lose))
-        changes = "".join(_changes(self.info, self._client.info))
+        self._client.forward(LiveEngine(self._take_or_end, self._lose))
+        changes = "".join(changes_of(self.info, self._client.info))
         self.info = self._client.info
         self._stats = EngineStats(total_blocks=self.info.num_blocks, waiting=len(self._live))
         down = time.time() - self.outage.since
@@ -363,7 +372,7 @@ class Supervisor:
     def _pass_on(self, outputs: EngineOutputs) -> None:
         stats = outputs.stats
         stats.up, stats.restarts, stats.retried = int(self.outage is None), self._restarts, self._retried
-        self.outputs.put(outputs)
+        self._sink.put(outputs)
 
     def _absence(self) -> EngineDead:
         assert self.outage is not None
@@ -374,7 +383,7 @@ class Supervisor:
     def _end(self, why: str) -> None:
         """Every pending and later call fails. Only the first cause counts."""
         self._ended = self._ended or why
-        self.outputs.end(lambda: EngineDead(self._ended))
+        self._sink.end(lambda: EngineDead(self._ended))
 
     def _check_open(self) -> None:
         if self._ended:
@@ -384,12 +393,3 @@ class Supervisor:
 def delay_after(barren: int) -> float:
     """Seconds to wait before an attempt that follows so many in a row that returned no token."""
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(barren - 1, 16)) if barren else 0.0
-
-
-def _changes(old: EngineInfo, new: EngineInfo) -> Iterable[str]:
-    """What is not as it was, for the log."""
-    for name in ("max_model_len", "vocab_size", "block_size", "num_blocks", "logits_processors", "grammars", "head"):
-        if getattr(old, name) != getattr(new, name):
-            yield f"; {name} is {getattr(new, name)}, was {getattr(old, name)}"
-    if old.plan != new.plan:
-        yield f"; its plan is {new.plan.get('fingerprint')}, was {old.plan.get('fingerprint')}"

@@ -15,7 +15,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     ``grammars`` the kinds of grammars that they may have, ``embeddings`` what embeddings in prompts must be like.
     ``head`` is what the model computes of hidden states: the logits of tokens, or of labels, or nothing. ``executor``
     is the id of a plugin's executor that runs the steps, if one does, and ``lacks`` are sampling parameters that it
-    can't do.
+    can't do. ``shared_block_size`` is how many tokens the blocks have whose events are sent.
     """
 
     max_model_len: int
@@ -30,6 +30,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     head: Literal["tokens", "labels", ""] = "tokens"
     executor: str = ""
     lacks: tuple[str, ...] = ()
+    shared_block_size: int = 0
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):

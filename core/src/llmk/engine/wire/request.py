@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from llmk.engine.wire.block_events import BlockEvent
 from llmk.engine.wire.prompt import EmbeddingRun
 from llmk.engine.wire.sampling_params import SamplingParams
 
@@ -36,6 +37,8 @@ class RequestContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Requests with different salts share no cached prefix."""
     adapter: str = ""
     """The name of its adapter; empty: none."""
+    session: str = ""
+    """What it belongs to, by the client's word; replicas keep sessions together."""
     prefixes: tuple[tuple[int, float], ...] = ()
     """Parts of its prompt that stay in the cache as long as there is room for them: the first so many tokens, for so
     many seconds, shorter ones first."""
@@ -232,3 +235,7 @@ class EngineOutputs(msgspec.Struct, kw_only=True):
     stats: EngineStats = msgspec.field(default_factory=EngineStats)
     time: float = 0.0
     step: StepTimes | None = None
+    blocks: list[BlockEvent] = []
+    """What happened to cached blocks, where someone wants to know."""
+    replica: int = 0
+    """The number of the replica that they are from, where there are several."""

@@ -1,4 +1,4 @@
-"""Chooses the scheduling policy."""
+"""Chooses what is only used where the configuration names it: the scheduling policy, and the router of replicas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from llmk.api import OK, Choice, Piece, PolicySpec, Reason, Rejection, Verdict
+from llmk.api import OK, Choice, Piece, PolicySpec, Reason, Rejection, RouterSpec, Verdict
 from llmk.kernel.discovery import CORE
 from llmk.kernel.registry import Registry
 from llmk.planning.ranking import END
@@ -14,9 +14,11 @@ from llmk.planning.selection import elect
 
 if TYPE_CHECKING:
     from llmk.config import Config
+    from llmk.config.schema import SelectSection
 
-LINE = "[select.policy]"
-BUILT_IN, BUILT_IN_CLASS = "core.built_in", "llmk.engine.scheduling.fair_policy:FairPolicy"
+BUILT_IN = "core.built_in"
+BUILT_IN_POLICY = "llmk.engine.scheduling.fair_policy:FairPolicy"
+BUILT_IN_ROUTER = "llmk.engine.routing.least_work:LeastWork"
 
 
 def choose_policy(registry: Registry, config: Config, excluded: Mapping[str, Reason]) -> Choice:
@@ -24,17 +26,41 @@ def choose_policy(registry: Registry, config: Config, excluded: Mapping[str, Rea
 
     Raises SelectionError if the policy is not installed, can't be imported (``excluded``), or ties with another.
     """
-    rules = config.select.policy
-    policies = registry.of(PolicySpec)
+    what = "policy", "scheduler", BUILT_IN_POLICY
+    return _choose(registry, PolicySpec, config.select.policy, what, excluded)
+
+
+def choose_router(registry: Registry, config: Config, excluded: Mapping[str, Reason]) -> Choice | None:
+    """The choice of the router, by the same rules; ``None`` where there is one replica."""
+    if config.replicas.count == 1:
+        return None
+    return _choose(registry, RouterSpec, config.select.router, ("router", "replicas", BUILT_IN_ROUTER), excluded)
+
+
+def router_of(plan_choices: tuple[Choice, ...]) -> Choice | None:
+    """The choice of the router among all of a plan."""
+    return next((choice for choice in plan_choices if choice.kind == "router"), None)
+
+
+def _choose(
+    registry: Registry,
+    kind: type[PolicySpec | RouterSpec],
+    rules: SelectSection,
+    what: tuple[str, str, str],
+    excluded: Mapping[str, Reason],
+) -> Choice:
+    """``what``: the choice's kind and site, and what is built in."""
+    name, site, built_in = what
+    known = registry.of(kind)
     bad = {id: Verdict(False, (reason,)) for id, reason in excluded.items()}
-    named = [policy for policy in policies if rules.use or policy.spec.id in rules.prefer]
-    chosen, why = elect(LINE, rules, [(policy, bad.get(policy.spec.id, OK)) for policy in named])
+    named = [found for found in known if rules.use or found.spec.id in rules.prefer]
+    chosen, why = elect(f"[select.{name}]", rules, [(found, bad.get(found.spec.id, OK)) for found in named])
     if chosen is None:
-        why = f"built in; {LINE} use names no other"
-        piece = Piece(1, END, BUILT_IN, CORE, metadata.version(CORE), BUILT_IN_CLASS, "", "", why)
+        why = f"built in; [select.{name}] use names no other"
+        piece = Piece(1, END, BUILT_IN, CORE, metadata.version(CORE), built_in, "", "", why)
     else:
         spec, plugin = chosen.spec, chosen.plugin
         piece = Piece(1, END, spec.id, plugin.distribution, plugin.version, spec.implementation, "", "", why)
-    others = [r for r in policies if r is not chosen]
+    others = [r for r in known if r is not chosen]
     rejected = tuple(Rejection(r.spec.id, r.plugin.distribution, (Reason("not_chosen", found=why),)) for r in others)
-    return Choice("policy", "scheduler", "", None, (piece,), rejected)
+    return Choice(name, site, "", None, (piece,), rejected)

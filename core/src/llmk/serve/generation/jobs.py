@@ -196,7 +196,8 @@ class Jobs:
         input_processor = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
         for prompt in prompts:
             input_processor.check_prompt(prompt)
-        own = replace(context, priority=request.priority, cache_salt=request.cache_salt)
+        more = {"cache_salt": request.cache_salt, "session": request.prompt_cache_key or ""}
+        own = replace(context, priority=request.priority, **more)
         return Job(own, prompts, input_processor.checked(params), reading, stop, unenforced)
 
     def _within_room(

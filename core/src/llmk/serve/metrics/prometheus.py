@@ -16,6 +16,7 @@ from llmk.api import Stat, StatsSnapshot
 from llmk.serve.generation.choice_deltas import ChoiceDelta
 from llmk.serve.generation.output_rules import call_error
 from llmk.serve.generation.request_record import RequestRecord
+from llmk.serve.metrics.replica_collector import ReplicaCollector
 
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
@@ -137,6 +138,8 @@ class Metrics:
         self.listeners: list[Callable[[RequestRecord], object]] = []
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(engine))
+        if engine.replicas is not None:
+            self._registry.register(ReplicaCollector(engine.replicas, engine.model_name))
         self._model = engine.model_name
         self.http_requests = Counter(
             "llmk_http_requests", "Requests answered.", ["method", "path", "status"], registry=self._registry

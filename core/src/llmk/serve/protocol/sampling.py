@@ -103,7 +103,9 @@ class SamplingFields(SamplingParamFields):
     user: str | None = _NO_EFFECT
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = _NO_EFFECT
     safety_identifier: str | None = _NO_EFFECT
-    prompt_cache_key: str | None = _NO_EFFECT
+    prompt_cache_key: str | None = Field(
+        default=None, description="requests with the same one go to the same replica, as long as work stays even"
+    )
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = _NO_EFFECT
     prompt_cache_options: dict[str, Any] | None = _NO_EFFECT
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = _NO_EFFECT

@@ -26,6 +26,7 @@ SUITES = {
     "tool_parser": "tool_parser",
     "io_processor": "io_processor",
     "policy": "policy",
+    "router": "router",
     "logits_processor": "logits_processor",
     "speculator": "speculator",
     "grammar": "grammar",

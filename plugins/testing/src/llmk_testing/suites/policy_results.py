@@ -84,12 +84,12 @@ def check_bounded(make: Make) -> str:
         for ticket in policy.order(queue):
             policy.computed(ticket, 4)
         if start in (3000, 11996):
-            sizes.append(_size(policy, set()))
+            sizes.append(size_of(policy, set()))
     assert sizes[1] <= 2 * sizes[0] + 200, f"it keeps {sizes[0]} things of 3000 tenants, and {sizes[1]} of 12000"
     return f"{sizes[1]} things of 12000 tenants"
 
 
-def _size(value: object, seen: set[int]) -> int:
+def size_of(value: object, seen: set[int]) -> int:
     """The number of elements in containers, through attributes."""
     if id(value) in seen or isinstance(value, str | int | float | Ticket):
         return 1
@@ -100,7 +100,7 @@ def _size(value: object, seen: set[int]) -> int:
         inner += value.values()
     elif isinstance(value, list | tuple | set | frozenset | deque):
         inner += value
-    return 1 + sum(_size(each, seen) for each in inner)
+    return 1 + sum(size_of(each, seen) for each in inner)
 
 
 def _examples(spec: PolicySpec) -> PolicyExamples:

@@ -1,0 +1,1 @@
+"""Which replica gets a request, and what is known of replicas."""

@@ -1,0 +1,252 @@
+"""A Ray Serve application: llmk's API over many nodes, each replica a server of its own.
+
+``serve run llmk_ray.app:build arguments='["/model"]'``, or ``import_path: llmk_ray.app:build`` in a configuration file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import aiohttp
+from pydantic import BaseModel, Field
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from llmk_ray.call import Call
+from llmk_ray.request_router import router_named
+from llmk_ray.resumed_stream import CannotResume, ResumedStream
+
+logger = logging.getLogger("ray.serve")
+
+TRIES = 4
+"""Replicas that a request may be lost with."""
+DROPPED = {"host", "content-length", "transfer-encoding", "connection", "keep-alive"}
+"""Headers that are of one connection."""
+
+
+class Options(BaseModel, extra="forbid"):
+    """What the application is built with."""
+
+    arguments: list[str] = Field([], description="Of `llmk serve`: the checkpoint and flags.")
+    environment: dict[str, str] = Field({}, description="Environment variables of the servers.")
+    router: str = Field("prefix_aware", description="Router, by id or name, of an installed wheel.")
+    max_load: Annotated[float, Field(ge=1)] = Field(1.1, description="As [replicas] max_load.")
+    router_seconds: Annotated[float, Field(gt=0)] = Field(1.0, description="As [replicas] router_seconds.")
+    min_replicas: Annotated[int, Field(ge=1)] = Field(1, description="Servers at least.")
+    max_replicas: Annotated[int, Field(ge=1)] = Field(1, description="Servers at most.")
+    target_requests: Annotated[float, Field(gt=0)] = Field(32, description="Requests per server to scale by.")
+    fronts: Annotated[int, Field(ge=1)] = Field(1, description="Front ends, each of which routes by what it knows.")
+    front_resources: dict[str, float] = Field({}, description="What a front end takes of its node.")
+    num_cpus: Annotated[float, Field(ge=0)] = Field(1, description="CPUs that a server takes.")
+    num_gpus: Annotated[float, Field(ge=0)] = Field(0, description="GPUs that a server takes.")
+    resources: dict[str, float] = Field({}, description="What else it takes of a node.")
+    max_requests: Annotated[int, Field(ge=1)] = Field(1024, description="Requests that a server has at once.")
+    drain_seconds: Annotated[float, Field(ge=0)] = Field(60, description="For a server that leaves to finish.")
+
+
+class Server:
+    """A replica: ``llmk serve`` in a process of its own, on the node where Serve placed the actor."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = Options.model_validate(options)
+        self._session: aiohttp.ClientSession | None = None
+        command = [sys.executable, "-m", "llmk_ray.serve_process", "--host", "127.0.0.1", "--port", "0"]
+        self._process = subprocess.Popen(
+            [*command, *self._options.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **self._options.environment},
+            text=True,
+        )
+        assert self._process.stdout is not None
+        line = next((line for line in self._process.stdout if line.startswith("serving ")), "")
+        if not line:
+            raise RuntimeError(f"llmk serve ended with exit code {self._process.wait()}: its own messages are above")
+        self._url = line.split()[-1]
+
+    async def answer(self, call: Call) -> AsyncIterator[Any]:
+        """Status and headers, then the body, piece by piece."""
+        session = self._http()
+        url = f"{self._url}{call.path}" + (f"?{call.query}" if call.query else "")
+        async with session.request(
+            call.method, url, headers=call.headers, data=call.body, allow_redirects=False
+        ) as response:
+            yield response.status, [(name, value) for name, value in response.headers.items()]
+            async for data in response.content.iter_any():
+                yield data
+
+    async def check_health(self) -> None:
+        """Serve calls it; a replica that raises is replaced."""
+        if (code := self._process.poll()) is not None:
+            raise RuntimeError(f"llmk serve ended with exit code {code}")
+        async with self._http().get(f"{self._url}/health", timeout=aiohttp.ClientTimeout(20)) as response:
+            if response.status != 200 and b"restarting" not in (body := await response.read()):
+                raise RuntimeError(f"llmk serve is not well: {body.decode(errors='replace')}")
+
+    def __del__(self) -> None:
+        """Serve calls it once the replica has drained."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        return self._session
+
+
+class Front:
+    """Passes requests on, and goes on with another replica where one is lost."""
+
+    def __init__(self, servers: DeploymentHandle) -> None:
+        self._servers = servers.options(method_name="answer", stream=True)
+
+    async def __call__(self, request: Request) -> Response:
+        """Any route of llmk's."""
+        headers = [(name, value) for name, value in request.headers.items() if name not in DROPPED]
+        given = request.method, request.url.path, request.url.query, headers, await request.body()
+        pieces = Attempts(self._servers, await asyncio.to_thread(Call.of, *given)).pieces()
+        try:
+            status, found = await anext(pieces)
+        except LostError as error:
+            return JSONResponse(_error(str(error)), status_code=503, headers={"retry-after": "1"})
+        kept = {name: value for name, value in found if name.lower() not in DROPPED}
+        return StreamingResponse(pieces, status, kept)
+
+
+class LostError(Exception):
+    """No replica answered."""
+
+
+class Attempts:
+    """One answer, of one replica after the other. Text that was sent is not sent again."""
+
+    def __init__(self, servers: DeploymentHandle, call: Call) -> None:
+        self._servers, self._call = servers, call
+        self._stream = ResumedStream()
+        self._has_head = self._has_body = self._is_events = False
+
+    async def pieces(self) -> AsyncIterator[Any]:
+        """Status and headers, then the body. Raises :class:`LostError` where nothing was sent."""
+        lost = ""
+        for attempt in range(1, TRIES + 1):
+            try:
+                async with aclosing(self._attempt()) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
+            except CannotResume as error:
+                lost = f"the replica was lost, and its answer can't be continued: {error}"
+                break
+            except Exception as error:  # of Ray, of Serve, or of the server's connection
+                logger.warning("a replica was lost with a request: %s", error)
+                lost = f"{attempt} replicas in a row were lost with this request ({type(error).__name__})"
+            if not self._call.seed and (self._call.method not in ("GET", "HEAD") or self._has_body):
+                lost = "the replica was lost, and it is not known whether it has done what was asked"
+                break
+        if not self._has_head:
+            raise LostError(lost)
+        if not self._is_events:
+            raise ConnectionError(lost)
+        yield b"data: " + json.dumps(_error(lost)).encode() + b"\n\n"
+
+    async def _attempt(self) -> AsyncGenerator[Any, None]:
+        """The answer of one replica, without what was sent before. One that can be made again is sent when it is whole,
+        unless it is a stream of events."""
+        if self._has_head:
+            self._stream.restart()
+        held: list[Any] = []
+        response = self._servers.remote(self._call)
+        try:
+            async for piece in response:
+                if isinstance(piece, tuple):
+                    self._check_head(*piece)
+                if self._call.seed and not self._is_events:
+                    held.append(piece)
+                    continue
+                async for part in self._parts(piece):
+                    yield part
+            for piece in held:
+                self._has_head = True
+                yield piece
+        finally:
+            response.cancel()
+
+    def _check_head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+        is_events = any(name.lower() == "content-type" and "event-stream" in value for name, value in headers)
+        if self._has_head and not (is_events and status == 200):
+            raise CannotResume(f"another replica answered with {status}")
+        self._is_events = is_events and bool(self._call.seed)
+
+    async def _parts(self, piece: Any) -> AsyncIterator[Any]:
+        if isinstance(piece, tuple):
+            if not self._has_head:
+                self._has_head = True
+                yield piece
+        elif self._is_events:
+            for part in self._stream.take(piece):
+                yield part
+        else:
+            self._has_body = True
+            yield piece
+
+
+def build(args: dict[str, Any]) -> serve.Application:
+    """The application. ``args`` are :class:`Options`. Raises pydantic's ValidationError for others."""
+    options = Options.model_validate(args)
+    router_named(options.router)
+    router = RequestRouterConfig(
+        request_router_class="llmk_ray.request_router:LlmkRequestRouter",
+        request_router_kwargs={
+            "router": options.router,
+            "max_load": options.max_load,
+            "router_seconds": options.router_seconds,
+        },
+    )
+    scaling = AutoscalingConfig(
+        min_replicas=options.min_replicas,
+        initial_replicas=options.min_replicas,
+        max_replicas=max(options.min_replicas, options.max_replicas),
+        target_ongoing_requests=options.target_requests,
+    )
+    servers = serve.deployment(Server).options(
+        name="Server",
+        autoscaling_config=scaling,
+        request_router_config=router,
+        ray_actor_options={
+            "num_cpus": options.num_cpus,
+            "num_gpus": options.num_gpus,
+            "resources": options.resources,
+        },
+        max_ongoing_requests=options.max_requests,
+        health_check_period_s=2,
+        health_check_timeout_s=30,
+        graceful_shutdown_wait_loop_s=0.5,
+        graceful_shutdown_timeout_s=options.drain_seconds,
+    )
+    fronts = serve.deployment(Front).options(
+        name="Front",
+        num_replicas=options.fronts,
+        ray_actor_options={"num_cpus": 0, "resources": options.front_resources},
+        max_ongoing_requests=options.max_requests * max(options.min_replicas, options.max_replicas),
+        graceful_shutdown_timeout_s=options.drain_seconds,
+    )
+    return fronts.bind(servers.bind(options.model_dump()))
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "server_error", "param": None, "code": "replica_lost"}}

@@ -1,0 +1,155 @@
+"""Routers that make mistakes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from defects import Defect
+from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext
+from llmk_testing.router_examples import RouterExamples
+
+
+class Good(Router):
+    """The least load; among equals, the next in turn."""
+
+    def __init__(self, context: RouterContext) -> None:
+        self._turn = 0
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        self._turn += 1
+        least = min(one.load for one in replicas)
+        left = [one for one in replicas if one.load == least]
+        return left[self._turn % len(left)]
+
+
+class ById(Good):
+    """Returns the name, not the replica."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return super().choose(request, replicas).id  # type: ignore[return-value]
+
+
+class Loyal(Good):
+    """Sessions stay where they were, though that replica is gone."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._homes: dict[str, ReplicaState] = {}
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return self._homes.setdefault(request.session, super().choose(request, replicas))
+
+
+class NoPrompt(Good):
+    """Expects every prompt to fill a block."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return replicas[request.blocks[0] % len(replicas)]
+
+
+class Dice(Good):
+    """Draws lots from the process's generator."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return random.choice(list(replicas))
+
+
+class Hot(Good):
+    """Goes where most is cached, however busy that is."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return max(replicas, key=lambda one: (one.cached_tokens(request), -one.load))
+
+
+class ByTenant(Good):
+    """Each tenant has a replica of its own."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        if not request.tenant:
+            return super().choose(request, replicas)
+        return replicas[sum(request.tenant.encode()) % len(replicas)]
+
+
+class First(Good):
+    """Always the first of those with the least to do."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return min(replicas, key=lambda one: one.load)
+
+
+class CatchUp(Good):
+    """A replica that is new gets everything until it was given as much as the others."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._given: dict[str, int] = {}
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        chosen = min(replicas, key=lambda one: self._given.get(one.id, 0))
+        kept = {one.id: self._given.get(one.id, 0) for one in replicas}
+        self._given = kept | {chosen.id: kept[chosen.id] + 1}
+        return chosen
+
+
+class OldGuard(Good):
+    """Knows the replicas that there were at first, and no others as long as one of them is there."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._known: list[str] = []
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        self._known = [one.id for one in replicas if one.id in self._known] or [one.id for one in replicas]
+        return super().choose(request, [one for one in replicas if one.id in self._known])
+
+
+class Hoarding(Good):
+    """Remembers every session."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._homes: dict[str, str] = {}
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        chosen = super().choose(request, replicas)
+        self._homes[request.session] = chosen.id
+        return chosen
+
+
+class Comparing(Good):
+    """Compares every replica with every other."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        better = 0
+        for one in replicas:
+            for other in replicas:
+                better += other.load < one.load
+        return super().choose(request, replicas)
+
+
+class Reversed(Good):
+    """Takes the most loaded of two, now and then."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        chosen = super().choose(request, replicas)
+        return max(replicas, key=lambda one: one.load) if self._turn % 40 == 39 else chosen
+
+
+ROUTER = RouterExamples(oracle=Good)
+ANSWERS = "one of the given replicas"
+EVEN, NEW = "equal replicas get equal work", "that is new gets its share"
+DEFECTS = (
+    Defect("by-id", "the replica's name is returned", ById, ANSWERS),
+    Defect("loyal", "replicas that have gone are returned", Loyal, ANSWERS),
+    Defect("no-prompt", "a prompt without a full block raises", NoPrompt, ANSWERS),
+    Defect("dice", "the replica is drawn by lot", Dice, "the same history"),
+    Defect("hot", "a prompt that all have in common is served by one", Hot, EVEN),
+    Defect("by-tenant", "a tenant is served by one", ByTenant, EVEN),
+    Defect("first", "few requests at a time are all served by the first", First, EVEN),
+    Defect("catch-up", "a replica that is new gets everything", CatchUp, NEW),
+    Defect("old-guard", "a replica that is new gets nothing", OldGuard, NEW),
+    Defect("hoarding", "sessions are held for ever", Hoarding, "is bounded"),
+    Defect("comparing", "a call takes quadratic time", Comparing, "in proportion to the replicas"),
+    Defect("reversed", "the busiest is chosen now and then", Reversed, "of its oracle"),
+)
