@@ -29,7 +29,10 @@ _MANY_ROWS = 17
 and small-M kernels read it faster."""
 _ALIGNMENT = 16
 """``torch._scaled_mm`` takes sizes that are multiples of it."""
-_PREPARE = "llmk.reference.quantized_weight:prepare_fp8_channel"
+_PREPARE = {
+    "tensor": "llmk.reference.quantized_weight:prepare_fp8_tensor_by_channel",
+    "channel": "llmk.reference.quantized_weight:prepare_fp8_channel",
+}
 
 
 @hookimpl
@@ -67,7 +70,6 @@ def llmk_linear_kernels() -> list[KernelSpec]:
 
 def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
     name = f"fp8_{granularity}" + ("_fnuz" if fnuz else "")
-    prepared_as_is = granularity == "channel" and not fnuz
 
     def supports(query: LinearQuery) -> Verdict:
         verdict = _stored_as(query, f"fp8_{granularity}")
@@ -79,7 +81,7 @@ def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
     return _linear(
         f"linear_{name}",
         implementation="llmk_rocm.fp8:linear_rowwise",
-        prepare=_PREPARE if prepared_as_is else f"llmk_rocm.fp8:prepare_{name.removeprefix('fp8_')}",
+        prepare=f"llmk_rocm.fp8:prepare_{granularity}_fnuz" if fnuz else _PREPARE[granularity],
         # The reference's layout, so that small-M kernels can share the site; they don't know the other format.
         layout="rocm_fp8_channel_fnuz" if fnuz else "reference_fp8_channel",
         needs=Needs(platforms=("rocm",), features=("fp8_fnuz" if fnuz else "fp8", "triton"), dtypes=("bfloat16",)),
