@@ -19,8 +19,8 @@ OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that HIP shows, in the order in which it numbers them, with the architecture that it sees.
 
-    Each variable is a list of indices, :data:`RUNTIME` also of UUIDs; devices from the first entry on that is invalid, or
-    repeats another, are hidden.
+    Each variable is a list of indices, :data:`RUNTIME` also of UUIDs; devices from the first entry on that is invalid
+    or repeats another are hidden.
     """
     found = _selected(gpus, environ.get(RUNTIME), uuids=True)
     found = _selected(found, next((environ[name] for name in LIBRARY if environ.get(name)), None))

@@ -33,6 +33,9 @@ from llmk_triton.sampling.mask import apply_mask
 from llmk_triton.sampling.penalties import apply_penalties
 from llmk_triton.sampling.sample import sample
 
+# Of the platform's own wheel, which compiles it for the same chips.
+from llmk_rocm.quantize import quantize_rows  # isort: skip
+
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
 NO_FP8 = (80, "gfx942", "gfx1100")
 """Architectures without fp8 as checkpoints have it."""
@@ -194,6 +197,8 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     norms.sandwich_norm(x, x, weight, weight, 1e-6, norm_offset=1.0)
     for activate in (activations.silu_and_mul, activations.gelu_and_mul, activations.gelu_tanh_and_mul):
         activate(torch.zeros(4, 2 * inner, dtype=dtype))
+    for kind in activations.KINDS:
+        activations.activation(torch.zeros(4, inner, dtype=dtype), kind)
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
     embedding.scaled_embedding(torch.zeros(4, dtype=torch.int64), x, 12.0)
 
@@ -295,6 +300,14 @@ def biased_experts(dtype: torch.dtype, tokens: int) -> None:
     weights |= {"gate_up_bias": one.expand(32, 5760), "down_bias": one.expand(32, 2880)}
     gate: dict[str, Any] = {"activation_alpha": 1.702, "activation_limit": 7.0, "up_offset": 1.0}
     moe.fused_moe(x, logits, weights, top_k=4, renormalize=True, **gate)
+
+
+def quantized_rows(size: int) -> None:
+    """Activations in fp8, in the format that an AMD chip multiplies."""
+    arch = current_target().arch
+    if arch in ("gfx942", "gfx950", "gfx1200", "gfx1201"):
+        dtype = torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn
+        quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16), dtype)
 
 
 def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
@@ -441,4 +454,5 @@ def _recurrent_cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
-CASES = _cases() | _quantized_cases() | _latent_cases() | _recurrent_cases() | _tuned()
+_ROWS = {f"quantized rows of {size} bf16": partial(quantized_rows, size) for size in (128, 4096, 14336)}
+CASES = _cases() | _ROWS | _quantized_cases() | _latent_cases() | _recurrent_cases() | _tuned()

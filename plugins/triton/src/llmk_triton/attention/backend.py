@@ -326,8 +326,8 @@ def qk_norm_rope_attention(
     norm_offset: float = 0.0,
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_attention` with the metadata of
-    ``triton.attention``; one launch if all requests decode."""
-    if meta.prefills is not None:
+    ``triton.attention``; one launch if all requests decode, where registers are enough."""
+    if meta.prefills is not None or not meta.backend.few.fuses:
         norms, index = (q_weight, k_weight, eps), (positions, cos_sin)
         q = qk_norm_rope_write_kv(q, k, v, *norms, *index, cache, meta, scales, norm_offset=norm_offset)
         return meta.backend.run(q, cache, meta, scales=scales)
