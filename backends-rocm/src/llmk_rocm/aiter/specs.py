@@ -10,6 +10,8 @@ from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Need
 from llmk_rocm.aiter.signatures import installed
 
 _OWN = "llmk_rocm.aiter."
+_PACKAGE = "amd-aiter @ git+https://github.com/ROCm/aiter"
+"""Where it is to be had. Versions don't say what a build has: :func:`installed` reads that."""
 _FEW_ROWS = 17
 """Rows (M) from which on AITER passes plain GEMMs to the library, unless its table has the shape."""
 _BLOCK, _TILE = 128, 32
@@ -47,7 +49,7 @@ def _spec(
             features=(*features, "triton"),
             archs=("gfx942", "gfx950"),
             dtypes=dtypes,
-            packages=("amd-aiter>=0.1.7",),
+            packages=(_PACKAGE,),
         ),
         supports=judge,
         capture="full",
