@@ -55,7 +55,8 @@ STACK = {
     **{(f"hip:{arch}", "fp32"): 752 for arch in ("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")},
 }
 """Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. NVIDIA's compiler spills a
-few for more programs at a time, outside the loop over keys. Float32 is there to be right: GEMMs in three passes, or without tensor cores, need more registers than available."""
+few for more programs at a time, outside the loop over keys. Float32 is there to be right: GEMMs in three passes, or
+without tensor cores, need more registers than available."""
 
 
 RESOURCES = Path(__file__).with_name("resources.json")

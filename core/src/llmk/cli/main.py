@@ -70,8 +70,8 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Extends argparse, whose positional lists must be contiguous: words after an option are added to ``words``. And
-        options of plugins, which are not known yet, are assignments: ``--plugin.NAME.KEY=VALUE``, or alone for true."""
+        """Extends argparse, whose positional lists must be contiguous: words after an option are added to ``words``.
+        Options of plugins, which are not known yet, are assignments: ``--plugin.NAME.KEY=VALUE``, or alone for true."""
         if args is not None and "--set" in self._option_string_actions:
             args = [f"--set={_assigned(arg)}" if arg.startswith("--plugin.") else arg for arg in args]
         found, rest = super().parse_known_args(args, namespace)
