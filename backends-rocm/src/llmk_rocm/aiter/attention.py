@@ -31,8 +31,11 @@ class UnifiedAttention:
         """The step."""
         return step
 
-    def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: CacheStep) -> None:
-        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``), except those of slot -1."""
+    def write(
+        self, key: Tensor, value: Tensor, cache: Tensor, meta: CacheStep, scales: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
+        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``), except those of slot -1. No cache here is
+        fp8, so ``scales`` are always ones."""
         from aiter.ops.cache import reshape_and_cache_flash
 
         reshape_and_cache_flash(
@@ -46,7 +49,14 @@ class UnifiedAttention:
             v_scale=self._one,
         )
 
-    def run(self, query: Tensor, cache: Tensor, meta: CacheStep, sinks: Tensor | None = None) -> Tensor:
+    def run(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        meta: CacheStep,
+        sinks: Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Tensor:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache; rows of padding are undefined."""
         from aiter.ops.triton.attention.unified_attention import unified_attention
 
@@ -94,7 +104,9 @@ class LatentAttention:
         """The step."""
         return step
 
-    def write(self, key: Tensor, value: None, cache: Tensor, meta: CacheStep) -> None:
+    def write(
+        self, key: Tensor, value: None, cache: Tensor, meta: CacheStep, scales: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
         """Stores rows ``key`` (``[tokens, 1, head_dim]``), except those of slot -1."""
         from aiter.ops.cache import concat_and_cache_mla
 
@@ -108,7 +120,14 @@ class LatentAttention:
             scale=self._one,
         )
 
-    def run(self, query: Tensor, cache: Tensor, meta: CacheStep, sinks: Tensor | None = None) -> Tensor:
+    def run(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        meta: CacheStep,
+        sinks: Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Tensor:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache: ``[tokens, heads, latent_dim]``, whose
         rows of padding are undefined. With a token per request, each request's keys are divided among programs."""
         from aiter.ops.triton.attention.mla import mla_decode_fwd, mla_prefill_fwd
