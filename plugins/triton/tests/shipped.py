@@ -37,7 +37,7 @@ from llmk_triton.sampling.sample import sample
 from llmk_rocm.quantize import quantize_rows  # isort: skip
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
-NO_FP8 = (80, "gfx942", "gfx1100")
+NO_FP8 = (80, "gfx90a", "gfx942", "gfx1100", "gfx1101", "gfx1151")
 """Architectures without fp8 as checkpoints have it."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
