@@ -5,8 +5,9 @@ users would install, ``llmk doctor`` in it, and ``llmk explain MODEL --on MACHIN
     python tools/plans_elsewhere.py rocm --here   # in the environment that runs this, without new ones
 
 A plan is complete where every site is served for all token counts, with a reason. On AMD's Instinct GPUs, plans are
-made with AITER's package too, in whose place an empty one of its name is installed. Prints what is left to the
-references; exits with 1 where a plan is incomplete, or a model is refused that should not be.
+made with AITER's package too, in whose place that of the tests is, with AITER's signatures: as it is chosen by itself,
+and where it is preferred. Prints what is left to the references; exits with 1 where a plan is incomplete, a model is
+refused that should not be, or AITER does not serve where it is preferred.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ MACHINES = {
 WITH_TRITON = ("rocm", "xpu")
 REFUSED = {("tpu", "mla"): "LatentAttention", ("tpu", "hybrid"): "DeltaMixer"}
 """Models that a backend doesn't run, and what its refusal must name."""
-AITER = ("amd-aiter", "0.1.7", ("rocm/gfx942", "rocm/gfx950"))
+WITH_AITER = ("rocm/gfx942", "rocm/gfx950")
+AITER = ROOT / "backends-rocm/tests/played"
+PREFERRED = {
+    "select.attention.prefer": "rocm.aiter_attention,rocm.aiter_attention_latent",
+    "select.linear.prefer": "rocm.aiter_linear",
+    "select.moe.prefer": "rocm.aiter_fused_moe",
+}
 _END = 1 << 31
 
 
@@ -80,25 +87,18 @@ def plans(python: Path, backend: str, folder: Path) -> Iterator[str]:
             checkpoint.mkdir(exist_ok=True)
             (checkpoint / "config.json").write_text(json.dumps(config))
             yield f"{machine} {name}: {judged(python, checkpoint, machine, REFUSED.get((backend, name), ''))}"
-            if machine in AITER[2]:
-                path = {"PYTHONPATH": str(package(folder / "aiter"))}
-                yield f"{machine} {name} with {AITER[0]}: {judged(python, checkpoint, machine, '', **path)}"
+            if machine in WITH_AITER:
+                path = {"PYTHONPATH": str(AITER)}
+                yield f"{machine} {name} with AITER: {judged(python, checkpoint, machine, '', **path)}"
+                preferring = [f"--{option}={value}" for option, value in PREFERRED.items()]
+                found = judged(python, checkpoint, machine, "", *preferring, **path)
+                verdict = "" if "rocm.aiter_" in found else "PROBLEM: AITER does not serve: "
+                yield f"{machine} {name} preferring AITER: {verdict}{found}"
 
 
-def package(folder: Path) -> Path:
-    """A folder with an empty package of AITER's name and version: what plans look at."""
-    name, version, _ = AITER
-    about = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    about.mkdir(parents=True, exist_ok=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (folder / "aiter").mkdir(exist_ok=True)
-    (folder / "aiter/__init__.py").touch()
-    return folder
-
-
-def judged(python: Path, checkpoint: Path, machine: str, refused: str, **environ: str) -> str:
+def judged(python: Path, checkpoint: Path, machine: str, refused: str, *options: str, **environ: str) -> str:
     """What a plan leaves to the references, or what is wrong with it; ``refused``: what a refusal must name."""
-    done = run(python, "explain", str(checkpoint), "--on", machine, "--json", **environ)
+    done = run(python, "explain", str(checkpoint), "--on", machine, "--json", *options, **environ)
     if refused:
         fine = done.returncode != 0 and refused in done.stderr
         return f"refused, naming {refused}" if fine else f"PROBLEM: not refused for {refused}: {done.stderr[-300:]}"
@@ -110,7 +110,9 @@ def judged(python: Path, checkpoint: Path, machine: str, refused: str, **environ
         return f"PROBLEM: incomplete: {', '.join(holes)}"
     ids = {piece["id"] for choice in every for piece in choice["pieces"]}
     left = sorted(id.removeprefix("reference.") for id in ids if id.startswith("reference."))
-    return f"{len(every)} sites, {len(ids)} kernels; references: {', '.join(left) or 'none'}"
+    vendor = sorted(id for id in ids if id.startswith("rocm.aiter_"))
+    by_vendor = f" of which {', '.join(vendor)};" if vendor else ""
+    return f"{len(every)} sites, {len(ids)} kernels;{by_vendor} references: {', '.join(left) or 'none'}"
 
 
 def parts_of(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -9,12 +9,17 @@ from gpus import FP8, needs_hopper
 from torch import Tensor
 
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
-from llmk.reference.quantized_weight import prepare_fp8_block, prepare_fp8_channel, prepare_fp8_tensor
+from llmk.reference.quantized_weight import (
+    prepare_fp8_block,
+    prepare_fp8_channel,
+    prepare_fp8_tensor,
+    prepare_fp8_tensor_by_channel,
+)
 from llmk_cuda import fp8
 
 DEVICE = torch.device("cuda" if FP8 else "cpu")
 ROWWISE = {
-    "tensor": (quantize_fp8_tensor, prepare_fp8_tensor, fp8.prepare_tensor),
+    "tensor": (quantize_fp8_tensor, prepare_fp8_tensor, prepare_fp8_tensor_by_channel),
     "channel": (quantize_fp8_channel, prepare_fp8_channel, prepare_fp8_channel),
 }
 ROWS = (1, 3, 16, 17, 130)

@@ -7,13 +7,22 @@ import torch
 from torch import Tensor
 
 from llmk.reference.quantize import quantize_fp8_channel, quantize_fp8_tensor
-from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_channel, prepare_fp8_tensor
+from llmk.reference.quantized_weight import (
+    ScaledWeight,
+    prepare_fp8_channel,
+    prepare_fp8_tensor,
+    prepare_fp8_tensor_by_channel,
+)
 from llmk_rocm import fp8
 from llmk_rocm.quantize import quantize_rows
 
 OCP, FNUZ = torch.float8_e4m3fn, torch.float8_e4m3fnuz
 PREPARED = {
-    "tensor": (quantize_fp8_tensor, prepare_fp8_tensor, {OCP: fp8.prepare_tensor, FNUZ: fp8.prepare_tensor_fnuz}),
+    "tensor": (
+        quantize_fp8_tensor,
+        prepare_fp8_tensor,
+        {OCP: prepare_fp8_tensor_by_channel, FNUZ: fp8.prepare_tensor_fnuz},
+    ),
     "channel": (quantize_fp8_channel, prepare_fp8_channel, {OCP: prepare_fp8_channel, FNUZ: fp8.prepare_channel_fnuz}),
 }
 

@@ -109,6 +109,11 @@ def test_nodes_are_counted_as_numbers(tmp_path: Path) -> None:
         ({"ROCR_VISIBLE_DEVICES": "GPU-a20001b1c2d3e4ff"}, [1]),
         ({"HIP_VISIBLE_DEVICES": "GPU-a20001b1c2d3e4ff"}, []),
         ({"HIP_VISIBLE_DEVICES": "0,9,1"}, [0]),
+        ({"HIP_VISIBLE_DEVICES": "0,0,1"}, [0]),
+        ({"ROCR_VISIBLE_DEVICES": "1,GPU-a20001b1c2d3e4ff"}, [1]),
+        ({"HIP_VISIBLE_DEVICES": " 1 ,\u00b2"}, [1]),
+        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "1"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, []),
         ({"ROCR_VISIBLE_DEVICES": "-1"}, []),
         ({"ROCR_VISIBLE_DEVICES": ""}, []),
     ],
@@ -151,6 +156,42 @@ def test_torch_for_something_else(tmp_path: Path, build: TorchBuild, found: str)
     assert reason.startswith(f"torch without rocm: wanted torch built with ROCm, {found}")
     assert "install torch's ROCm build" in reason
     assert answer.facts is not None, "the machine can be planned for all the same"
+
+
+def test_graphics_of_older_processors_are_named_as_such(tmp_path: Path) -> None:
+    (reason,) = reasons(probe(machine(tmp_path, [OWN_GRAPHICS]).host(), ROCM))
+    assert "found gfx1036 (AMD GPU 0x164e) (chips before MI200 and RDNA3 have no kernels here" in reason
+
+
+def test_several_generations_in_one_machine(tmp_path: Path) -> None:
+    host = machine(tmp_path, [MI250X, OWN_GRAPHICS, MI355X, FUTURE, MI300X, MI355X]).host()
+    facts = probe(host, ROCM).facts
+    assert facts is not None
+    assert (facts.label, facts.num_devices) == ("rocm/gfx950", 2)
+    assert [device_index(host, rank) for rank in (0, 1)] == [2, 5]
+
+
+def test_a_node_that_a_container_hides_is_not_counted(tmp_path: Path) -> None:
+    made = machine(tmp_path, [MI300X, MI325X, RX_7900])
+    made.files[f"{NODES}/1/properties"] = ""
+    host = made.host()
+    facts = probe(host, ROCM).facts
+    assert facts is not None
+    assert (facts.device_name, facts.num_devices) == ("AMD Instinct MI325X", 1)
+    assert device_index(host, 0) == 0, "HIP does not count it either"
+
+
+def test_a_driver_s_lines_that_are_no_numbers_are_skipped(tmp_path: Path) -> None:
+    made = machine(tmp_path, [MI300X])
+    made.files[f"{NODES}/1/properties"] += "a b c\n\x00\nname abc\nlarge 99999999999999999999999\nminus -1\n"
+    assert probe(made.host(), ROCM).verdict
+
+
+def test_a_gpu_without_a_render_node(tmp_path: Path) -> None:
+    made = machine(tmp_path, [MI300X])
+    made.files[f"{NODES}/1/properties"] += "drm_render_minor 0\n"
+    (reason,) = reasons(probe(made.host(), ROCM))
+    assert reason.startswith("no device file: wanted a render node of each GPU, found nothing")
 
 
 def test_no_gpu(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ import pytest
 from llmk.api import LinearQuery, PlatformFacts
 from llmk.api.matching import match
 from llmk_rocm.architectures import KNOWN
-from llmk_rocm.specs import llmk_config_defaults, llmk_linear_kernels
+from llmk_rocm.specs import (
+    llmk_attention_backends,
+    llmk_config_defaults,
+    llmk_linear_kernels,
+    llmk_moe_kernels,
+    llmk_ops,
+)
 
 BY_ARCH = {facts.arch: facts for facts in reversed(KNOWN)}
 KERNELS = {spec.id: spec for spec in llmk_linear_kernels()}
@@ -41,10 +47,15 @@ def test_what_the_library_refuses() -> None:
     assert reasons("rocm.linear", "gfx942", weight_format="fp8_channel") == ["weight_format"]
 
 
+@pytest.mark.hook("llmk_attention_backends", "llmk_moe_kernels", "llmk_ops")
 def test_aiter_is_for_instinct_gpus_and_chosen_by_name() -> None:
     block = {"weight_format": "fp8_block"}
+    every = (*llmk_linear_kernels(), *llmk_attention_backends(), *llmk_moe_kernels(), *llmk_ops())
+    for spec in (spec for spec in every if spec.id.startswith("rocm.aiter_")):
+        assert spec.opt_in
+        assert spec.jit
+        assert spec.needs.archs == ("gfx942", "gfx950")
     for id in ("rocm.aiter_fp8_block", "rocm.aiter_fp8_block_fnuz"):
-        assert KERNELS[id].opt_in
         assert "package_missing" in reasons(id, "gfx942", **block)
         assert "arch" in reasons(id, "gfx1201", **block)
     assert reasons("rocm.aiter_fp8_block_fnuz", "gfx942", **block) == ["package_missing"]

@@ -18,7 +18,7 @@ import torch.xpu.graphs
 import llmk_xpu.fp8
 import llmk_xpu.graphs
 from llmk.reference.quantize import quantize_fp8_channel, quantize_fp8_tensor
-from llmk.reference.quantized_weight import prepare_fp8_channel, prepare_fp8_tensor
+from llmk.reference.quantized_weight import prepare_fp8_channel, prepare_fp8_tensor, prepare_fp8_tensor_by_channel
 from llmk_testing.bench import Bench
 from llmk_testing.case import Result
 from llmk_testing.suites import cases
@@ -59,7 +59,7 @@ def test_fp8_gemms(granularity: str, bias: bool) -> None:
     weight = torch.randn(48, 144, dtype=torch.bfloat16) * torch.rand(48, 1, dtype=torch.bfloat16)
     offset = torch.randn(48, dtype=torch.bfloat16) if bias else None
     stored = quantize(weight)
-    prepared = fp8.prepare_tensor(stored) if granularity == "tensor" else prepare_fp8_channel(stored)
+    prepared = prepare_fp8_tensor_by_channel(stored) if granularity == "tensor" else prepare_fp8_channel(stored)
     for rows in (1, 3, 17):
         x = torch.randn(rows, 144, dtype=torch.bfloat16) * torch.logspace(-3, 3, rows, dtype=torch.bfloat16)[:, None]
         values, scale = fp8.quantize_rows(x)

@@ -6,20 +6,11 @@ from their own greatest magnitude, so a row's values don't depend on the batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_channel, prepare_fp8_tensor
+from llmk.reference.quantized_weight import ScaledWeight
 from llmk_cuda.quantize import quantize_groups, quantize_rows
-
-
-def prepare_tensor(parameters: Mapping[str, Tensor]) -> ScaledWeight:
-    """Converts parameters of the format ``fp8_tensor`` to ``fp8_channel``: every output channel gets the one scale."""
-    weight = prepare_fp8_tensor(parameters)
-    scale = weight.scale.expand(weight.values.shape[0], 1).contiguous()
-    return prepare_fp8_channel({"weight": weight.values, "weight_scale": scale})
 
 
 def linear_rowwise(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:

@@ -156,7 +156,9 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             capture="full",
             summary="cuBLAS through torch",
         ),
-        _fp8("tensor", "rowwise", supports_rowwise("fp8_tensor"), "llmk_cuda.fp8:prepare_tensor", "channel"),
+        _fp8(
+            "tensor", "rowwise", supports_rowwise("fp8_tensor"), f"{_PREPARED}:prepare_fp8_tensor_by_channel", "channel"
+        ),
         _fp8("channel", "rowwise", supports_rowwise("fp8_channel"), f"{_PREPARED}:prepare_fp8_channel", "channel"),
         _fp8("block", "block", supports_block, f"{_PREPARED}:prepare_fp8_block", "block", _FP8_BLOCKS),
         KernelSpec(

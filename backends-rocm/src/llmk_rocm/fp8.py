@@ -12,23 +12,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_channel, prepare_fp8_tensor
+from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_channel, prepare_fp8_tensor_by_channel
 from llmk_rocm.quantize import quantize_rows
 
 _NEGATIVE_ZERO = 0x80
 """In OCP's format; in the other, it is NaN."""
 
 
-def prepare_tensor(parameters: Mapping[str, Tensor]) -> ScaledWeight:
-    """Converts parameters of the format ``fp8_tensor`` to ``fp8_channel``: every output channel gets the one scale."""
-    weight = prepare_fp8_tensor(parameters)
-    scale = weight.scale.expand(weight.values.shape[0], 1).contiguous()
-    return prepare_fp8_channel({"weight": weight.values, "weight_scale": scale})
-
-
 def prepare_tensor_fnuz(parameters: Mapping[str, Tensor]) -> ScaledWeight:
-    """:func:`prepare_tensor`, as fnuz."""
-    return as_fnuz(prepare_tensor(parameters))
+    """``llmk.reference``'s ``prepare_fp8_tensor_by_channel``, as fnuz."""
+    return as_fnuz(prepare_fp8_tensor_by_channel(parameters))
 
 
 def prepare_channel_fnuz(parameters: Mapping[str, Tensor]) -> ScaledWeight:

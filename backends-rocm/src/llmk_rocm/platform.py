@@ -3,63 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
 from llmk.api import AllReduce, Collectives, Compiling, Device, Graphs, Host, Memory, PlatformFacts, Verdict, no
+from llmk.reference.accelerator import AcceleratorDevice, AcceleratorMemory
 from llmk_rocm.graphs import HIPGraphs
 from llmk_rocm.visible import device_index
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
-
-
-class ROCmDevice:
-    """The visible GPUs of the architecture that the plan is for, one per worker."""
-
-    def __init__(self, device_type: str) -> None:
-        self._type = device_type
-
-    def torch_device(self, index: int) -> torch.device:
-        """The device of local rank ``index``, by HIP's number: GPUs of other architectures are skipped."""
-        return torch.device(self._type, device_index(Host(), index))
-
-    def setup(self, index: int, threads: int = 0) -> None:
-        """Makes it the current device, and sets torch's compute threads on the host; 0: one, since the host does little
-        but launch."""
-        torch.accelerator.set_device_index(self.torch_device(index))
-        torch.set_num_threads(threads or 1)
-
-    def synchronize(self) -> None:
-        """Waits for all streams of the current device."""
-        torch.accelerator.synchronize()
-
-
-class ROCmMemory:
-    """The current device's memory."""
-
-    def total(self) -> int:
-        """Total bytes, without those that the driver reserves."""
-        return torch.accelerator.get_memory_info()[1]
-
-    def available(self) -> int:
-        """Bytes that can be allocated now; other processes' memory is not available.
-
-        torch's allocator gives its unused memory back first, so that it counts as free. This waits for the device: it
-        is meant for startup, not for a step.
-        """
-        torch.accelerator.empty_cache()
-        return torch.accelerator.get_memory_info()[0]
-
-    def measure(self, run: Callable[[], None]) -> int | None:
-        """The peak of torch's allocated tensors, without what its allocator keeps for reuse."""
-        before = torch.accelerator.memory_allocated()
-        torch.accelerator.reset_peak_memory_stats()
-        run()
-        torch.accelerator.synchronize()
-        return torch.accelerator.max_memory_allocated() - before
 
 
 class RCCLCollectives:
@@ -74,14 +28,15 @@ class RCCLCollectives:
 
 
 class ROCmPlatform:
-    """Follows ``llmk.api.Platform``. Creating one opens no device; :meth:`ROCmDevice.setup` does. Kernels are compiled
-    where they are first launched, which Triton keeps on disk."""
+    """Follows ``llmk.api.Platform``. Creating one opens no device; the device's ``setup`` does. GPUs of other
+    architectures than the plan's are skipped. Kernels are compiled where they are first launched, which Triton keeps on
+    disk."""
 
     compiling: Compiling | None = None
 
     def __init__(self, facts: PlatformFacts) -> None:
         self.facts = facts
-        self.device: Device = ROCmDevice(facts.device_type)
-        self.memory: Memory = ROCmMemory()
+        self.device: Device = AcceleratorDevice(facts.device_type, partial(device_index, Host()))
+        self.memory: Memory = AcceleratorMemory()
         self.graphs: Graphs | None = HIPGraphs() if "graphs" in facts.features else None
         self.collectives: Collectives | None = RCCLCollectives()

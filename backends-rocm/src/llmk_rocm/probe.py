@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 
 from llmk.api import OK, Host, Probe, Verdict, no
-from llmk_rocm.architectures import FEATURES, facts_of
+from llmk_rocm.architectures import FEATURES, KNOWN, facts_of
 from llmk_rocm.topology import MODULE, NODES, Gpu, count_on_bus, read_gpus
 from llmk_rocm.torch_build import TorchBuild, installed_torch
 from llmk_rocm.visible import LIBRARY, OVERRIDE, RUNTIME, serving, visible
 
 COMPUTE = "/dev/kfd"
+_RDNA2 = 10
 _INSTALL_TORCH = "install torch's ROCm build, as torch's own instructions say"
 _INSTALL_DRIVER = "install the amdgpu driver, as AMD's instructions say"
 _UPDATE_DRIVER = "install a newer amdgpu driver, or a newer kernel"
@@ -75,6 +76,8 @@ def _unknown(gpu: Gpu) -> Verdict:
         found = f"{gpu.name}, without a version"
         return no("driver_too_old", wanted="a driver that says the architecture", found=found, hint=_UPDATE_DRIVER)
     hint = "pip install --upgrade llmk-backends-rocm, whose newer versions may know it"
+    if gpu.version < min(facts.arch_version for facts in KNOWN) or gpu.version[0] == _RDNA2:
+        hint = "chips before MI200 and RDNA3 have no kernels here: take another platform"
     if gpu.version[0] in (11, 12):
         near = "11.0.0" if gpu.version[0] == 11 else "12.0.1"
         hint += f"; or set {OVERRIDE}={near}, at your own risk, as for other programs on ROCm"
@@ -87,9 +90,9 @@ def _judge_files(host: Host, gpus: list[Gpu]) -> Verdict:
     verdict = OK
     for path in dict.fromkeys((COMPUTE, *(gpu.render for gpu in gpus))):
         file = host.path(path)
-        if not file.exists():
+        if not path or not file.exists():
             hint = "in a container, pass it: --device /dev/kfd --device /dev/dri"
-            verdict &= no("no_device_file", wanted=path, found="nothing", hint=hint)
+            verdict &= no("no_device_file", wanted=path or "a render node of each GPU", found="nothing", hint=hint)
         elif not os.access(file, os.R_OK | os.W_OK):
             hint = "sudo usermod -a -G render,video $USER, and log in again; in a container, --group-add render"
             verdict &= no("no_permission", wanted=f"to open {path}", found="no permission", hint=hint)

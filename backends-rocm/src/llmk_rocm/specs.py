@@ -1,4 +1,4 @@
-"""The plugin ``rocm``: platform, linear kernels, defaults and checks. Imports no torch."""
+"""The plugin ``rocm``: platform, linear kernels, AITER's kernels, defaults and checks. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from llmk.api import (
     hookimpl,
     no,
 )
+from llmk_rocm.aiter.specs import attention_specs, linear_specs, moe_specs, op_specs
 from llmk_rocm.architectures import KNOWN
 from llmk_rocm.defaults import advise
 from llmk_rocm.probe import probe
@@ -29,10 +30,10 @@ _MANY_ROWS = 17
 and small-M kernels read it faster."""
 _ALIGNMENT = 16
 """``torch._scaled_mm`` takes sizes that are multiples of it."""
-_BLOCK = 128
-"""Inputs that share a scale."""
-_PREPARE_BLOCK = "llmk.reference.quantized_weight:prepare_fp8_block"
-_PREPARE = "llmk.reference.quantized_weight:prepare_fp8_channel"
+_PREPARE = {
+    "tensor": "llmk.reference.quantized_weight:prepare_fp8_tensor_by_channel",
+    "channel": "llmk.reference.quantized_weight:prepare_fp8_channel",
+}
 
 
 @hookimpl
@@ -69,13 +70,12 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             summary="hipBLASLt through torch",
         ),
         *(_fp8(granularity, fnuz=fnuz) for granularity in ("tensor", "channel") for fnuz in (False, True)),
-        *(_aiter_block(fnuz=fnuz) for fnuz in (False, True)),
+        *linear_specs(),
     ]
 
 
 def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
     name = f"fp8_{granularity}" + ("_fnuz" if fnuz else "")
-    prepared_as_is = granularity == "channel" and not fnuz
 
     def supports(query: LinearQuery) -> Verdict:
         verdict = _stored_as(query, f"fp8_{granularity}")
@@ -87,7 +87,7 @@ def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
     return _linear(
         f"linear_{name}",
         implementation="llmk_rocm.fp8:linear_rowwise",
-        prepare=_PREPARE if prepared_as_is else f"llmk_rocm.fp8:prepare_{name.removeprefix('fp8_')}",
+        prepare=f"llmk_rocm.fp8:prepare_{granularity}_fnuz" if fnuz else _PREPARE[granularity],
         # The reference's layout, so that small-M kernels can share the site; they don't know the other format.
         layout="rocm_fp8_channel_fnuz" if fnuz else "reference_fp8_channel",
         needs=Needs(platforms=("rocm",), features=("fp8_fnuz" if fnuz else "fp8", "triton"), dtypes=("bfloat16",)),
@@ -95,39 +95,6 @@ def _fp8(granularity: str, *, fnuz: bool) -> KernelSpec:
         jit=True,
         summary=f"fp8 weights with scales by {granularity}, activations quantized to "
         + ("fnuz" if fnuz else "OCP fp8"),
-    )
-
-
-def _aiter_block(*, fnuz: bool) -> KernelSpec:
-    """AITER has no package on the index (``aiter`` there is another project), so its own is looked for, never required.
-    It was never run here, hence it is chosen by name or by measurement only."""
-
-    def supports(query: LinearQuery) -> Verdict:
-        verdict = _stored_as(query, "fp8_block")
-        if query.in_features % _BLOCK:
-            verdict &= no("in_features", wanted=f"a multiple of {_BLOCK}", found=query.in_features)
-        return verdict
-
-    own = "llmk_rocm.aiter_linear:"
-    return KernelSpec(
-        id="rocm.aiter_fp8_block" + ("_fnuz" if fnuz else ""),
-        kind="linear",
-        implementation=f"{own}linear_block",
-        prepare=f"{own}prepare_block_fnuz" if fnuz else _PREPARE_BLOCK,
-        layout="rocm_fp8_block_fnuz" if fnuz else "reference_fp8_block",
-        tier=Tier.VENDOR,
-        # Of other architectures, AITER's own modules have no code.
-        needs=Needs(
-            platforms=("rocm",),
-            features=("fp8_fnuz" if fnuz else "fp8", "triton"),
-            archs=("gfx942", "gfx950"),
-            dtypes=("bfloat16",),
-            packages=("amd-aiter>=0.1.7",),
-        ),
-        supports=supports,
-        jit=True,
-        opt_in="its calls are checked against its repository, and were never run on a chip",
-        summary="fp8 weights with scales by blocks, by AITER",
     )
 
 
@@ -151,6 +118,24 @@ def _stored_as(query: LinearQuery, weight_format: str) -> Verdict:
     if query.weight_format == weight_format:
         return OK
     return no("weight_format", wanted=query.weight_format, found=weight_format)
+
+
+@hookimpl
+def llmk_attention_backends() -> list[KernelSpec]:
+    """AITER's, by choice."""
+    return attention_specs()
+
+
+@hookimpl
+def llmk_moe_kernels() -> list[KernelSpec]:
+    """AITER's, by choice."""
+    return moe_specs()
+
+
+@hookimpl
+def llmk_ops() -> list[KernelSpec]:
+    """AITER's, by choice."""
+    return op_specs()
 
 
 @hookimpl

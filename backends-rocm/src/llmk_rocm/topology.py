@@ -28,7 +28,7 @@ _LOCAL_HEAPS = (1, 2)
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU. ``version`` is ``(9, 4, 2)`` for gfx942, empty where the driver is too old to say; ``uuid`` is as
-    ``ROCR_VISIBLE_DEVICES`` takes it; ``render`` is the file that programs open."""
+    ``ROCR_VISIBLE_DEVICES`` takes it; ``render`` is the file that programs open, empty if the driver names none."""
 
     version: tuple[int, ...]
     name: str
@@ -69,7 +69,7 @@ def _gpu(host: Host, number: int, node: Mapping[str, int]) -> Gpu:
         name=_name(host, node.get("device_id", 0), minor),
         memory_bytes=_memory(host, number),
         uuid=f"GPU-{node.get('unique_id', 0):016x}",
-        render=f"/dev/dri/renderD{minor}",
+        render=f"/dev/dri/renderD{minor}" if minor else "",
     )
 
 

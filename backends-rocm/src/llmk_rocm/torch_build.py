@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
+
+from llmk.api import parse_torch_versions, torch_version_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +21,11 @@ class TorchBuild:
 
 def installed_torch() -> TorchBuild | None:
     """The build that ``import torch`` would import; ``None`` if torch is not installed."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    file = Path(spec.origin).with_name("version.py")
-    return read_build(file.read_text() if file.exists() else "")
+    text = torch_version_file()
+    return None if text is None else read_build(text)
 
 
 def read_build(text: str) -> TorchBuild:
-    """Parses torch's generated ``version.py``."""
-    names = ("__version__", "hip", "cuda")
-    found = [re.search(rf"^{name}\b[^=\n]*= '([^']*)'", text, re.MULTILINE) for name in names]
-    version, hip, cuda = (match[1] if match else "" for match in found)
-    return TorchBuild(version or "unknown", hip, cuda)
+    """Of torch's generated ``version.py``."""
+    found = parse_torch_versions(text)
+    return TorchBuild(found["__version__"], found.get("hip", ""), found.get("cuda", ""))

@@ -19,7 +19,8 @@ OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that HIP shows, in the order in which it numbers them, with the architecture that it sees.
 
-    Each variable is a list of indices, :data:`RUNTIME` also of UUIDs; devices after the first invalid entry are hidden.
+    Each variable is a list of indices, :data:`RUNTIME` also of UUIDs; devices from the first entry on that is invalid
+    or repeats another are hidden.
     """
     found = _selected(gpus, environ.get(RUNTIME), uuids=True)
     found = _selected(found, next((environ[name] for name in LIBRARY if environ.get(name)), None))
@@ -56,7 +57,8 @@ def _selected(gpus: Sequence[Gpu], setting: str | None, *, uuids: bool = False) 
     for entry in (entry.strip() for entry in setting.split(",")):
         by_uuid = [gpu for gpu in gpus if uuids and gpu.uuid.lower() == entry.lower()]
         by_index = gpus[int(entry) : int(entry) + 1] if entry.isdecimal() else ()
-        if not (by_uuid or by_index):
+        chosen = [gpu for gpu in by_uuid or by_index if not any(gpu is other for other in found)]
+        if not chosen:
             break
-        found += by_uuid or by_index
+        found += chosen
     return found

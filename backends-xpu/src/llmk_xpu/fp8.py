@@ -6,22 +6,13 @@ that it has in memory, which bounds a GEMM of few rows. torch has it since 2.10.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_channel, prepare_fp8_tensor
+from llmk.reference.quantized_weight import ScaledWeight
 
 FP8 = torch.float8_e4m3fn
 _LARGEST, _TINY = torch.finfo(FP8).max, torch.finfo(torch.float32).tiny
-
-
-def prepare_tensor(parameters: Mapping[str, Tensor]) -> ScaledWeight:
-    """Converts parameters of the format ``fp8_tensor`` to ``fp8_channel``: every output channel gets the one scale."""
-    weight = prepare_fp8_tensor(parameters)
-    scale = weight.scale.expand(weight.values.shape[0], 1).contiguous()
-    return prepare_fp8_channel({"weight": weight.values, "weight_scale": scale})
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from llmk.api import Host
+from llmk.api import Host, parse_torch_versions, torch_version_file
 
 LIBRARY = "libze_intel_gpu.so.1"
 """The driver for programs: Level Zero for Intel's GPUs, from the compute runtime."""
@@ -31,20 +30,17 @@ class TorchBuild:
 
 def installed_torch() -> TorchBuild | None:
     """The build that ``import torch`` would import; ``None`` if torch is not installed."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
+    text, spec = torch_version_file(), find_spec("torch")
+    if text is None or spec is None or spec.origin is None:
         return None
-    folder = Path(spec.origin).parent
-    file = folder / "version.py"
-    return read_build(file.read_text() if file.exists() else "", graphs=(folder / "xpu/graphs.py").exists())
+    return read_build(text, graphs=(Path(spec.origin).parent / "xpu/graphs.py").exists())
 
 
 def read_build(text: str, *, graphs: bool = False) -> TorchBuild:
-    """Parses torch's generated ``version.py``."""
-    names = ("__version__", "xpu", "cuda")
-    found = [re.search(rf"^{name}\b[^=\n]*= '([^']*)'", text, re.MULTILINE) for name in names]
-    version, xpu, cuda = (match[1] if match else "" for match in found)
-    return TorchBuild(version or "unknown", xpu, cuda, graphs and bool(xpu))
+    """Of torch's generated ``version.py``."""
+    found = parse_torch_versions(text)
+    xpu = found.get("xpu", "")
+    return TorchBuild(found["__version__"], xpu, found.get("cuda", ""), graphs and bool(xpu))
 
 
 def has_triton() -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from llmk.reference.accelerator import AcceleratorMemory
+
 logger = logging.getLogger(__name__)
 
 
-class XPUMemory:
+class XPUMemory(AcceleratorMemory):
     """The current device's memory.
 
     Drivers of integrated GPUs, and those under Windows' Linux, don't say what is free: then it is what torch has not
@@ -23,7 +24,7 @@ class XPUMemory:
         """Total bytes, without those that the driver reserves."""
         if not self._says_free:
             return int(self._properties().total_memory)
-        return torch.accelerator.get_memory_info()[1]
+        return super().total()
 
     def available(self) -> int:
         """Bytes that can be allocated now.
@@ -34,14 +35,6 @@ class XPUMemory:
         torch.accelerator.empty_cache()
         rest = self.total() - torch.accelerator.memory_reserved()
         return min(rest, torch.accelerator.get_memory_info()[0]) if self._says_free else rest
-
-    def measure(self, run: Callable[[], None]) -> int | None:
-        """The peak of torch's allocated tensors, without what its allocator keeps for reuse."""
-        before = torch.accelerator.memory_allocated()
-        torch.accelerator.reset_peak_memory_stats()
-        run()
-        torch.accelerator.synchronize()
-        return torch.accelerator.max_memory_allocated() - before
 
     @cached_property
     def _says_free(self) -> bool:

@@ -109,7 +109,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
                 summary=f"fp8 weights with scales by {granularity}, activations quantized to fp8, widened by oneDNN",
             )
             for granularity, prepare in (
-                ("tensor", f"{own}prepare_tensor"),
+                ("tensor", "llmk.reference.quantized_weight:prepare_fp8_tensor_by_channel"),
                 ("channel", "llmk.reference.quantized_weight:prepare_fp8_channel"),
             )
         ),

@@ -13,7 +13,8 @@ import pytest
 
 from llmk import __version__
 from llmk.cli import main as module
-from llmk.cli.main import COMMANDS, main
+from llmk.cli.main import COMMANDS, Parser, main
+from llmk.config.flags import add_flags, collect
 
 BARE = "import pydantic, importlib.metadata; pydantic.BaseModel, list(importlib.metadata.entry_points())"
 RUN = "import sys; from llmk.cli.main import main; sys.exit(main())"
@@ -193,3 +194,11 @@ def test_a_full_disk_has_its_own_error(full: str, code: int) -> None:
     assert done.returncode == code
     if full == "stdout":
         assert done.stderr == "llmk: the output can't be written: No space left on device\n"
+
+
+def test_options_of_plugins_are_assignments() -> None:
+    parser = Parser()
+    add_flags(parser, ["model"])
+    given = ["--plugin.tpu.emulate", "--plugin.acme.levels=a=b", "--set", "plugin.acme.more=1"]
+    values = {"plugin.tpu.emulate": "true", "plugin.acme.levels": "a=b", "plugin.acme.more": "1"}
+    assert collect(parser.parse_args(given)) == values

@@ -52,12 +52,11 @@ SHARED_MEMORY = {
 STACK = {
     **{(target, dtype): 144 for target in ("cuda:80", "cuda:90", "cuda:100") for dtype in ("bf16", "fp16")},
     **{(target, "fp32"): 200 for target in ("cuda:80", "cuda:90", "cuda:100")},
-    **{(f"hip:gfx11{kind}", dtype): 120 for kind in ("00", "01", "51") for dtype in ("bf16", "fp16")},
     **{(f"hip:{arch}", "fp32"): 752 for arch in ("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")},
 }
 """Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. NVIDIA's compiler spills a
-few for more programs at a time, outside the loop over keys; on RDNA3 decoding with heads of 256 does. Float32 is there
-to be right: GEMMs in three passes, or without tensor cores, need more registers than available."""
+few for more programs at a time, outside the loop over keys. Float32 is there to be right: GEMMs in three passes, or
+without tensor cores, need more registers than available."""
 
 
 RESOURCES = Path(__file__).with_name("resources.json")

@@ -35,8 +35,11 @@ from llmk_triton.sampling.mask import apply_mask
 from llmk_triton.sampling.penalties import apply_penalties
 from llmk_triton.sampling.sample import sample
 
+# Of the platform's own wheel, which compiles it for the same chips.
+from llmk_rocm.quantize import quantize_rows  # isort: skip
+
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
-NO_FP8 = (80, "gfx942", "gfx1100")
+NO_FP8 = (80, "gfx90a", "gfx942", "gfx1100", "gfx1101", "gfx1151")
 """Architectures without fp8 as checkpoints have it."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -222,6 +225,8 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     activations.xielu(torch.zeros(4, inner, dtype=dtype), *(torch.zeros(1) for _ in range(4)))
     for activate in (activations.silu_and_mul, activations.gelu_and_mul, activations.gelu_tanh_and_mul):
         activate(torch.zeros(4, 2 * inner, dtype=dtype))
+    for kind in activations.KINDS:
+        activations.activation(torch.zeros(4, inner, dtype=dtype), kind)
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
     embedding.scaled_embedding(torch.zeros(4, dtype=torch.int64), x, 12.0)
 
@@ -331,6 +336,14 @@ def plain_experts(dtype: torch.dtype, tokens: int) -> None:
     weights = {"gate_up": one.expand(128, 1856, 2688), "down": one.expand(128, 2688, 1856)}
     options: dict[str, Any] = {"scoring": "sigmoid", "scaling": 2.5, "selection_bias": logits[0]}
     moe.fused_moe(x, logits, weights, top_k=6, renormalize=True, activation="relu2", gated=False, **options)
+
+
+def quantized_rows(size: int) -> None:
+    """Activations in fp8, in the format that an AMD chip multiplies."""
+    arch = current_target().arch
+    if arch in ("gfx942", "gfx950", "gfx1200", "gfx1201"):
+        dtype = torch.float8_e4m3fnuz if arch == "gfx942" else torch.float8_e4m3fn
+        quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16), dtype)
 
 
 def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
@@ -478,4 +491,5 @@ def _recurrent_cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
-CASES = _cases() | _quantized_cases() | _latent_cases() | _recurrent_cases() | _tuned()
+_ROWS = {f"quantized rows of {size} bf16": partial(quantized_rows, size) for size in (128, 4096, 14336)}
+CASES = _cases() | _ROWS | _quantized_cases() | _latent_cases() | _recurrent_cases() | _tuned()

@@ -114,6 +114,8 @@ from llmk.api.platform import (
     Platform,
     PlatformFacts,
     Probe,
+    parse_torch_versions,
+    torch_version_file,
 )
 from llmk.api.query import (
     FIRST_FIELDS,
@@ -344,5 +346,7 @@ __all__ = [
     "hookimpl",
     "match",
     "no",
+    "parse_torch_versions",
     "sharded",
+    "torch_version_file",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform as _platform
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -232,6 +233,22 @@ class Host:
             return find_spec(name) is not None
         except (ImportError, ValueError):
             return False
+
+
+def torch_version_file() -> str | None:
+    """The text in which the installed torch says how it was built, read without importing it; ``None`` where torch is
+    not installed."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).with_name("version.py")
+    return file.read_text() if file.exists() else ""
+
+
+def parse_torch_versions(text: str) -> dict[str, str]:
+    """By name the versions in :func:`torch_version_file`'s text: ``__version__``, torch's own or ``"unknown"``, and
+    those of what it was built with, such as a vendor's toolkit."""
+    return {"__version__": "unknown"} | dict(re.findall(r"^(\w+)\b[^=\n]*= '([^']*)'", text, re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,10 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Extends argparse, whose positional lists must be contiguous: words after an option are added to ``words``."""
+        """Extends argparse, whose positional lists must be contiguous: words after an option are added to ``words``.
+        Options of plugins, which are not known yet, are assignments: ``--plugin.NAME.KEY=VALUE``, or alone for true."""
+        if args is not None and "--set" in self._option_string_actions:
+            args = [f"--set={_assigned(arg)}" if arg.startswith("--plugin.") else arg for arg in args]
         found, rest = super().parse_known_args(args, namespace)
         words = getattr(found, "words", None)
         if words and not any(word.startswith("-") for word in rest):
@@ -146,6 +149,11 @@ def _spawned(wanted: str, arguments: list[str]) -> Iterator[Popen[bytes] | None]
             yield process
         finally:
             process.kill()
+
+
+def _assigned(option: str) -> str:
+    name, equals, value = option.removeprefix("--").partition("=")
+    return f"{name}={value if equals else 'true'}"
 
 
 def _run(arguments: list[str]) -> int:

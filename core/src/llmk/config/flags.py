@@ -46,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
     common = parser.add_argument_group("configuration", "flags win over LLMK__SECTION__KEY, which wins over the file")
     common.add_argument("--help-all", action=HelpAll, help="list every option, and not only the common ones")
     common.add_argument("--config", dest=_FILE, type=FilePath, metavar="FILE", help=f"instead of ./{FILE_NAME}")
-    text = "any value, also of plugins and sites: --set plugin.NAME.KEY=VALUE"
+    text = "any value, also of plugins and sites; --plugin.NAME.KEY=VALUE is short for --set plugin.NAME.KEY=VALUE"
     common.add_argument("--set", dest=_SET, action="append", type=_assignment, metavar="PATH=VALUE", help=text)
     for section in sections:
         title = Config.model_fields[section].annotation

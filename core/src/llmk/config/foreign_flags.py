@@ -33,7 +33,6 @@ _OPTIONS = {
     "-ngl": "leave it out: all layers run on one platform, which --platform.use names",
 }
 _PREFIXES = {
-    "--plugin.": "options of plugins are set by --set plugin.NAME.KEY=VALUE",
     "--adapters.": "adapters are set by --set adapters.NAME=FOLDER",
     "--lora-modules": "adapters are set by --set adapters.NAME=FOLDER",
     "--speculative": "see --speculation.use",

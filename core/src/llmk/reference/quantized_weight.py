@@ -132,6 +132,14 @@ def prepare_fp8_tensor(parameters: Mapping[str, Tensor]) -> ScaledWeight:
     return ScaledWeight(weight, parameters["weight_scale"].float().view(1, 1), (weight.shape[0], weight.shape[1]))
 
 
+def prepare_fp8_tensor_by_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    """The parameters of :func:`prepare_fp8_tensor` as those of :func:`prepare_fp8_channel`: every output channel gets
+    the one scale."""
+    weight = prepare_fp8_tensor(parameters)
+    scale = weight.scale.expand(weight.values.shape[0], 1).contiguous()
+    return prepare_fp8_channel({"weight": weight.values, "weight_scale": scale})
+
+
 def prepare_fp8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
     """``weight`` fp8 e4m3 ``[out, in]``, ``weight_scale`` ``[out]`` or ``[out, 1]``."""
     return _per_channel(parameters)

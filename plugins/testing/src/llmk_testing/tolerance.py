@@ -37,6 +37,9 @@ BOUNDS = {
 ROUNDED_INPUTS = Bound(4e-2, 0.3)
 """Bound of GEMMs with fp8 weights, whose kernels may quantize the activations to fp8 too."""
 
+ROUNDED_TWICE = Bound(2 * ROUNDED_INPUTS.norm, 2 * ROUNDED_INPUTS.largest)
+"""The same of two GEMMs in a row, as experts have."""
+
 
 def chained(dtype: torch.dtype) -> Bound:
     """The bound of composite ops that round intermediates: the errors add up, and remain where terms cancel."""

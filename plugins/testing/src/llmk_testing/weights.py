@@ -15,7 +15,7 @@ from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registry
 from llmk.reference import quantize, quantized_weight
 from llmk_testing.case import Skip
-from llmk_testing.tolerance import ROUNDED_INPUTS, Bound
+from llmk_testing.tolerance import ROUNDED_INPUTS, ROUNDED_TWICE, Bound
 
 _OF_REFERENCE = ("int8_channel", "int8_dynamic", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
 _MADE_AS = {"int8_dynamic": "int8_channel"}
@@ -117,7 +117,7 @@ def stored_experts(
         for key in each[0].parameters:
             parameters[name + key.removeprefix("weight")] = torch.stack([one.parameters[key] for one in each])
         meanings[name] = torch.stack([one.meaning for one in each])
-        bound = each[0].bound
+        bound = ROUNDED_TWICE if each[0].bound is ROUNDED_INPUTS else each[0].bound
     return Stored(parameters, torch.empty(0), bound), meanings
 
 

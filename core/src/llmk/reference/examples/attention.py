@@ -14,7 +14,7 @@ _KEY_DIM, _VALUE_DIM = 32, 24
 
 def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
     """With norms of queries and keys, of both kinds, and without; not rotated, with positions of several axes, with
-    neighbours as pairs, and normed after the rotation. Small heads are rotated whole, others by half."""
+    neighbours as pairs, and normed after the rotation. Small heads are rotated whole, others by half and whole."""
     if site.latent_dim is not None:
         return ()
     sizes = {name: getattr(site, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
@@ -32,6 +32,8 @@ def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
         {"rotary_dim": rotary_dim, "qk_norm": True, "rotary_neighbours": True},
         {"rotary_dim": rotary_dim, "qk_norm": True, "norm_after_rope": True},
     )
+    if rotary_dim < site.head_dim:
+        kinds += ({"rotary_dim": site.head_dim, "qk_norm": False},)
     return tuple({**sizes, **kind} for kind in kinds)
 
 

@@ -340,8 +340,8 @@ def qk_norm_rope_attention(
     norm_after_rope: bool = False,
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_attention` with the metadata of
-    ``triton.attention``; one launch if all requests decode."""
-    if meta.prefills is None:
+    ``triton.attention``; one launch if all requests decode, where registers are enough."""
+    if meta.prefills is None and meta.backend.few.fuses:
         new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin, norm_offset, neighbours, norm_after_rope)
         return meta.backend.run(q, cache, meta, sinks, scales, new=new)
     q = qk_norm_rope_write_kv(

@@ -140,11 +140,13 @@ def dot_precision(target: GPUTarget) -> str:
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """Launch configuration of the decode kernel: ``tile``, at most ``programs`` programs per multiprocessor, and at
-    least ``least`` keys per program, because for fewer keys merging takes longer than reading."""
+    least ``least`` keys per program, because for fewer keys merging takes longer than reading. ``fuses``: whether its
+    registers are enough to norm, rotate and write the new token too."""
 
     tile: Tile
     programs: int
     least: int
+    fuses: bool = True
 
 
 def decode_configs(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> tuple[DecodeConfig, DecodeConfig]:
@@ -157,7 +159,9 @@ def decode_configs(target: GPUTarget, head_dim: int, itemsize: int, group: int) 
     row = head_dim * itemsize
     rows = max(16, triton.next_power_of_2(group))
     if has_wave32(target):
-        same = DecodeConfig(Tile(rows, 16, 4 if row <= 256 else 8, 1), 4, 256)
+        # Each warp of gfx11 has all queries, twice.
+        tight = row > 256 and str(target.arch).startswith("gfx11")
+        same = DecodeConfig(Tile(rows, 16, 4 if row <= 256 else 16 if tight else 8, 1), 4, 256, fuses=not tight)
         return same, same
     if target.backend in ("hip", "xpu"):
         warps = 4 if rows <= 64 else 8

@@ -45,10 +45,10 @@ class ChunkTile:
 
 def chunk_tile(target: GPUTarget, size: int, states: int, device: torch.device, columns: int = _NARROW) -> ChunkTile:
     """The tile for ``states`` states of ``size`` rows of ``columns``: few rows where otherwise multiprocessors would be
-    idle. More tokens at a time fit in registers only where matrix units read shared memory, and wide states only in
-    those of twice as many warps."""
+    idle. More tokens at a time fit in registers only where matrix units read shared memory. Wide states need those of
+    twice as many warps, except on AMD's GPUs, where a thread of four warps has twice as many."""
     rows = max(16, min(32, triton.next_power_of_2(size)))
     while rows > 16 and states * triton.cdiv(size, rows) < num_multiprocessors(device):
         rows //= 2
     tokens = 64 if target.backend == "cuda" and target.arch >= 90 else 32
-    return ChunkTile(tokens, rows, 8 if columns > _NARROW else 4)
+    return ChunkTile(tokens, rows, 8 if columns > _NARROW and target.backend != "hip" else 4)
