@@ -62,7 +62,7 @@ function own({ name, role, quotas, usage, left }) {
 function all(keys) {
   const tokens = ({ usage }) => usage.prompt_tokens + usage.output_tokens;
   const shown = [...keys].sort((a, b) => tokens(b) - tokens(a)).slice(0, MOST);
-  const head = ["Key", "Requests", "Running", "Tokens read", "written", "Over a limit", "Left a minute", "Left of the budget"];
+  const head = ["Key", "Requests", "Running", "Tokens read", "Tokens written", "Over a limit", "Left a minute", "Left of the budget"];
   const table = h("table", {}, h("thead", {}, h("tr", {}, head.map((title) => h("th", { scope: "col" }, title)))),
     h("tbody", {}, shown.map(({ name, role, usage, left }) => h("tr", {},
       h("th", { scope: "row" }, role === "admin" ? `${name} (admin)` : name),
