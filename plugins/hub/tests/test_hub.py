@@ -126,7 +126,7 @@ def test_a_download_that_failed_goes_on_at_the_next_try(hub: Made, server: HubSe
 
 
 @pytest.mark.parametrize("left", [b"other bytes" * 1000, b"\0" * (17 << 20)], ids=["start", "longer"])
-def test_what_was_damaged_is_downloaded_anew(hub: Made, server: HubServer, tmp_path: Path, left: bytes) -> None:
+def test_what_was_damaged_is_downloaded_again(hub: Made, server: HubServer, tmp_path: Path, left: bytes) -> None:
     data, path = long_file(server)
     partial = tmp_path / f"hub/models--acme--long/blobs/{path.rpartition('/')[2]}.incomplete"
     partial.parent.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """Downloads one large file into the cache, from where an earlier download of it ended.
 
 ``huggingface_hub`` removes what it has of a file when its process ends or a connection is reset. So here a file grows
-under a name of its own beside the others, which outlives both, and becomes the blob when its SHA-256 is right.
+under a name of its own next to the others, which outlives both, and becomes the blob when its SHA-256 is right.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def run(transfer: Transfer, stop: threading.Event) -> None:
 
 
 def _complete(transfer: Transfer, file: FileIO, stop: threading.Event) -> None:
-    """Fetches the rest of the file. A file that was wrong before this process added to it is fetched anew, once."""
-    begun = _end(file)
+    """Fetches the rest of the file. A file that was wrong before this process added to it is fetched once more."""
+    was_there = _end(file)
     _fetch(transfer, file, stop)
-    if begun and _digest(file) != transfer.sha256:
+    if was_there and _digest(file) != transfer.sha256:
         logger.warning("%s is damaged; it is downloaded again", transfer.partial)
         file.truncate(0)
         _fetch(transfer, file, stop)
@@ -86,7 +86,7 @@ def _complete(transfer: Transfer, file: FileIO, stop: threading.Event) -> None:
 
 
 def _fetch(transfer: Transfer, file: FileIO, stop: threading.Event) -> None:
-    """Fetches until the file has its size. Gives up when several tries in a row brought nothing."""
+    """Fetches until the file has its size. Gives up when several tries in a row had no byte."""
     failures = 0
     while (at := _end(file)) != transfer.size:
         try:
@@ -100,7 +100,7 @@ def _fetch(transfer: Transfer, file: FileIO, stop: threading.Event) -> None:
 
 
 def _receive(transfer: Transfer, file: FileIO, start: int, stop: threading.Event) -> None:
-    """Appends what one request brings. A server that knows no ranges sends the whole file, which then replaces it."""
+    """Appends what one request returns. A server that knows no ranges sends the whole file, which then replaces it."""
     ask = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
     headers = {**transfer.headers, **ask}
     with get_session().stream("GET", transfer.url, headers=headers, timeout=_SILENCE) as response:
@@ -122,7 +122,7 @@ def _passes(error: HTTPError) -> bool:
 
 
 def _pause(error: HTTPError) -> float:
-    """Seconds to wait after a failure: what the server asks for, within limits."""
+    """Seconds to wait after a failure: the server's Retry-After, within limits."""
     asked = error.response.headers.get("Retry-After", "") if isinstance(error, HfHubHTTPError) else ""
     return min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else _PAUSE
 
