@@ -185,14 +185,20 @@ def test_no_server_at_all(hub: Made) -> None:
     assert "HF_ENDPOINT" in caught.value.hint
 
 
-def test_what_is_there_is_not_downloaded_again(hub: Made, server: HubServer) -> None:
-    server.faults.append(Fault("/resolve/.*/model-2-of-2", times=99, status=500))
+def test_what_is_there_is_not_downloaded_again(hub: Made, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files, of which the second fails until the first is whole, no byte is sent twice."""
+    monkeypatch.setattr("llmk_hub.transfer._PAUSE", 0.01)
+    parts = server.repositories["acme/parts"].files("main")
+    first, second = (
+        f"/cdn/acme/parts/{hashlib.sha256(parts[f'model-{number}-of-2.safetensors']).hexdigest()}" for number in (1, 2)
+    )
+    server.faults.append(Fault(second, times=99, silence=0.2))
     with pytest.raises(CheckpointError):
         fetch(hub(), "acme/parts")
-    first = server.bodies("/cdn/acme/parts")
     server.faults.clear()
-    fetch(hub(), "acme/parts")
-    assert len(server.bodies("/cdn/acme/parts")) == len(first) + 1 == 2
+    folder = fetch(hub(), "acme/parts")
+    for path, number in ((first, 1), (second, 2)):
+        assert server.sent[path] == (folder / f"model-{number}-of-2.safetensors").stat().st_size
 
 
 def test_offline_the_cache_serves(hub: Made, server: HubServer) -> None:
