@@ -20,6 +20,7 @@ from llmk.cli.main import main
 from llmk.config import load
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.models import find_checkpoint
+from llmk.serve.lifecycle import bind, url_of
 from llmk_testing.hub_server import HubServer, Repository, serving
 from llmk_testing.model_sources import toy_checkpoint
 
@@ -64,8 +65,8 @@ def folder_of(folder: Path, **files: bytes) -> str:
     return str(made)
 
 
-def written(folder: Path, name: str, text: str) -> str:
-    (folder / name).write_text(text)
+def written(folder: Path, name: str, text: str, encoding: str = "utf-8") -> str:
+    (folder / name).write_text(text, encoding=encoding)
     return str(folder / name)
 
 
@@ -132,6 +133,15 @@ MISTAKES: dict[str, Make] = {
     "no server answers at …": lambda _: ["chat", "--url", "http://127.0.0.1:9"],
     "[adapters] x: there is no folder …": lambda _: ["explain", "--set", "adapters.x=/no/such"],
     "… threads on the … logical cores": lambda _: ["explain", "--platform.threads", "100000"],
+    "invalid choice: 'half'": lambda _: ["serve", "--dtype", "half"],
+    "… can't be used: …": lambda _: ["explain", "x" * 300],
+    "the database of keys (…) can't be used: …": lambda _: [
+        *("keys", "create", "ada", "--database", "sqlite:////proc/none/keys.db")
+    ],
+    "…tokenizer.json can't be read: …": lambda folder: ["run", copy(folder, tokenizer__json=b'{"model": {'), "hi"],
+    "the configuration file … is not UTF-8 text": lambda folder: [
+        *("explain", "--config", written(folder, "llmk.toml", "[server]\nport = 0\n", "utf-16"))
+    ],
     "--only names '…'": lambda _: ["tune", "--only", "liner"],
 }
 """The arguments that bring a message about."""
@@ -219,6 +229,17 @@ def test_every_row_of_the_page_has_a_test() -> None:
 def test_what_a_command_says(message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = told(MISTAKES[message](tmp_path), capsys)
     assert says(text, message), text
+
+
+def test_a_file_of_another_system_is_read(tmp_path: Path) -> None:
+    """With the mark and the line ends that editors of Windows write."""
+    (tmp_path / "llmk.toml").write_bytes(b"\xef\xbb\xbf[server]\r\nport = 12\r\n")
+    assert load(cwd=tmp_path, environ={}).config.server.port == 12
+
+
+def test_an_address_may_have_brackets() -> None:
+    with bind("[::1]", 0) as listener:
+        assert url_of(listener).startswith("http://[::1]:")
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,9 +44,13 @@ def server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.wait()
 
 
-def ask(url: str, secret: str, path: str = "/v1/completions") -> tuple[int, dict[str, str], str]:
+PROMPT = {"prompt": "hello", "max_tokens": 4}
+
+
+def ask(url: str, secret: str, path: str = "/v1/completions", fields: Any = None) -> tuple[int, dict[str, str], str]:
     """Status, headers and body of a request."""
-    body = None if path != "/v1/completions" else json.dumps({"prompt": "hello", "max_tokens": 4}).encode()
+    fields = PROMPT if path == "/v1/completions" else fields
+    body = None if fields is None else json.dumps(fields).encode()
     headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
     try:
         with urllib.request.urlopen(urllib.request.Request(url + path, body, headers), timeout=60) as answer:
@@ -80,3 +85,37 @@ def test_a_quota_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
     assert llmk(tmp_path, "keys", "revoke", "ada").returncode == 0
     assert "ada" not in llmk(tmp_path, "keys", "list").stdout
     assert (tmp_path / "llmk/keys.sqlite").stat().st_mode & 0o077 == 0, "others can't read it"
+
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+ROUTES = {
+    "/v1/completions": PROMPT,
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 4, "stream": True},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 16},
+    "/v1/embeddings": {"input": "hello"},
+    "/v1/messages": {"model": "demo", "messages": MESSAGES, "max_tokens": 4},
+    "/api/chat": {"model": "demo", "messages": MESSAGES},
+    "/api/generate": {"model": "demo", "prompt": "hello"},
+}
+
+
+def test_every_route_that_runs_the_model_counts_and_says_what_is_left(tmp_path: Path) -> None:
+    """And refuses with 429 and Retry-After, once nothing is left."""
+    ada = llmk(tmp_path, "keys", "create", "ada", "--requests-per-minute", str(len(ROUTES))).stdout.strip()
+    with server(tmp_path) as (url, _):
+        for number, (path, fields) in enumerate(ROUTES.items()):
+            status, headers, body = ask(url, ada, path, fields)
+            assert status == 200 or path == "/v1/embeddings", (path, body)
+            assert headers["x-ratelimit-limit-requests"] == str(len(ROUTES)), path
+            assert int(headers["x-ratelimit-remaining-requests"]) <= len(ROUTES) - number, path
+            assert headers["x-ratelimit-reset-requests"].endswith("s"), path
+        while ask(url, ada)[0] == 200:
+            pass
+        for path, fields in ROUTES.items():
+            status, headers, body = ask(url, ada, path, fields)
+            if status == 200:  # a minute has passed between two of them
+                continue
+            assert status == 429, (path, body)
+            assert 1 <= int(headers["retry-after"]) <= 60 / len(ROUTES) + 1, path
+            assert headers["x-ratelimit-remaining-requests"] == "0", path
+            assert "limit of 7 requests per minute is reached" in body

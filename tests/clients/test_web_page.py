@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import live
 import pytest
 from browser import answered, ask, ready, tab
 from scripted_model import Prompt, Turn, scripted_service
-from served import Served
+from served import LLMK, Served
 
 PAGE = "llmk_web"
 WRITTEN = """# A title
@@ -305,14 +307,28 @@ def test_numbers_memory_and_plan_of_a_real_server(served: Served) -> None:
         assert losers == len(plan["choices"][0]["rejected"]) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_accessibility(served: Served, scheme: str, width: int) -> None:
+def check_accessibility(page: Any, view: str, width: int) -> None:
+    """Fails for what axe finds wrong, and for a view that is wider than the window."""
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="no axe: pip install axe-playwright-python"
     )
     source = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    # As by an extension: the page's policy holds for the page's own scripts.
+    found = page.context.new_cdp_session(page).send(
+        "Runtime.evaluate",
+        {"expression": f"{source}; axe.run()", "awaitPromise": True, "returnByValue": True},
+    )["result"]["value"]
+    wrong = [(each["id"], each["nodes"][0]["html"][:200]) for each in found["violations"]]
+    assert not wrong, (view, wrong)
+    assert len(found["passes"]) > 15
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width, f"{view} is {wide} wide"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_accessibility(served: Served, scheme: str, width: int) -> None:
     with tab(served.url, width, 844, scheme) as page:
         ready(page)
         for at in ("chat", "answer", "settings", "live", "plan"):
@@ -324,16 +340,52 @@ def test_accessibility(served: Served, scheme: str, width: int) -> None:
             elif at != "chat":
                 page.evaluate("view => { location.hash = view; }", at)
                 page.wait_for_selector("#plan-page .site" if at == "plan" else ".legend")
-            # As by an extension: the page's policy holds for the page's own scripts.
-            found = page.context.new_cdp_session(page).send(
-                "Runtime.evaluate",
-                {"expression": f"{source}; axe.run()", "awaitPromise": True, "returnByValue": True},
-            )["result"]["value"]
-            wrong = [(each["id"], each["nodes"][0]["html"][:200]) for each in found["violations"]]
-            assert not wrong, (at, wrong)
-            assert len(found["passes"]) > 15
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, f"{at} is {wide} wide"
+            check_accessibility(page, at, width)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_keys_show_what_is_left_of_their_quotas(tmp_path: Path, scheme: str, width: int) -> None:
+    """A user sees their own, an operator all."""
+    state = {"XDG_STATE_HOME": str(tmp_path)}
+    limits = ("--requests-per-minute", "1", "--budget", "5000", "--concurrency", "3")
+    made = {}
+    for name, more in (("ada", limits), ("root", ("--role", "admin"))):
+        command = [*LLMK, "keys", "create", name, *more]
+        made[name] = subprocess.run(command, env=os.environ | state, capture_output=True, text=True).stdout.strip()
+    server = Served(tmp_path / "log", "--port", "0", "--tenants.database", "sqlite", env=state)
+    try:
+        for name, key in made.items():
+            with tab(server.url, width, 844, scheme, complaints=[]) as page:
+                page.wait_for_selector("#key-dialog[open]")
+                page.fill("#key", key)
+                page.press("#key", "Enter")
+                ready(page)
+                if name == "ada":
+                    ask(page, "Hi")
+                    answered(page)
+                    ask(page, "Hi")
+                    page.wait_for_function(
+                        "() => document.body.textContent.includes('1 requests per minute is reached')"
+                    )
+                page.evaluate("() => { location.hash = 'live'; }")
+                page.wait_for_selector(".legend")
+                own = page.locator("section.panel", has=page.locator("#own-key")).text_content()
+                others = page.locator("section.panel", has=page.locator("#all-keys"))
+                check_accessibility(page, "keys", width)
+                if name == "ada":
+                    assert re.search(r"ada \(user\): 1 request so far, .* 1 request over a limit", own), own
+                    assert re.search(
+                        r"Requests 0 of 1 a minute left.*Budget [\d,]+ of 5,000 tokens in all left", own
+                    ), own
+                    assert "3 of 3 requests left" in own
+                    assert others.is_hidden()
+                else:
+                    assert "It has no limits." in own
+                    assert others.locator("tbody tr").count() == 2
+                    assert others.locator("tbody tr").first.text_content().startswith("ada1")
+    finally:
+        server.close()
 
 
 @pytest.mark.slow

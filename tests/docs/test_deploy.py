@@ -42,29 +42,44 @@ def names(folders: list[str]) -> set[str]:
 def needed(extra: str) -> set[str]:
     """What ``llmk[extra]`` installs of this repository."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    words = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    extras = project["optional-dependencies"]
+    words = [*project["dependencies"], *extras[extra]]
+    words += [
+        word for each in extras[extra] if (own := re.fullmatch(r"llmk\[(\w+)\]", each)) for word in extras[own[1]]
+    ]
     return {"llmk", *(re.split(r"[>=<\[]", word)[0] for word in words)}
 
 
-@pytest.mark.parametrize("extra", ["cpu", "cuda"])
-def test_the_image_has_the_wheels_of_its_extra(extra: str) -> None:
+def settings(backend: str) -> dict[str, str]:
+    """What the image of a backend has, as the shell reads it."""
+    script = f'. {ROOT}/deploy/images/{backend}.env; printf "%s\\n" "$WHEELS" "$INDEX" "$DEBIAN" "$PACKAGES"'
+    done = subprocess.run(["sh", "-euc", f"DEBIAN= PACKAGES=; {script}"], capture_output=True, text=True, check=True)
+    return dict(zip(("WHEELS", "INDEX", "DEBIAN", "PACKAGES"), done.stdout.splitlines(), strict=True))
+
+
+BACKENDS = ("cpu", "cuda", "rocm", "tpu", "xpu")
+
+
+def test_each_backend_has_an_image() -> None:
+    assert {file.stem for file in (DEPLOY / "images").iterdir()} == set(BACKENDS)
+    assert all(settings(backend)["INDEX"].startswith("https://") for backend in BACKENDS)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_image_has_the_wheels_of_its_extra(backend: str) -> None:
     """It names wheels as files, so that a wheel that is left out would come from an index, or not at all."""
     (built,) = [rest for rest in instructions("RUN") if "pip wheel" in rest]
-    cpu = next(rest for rest in instructions("ARG") if rest.startswith("BACKENDS="))
-    cuda = re.search(r'BACKENDS="([^"]*)"', PAGE)
-    assert cuda
-    backends = cuda[1] if extra == "cuda" else cpu.partition("=")[2].strip('"')
-    assert cuda[1] in IMAGE, "the file and the page name the same wheels"
-    folders = built.partition("/wheels")[2].replace("\\\n", " ").replace("${BACKENDS}", backends).split()
-    assert names(folders) == needed(extra)
+    wheels = settings(backend)["WHEELS"]
+    folders = built.partition("/wheels")[2].replace("\\\n", " ").replace("${WHEELS}", wheels).split()
+    assert names(folders) == needed(backend)
 
 
 def test_what_the_image_needs_is_not_ignored() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert all((ROOT / path).exists() for path in kept)
-    copied = {path.removeprefix("./").split("/")[0] for path in re.findall(r"\./[\w/-]+", IMAGE)}
-    assert copied <= kept
-    assert {"LICENSE", "README.md", "constraints.txt"} <= kept, "metadata and the install name them"
+    named = IMAGE + " ".join(settings(backend)["WHEELS"] for backend in BACKENDS)
+    assert {path.split("/")[1] for path in re.findall(r"\./[\w/-]+", named)} <= kept
+    assert {"LICENSE", "README.md", "constraints.txt", "deploy/images"} <= kept, "metadata and the install name them"
 
 
 def test_the_image_serves_and_its_health_is_open() -> None:
@@ -138,12 +153,11 @@ def test_compose_services_fit_together() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     services = compose["services"]
     ours = {name: one for name, one in services.items() if name.startswith("llmk")}
-    assert len({profile for one in ours.values() for profile in one["profiles"]}) == len(ours) == 4
+    assert len({profile for one in ours.values() for profile in one["profiles"]}) == len(ours) == 5
     for one in ours.values():
         assert (DEPLOY / one["build"]["context"] / one["build"]["dockerfile"]).exists()
         assert set(one["build"].get("args", {})) <= {rest.partition("=")[0] for rest in instructions("ARG")}
-        folders = one["build"].get("args", {}).get("BACKENDS", "./backends-cpu").split()
-        assert all((ROOT / folder).is_dir() for folder in folders)
+        assert one["profiles"] == [one["build"].get("args", {}).get("BACKEND", "cpu")]
         assert drained(float(one["stop_grace_period"].rstrip("s")))
         names = {volume.split(":")[0] for volume in one["volumes"] if volume[0].isalpha()}
         assert names <= set(compose["volumes"])

@@ -196,11 +196,16 @@ def test_operators_see_keys_and_others_do_not(store: KeyStore, serving: Any) -> 
     found = {one["name"]: one for one in shown.json()["data"]}
     assert found["ada"]["quotas"]["budget"] == 100
     assert found["ada"]["usage"]["requests"] == 1
+    assert found["ada"]["left"]["requests"] is None
+    own = client.get("/v1/key", headers={"authorization": f"Bearer {user}"}).json()["key"]
+    assert own == found["ada"]
+    assert own["left"]["budget"] == 100 - own["usage"]["spent"] < 100
     assert user not in shown.text
     assert key.digest not in shown.text
     metrics = client.get("/metrics", headers={"authorization": f"Bearer {user}"}).text
     assert 'llmk_key_requests_total{key="ada"} 1.0' in metrics
     assert 'llmk_key_budget_tokens_left{key="ada"}' in metrics
+    assert "llmk_key_rate_left{" not in metrics, "it has no limits per minute"
     assert 'key="root"' not in metrics, "keys that were never used are left out"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -204,6 +205,28 @@ def test_a_pareto_frontier_has_no_point_that_is_beaten() -> None:
     drawn = plots.pareto(points, "<title>")
     assert drawn.count("<circle") == 4
     assert "&lt;title&gt;" in drawn
+
+
+def test_a_plot_names_what_differs_and_stays_inside() -> None:
+    names = [f"rate-{rate}_concurrency-0_in-64_out-16" for rate in (4, 8)]
+    drawn = plots.pareto([(10.0, 80.0, names[0]), (20.0, 60.0, names[1])], "first")
+    assert re.search(r'text-anchor="start">rate-4<', drawn)
+    assert re.search(r'text-anchor="end">rate-8<', drawn)
+    assert plots.differing(names[:1]) == [names[0].replace("_", " ")]
+
+
+def test_conversations_of_a_file_have_its_name_and_no_other_lengths(
+    served: tuple[SseServer, str], tmp_path: Path
+) -> None:
+    talk = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello there"}]}
+    (tmp_path / "talks.json").write_text(json.dumps([talk]))
+    options = ("--data", "sharegpt", "--file", "talks.json", "--requests", "2", "--rate", "50")
+    assert bench(tmp_path, "--url", served[1], *options).stdout.startswith(
+        "rate-50_concurrency-0_talks: 2 requests, 0 failed"
+    )
+    refused = bench(tmp_path, "--url", served[1], *options, "--output-tokens", "8", "16")
+    assert refused.returncode == 2
+    assert "has lengths of its own" in refused.stderr
 
 
 def test_a_load_from_several_processes(served: tuple[SseServer, str]) -> None:

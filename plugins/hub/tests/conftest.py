@@ -68,13 +68,19 @@ def hub(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.fixture
-def llmk(server: HubServer, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command with the server as its hub."""
+def environ(server: HubServer, tmp_path: Path) -> dict[str, str]:
+    """Variables that name the server as the hub, and folders of the test as caches."""
     own = {"HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_ENDPOINT": server.url}
+    return {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | own
 
-    def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+
+@pytest.fixture
+def llmk(environ: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command with the server as its hub."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-m", "llmk", *arguments]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | own | environ
+        env = environ | more
         return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
 
     return run

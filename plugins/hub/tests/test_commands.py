@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from llmk.config import load
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.models import find_checkpoint
-from llmk_testing.hub_server import HubServer, Repository
+from llmk_testing.hub_server import Fault, HubServer, Repository
 
 Llmk = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -45,12 +48,33 @@ def test_a_model_is_pulled_listed_and_run_offline(llmk: Llmk, demo: str, server:
     (row,) = json.loads(llmk("models", "--json").stdout)
     assert (row["name"], row["architecture"], row["can_be_served"]) == (demo, "Qwen3ForCausalLM", True)
     assert row["path"] == pulled.stdout.strip()
-    assert f"did you mean {demo}?" in llmk("explain", "dmeo/demo").stderr
+    assert f"did you mean {demo}, which is in the cache?" in llmk("explain", "dmeo/demo").stderr
     assert f"did you mean {demo}?" in llmk("explain", "./acme/demoo").stderr
     before = len(server.requests)
     done = llmk("run", demo, "What is the capital of France?", HF_HUB_OFFLINE="1")
     assert "Paris" in done.stdout, done.stderr
     assert len(server.requests) == before
+
+
+@pytest.mark.slow
+def test_a_download_that_is_killed_goes_on_where_it_was(llmk: Llmk, environ: dict[str, str], server: HubServer) -> None:
+    weights = server.repositories["acme/long"].files("main")["model.safetensors"]
+    name = hashlib.sha256(weights).hexdigest()
+    path, half = f"/cdn/acme/long/{name}", 12 << 20
+    server.faults.append(Fault(path, after=half, silence=60))
+    partial = Path(environ["HF_HOME"]) / f"hub/models--acme--long/blobs/{name}.incomplete"
+    pulling = subprocess.Popen([sys.executable, "-P", "-m", "llmk", "pull", "acme/long"], env=environ)
+    deadline = time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size == half):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pulling.kill()
+    pulling.wait()
+    done = llmk("pull", "acme/long")
+    assert done.returncode == 0, done.stderr
+    assert (Path(done.stdout.strip()) / "model.safetensors").read_bytes() == weights
+    assert server.bodies(path) == ["", f"bytes={half}-"]
+    assert server.sent[path] == len(weights)
 
 
 def test_what_can_not_be_had_ends_in_one_message(llmk: Llmk, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,20 +88,77 @@ def test_a_revision_is_a_branch_or_a_commit(hub: Made, server: HubServer) -> Non
     assert fetch(hub(offline=True), f"acme/toy@{branch.name}") == branch
 
 
+def long_file(server: HubServer) -> tuple[bytes, str]:
+    """The weights of acme/long, and the path at which they are served."""
+    data = server.repositories["acme/long"].files("main")["model.safetensors"]
+    return data, f"/cdn/acme/long/{hashlib.sha256(data).hexdigest()}"
+
+
 def test_a_connection_that_breaks_is_taken_up_where_it_broke(hub: Made, server: HubServer) -> None:
-    """To the last 10 MiB, which the library writes at once."""
-    server.faults.append(Fault(r"/cdn/acme/long", times=1, after=12 << 20))
+    data, path = long_file(server)
+    server.faults += [Fault(path, after=12_345_678), Fault(path, after=1_000_001)]
     folder = fetch(hub(), "acme/long")
-    assert server.bodies("/cdn/acme/long") == ["", f"bytes={10 << 20}-"]
-    headers = read_headers([CheckpointFile(folder, "model.safetensors")])
-    assert [tensor.shape for tensor in headers] == [(4 << 20,)]
+    assert server.bodies(path) == ["", "bytes=12345678-", "bytes=13345679-"]
+    assert server.sent[path] == len(data), "every byte once"
+    assert (folder / "model.safetensors").read_bytes() == data
 
 
 def test_a_connection_that_is_reset_is_opened_again(hub: Made, server: HubServer) -> None:
-    server.faults.append(Fault(r"/cdn/acme/toy", times=2, after=150_000, reset=True))
-    folder = fetch(hub(), "acme/toy")
-    assert len(server.bodies("/cdn/acme/toy")) == 3
-    assert (folder / "model.safetensors").stat().st_size > 400_000
+    data, path = long_file(server)
+    server.faults.append(Fault(path, times=2, after=6 << 20, reset=True, silence=0.5))
+    assert (fetch(hub(), "acme/long") / "model.safetensors").read_bytes() == data
+    assert server.bodies(path) == ["", f"bytes={6 << 20}-", f"bytes={12 << 20}-"]
+    assert server.sent[path] == len(data)
+
+
+def test_a_download_that_failed_goes_on_at_the_next_try(hub: Made, server: HubServer) -> None:
+    """With what is there counted as done, and without what others left."""
+    data, path = long_file(server)
+    server.faults += [Fault(path, after=12 << 20), Fault(path, status=404)]
+    with pytest.raises(CheckpointError):
+        fetch(hub(), "acme/long")
+    seen: list[int] = []
+    found = hub().fetch("acme/long", lambda done, total: seen.append(done), outline=False)
+    assert seen[0] >= 12 << 20
+    assert (found.path / "model.safetensors").read_bytes() == data
+    assert server.sent[path] == len(data)
+    assert not list(found.path.parents[1].rglob("*.incomplete"))
+
+
+@pytest.mark.parametrize("left", [b"other bytes" * 1000, b"\0" * (17 << 20)], ids=["start", "longer"])
+def test_what_was_damaged_is_downloaded_again(hub: Made, server: HubServer, tmp_path: Path, left: bytes) -> None:
+    data, path = long_file(server)
+    partial = tmp_path / f"hub/models--acme--long/blobs/{path.rpartition('/')[2]}.incomplete"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(left)
+    assert (fetch(hub(), "acme/long") / "model.safetensors").read_bytes() == data
+    assert not partial.exists()
+
+
+def test_a_server_without_ranges_sends_all_again(hub: Made, server: HubServer) -> None:
+    data, path = long_file(server)
+    server.knows_ranges = False
+    server.faults.append(Fault(path, after=12 << 20))
+    assert (fetch(hub(), "acme/long") / "model.safetensors").read_bytes() == data
+    assert server.sent[path] == len(data) + (12 << 20)
+
+
+def test_what_is_not_what_the_repository_lists_is_refused(
+    hub: Made, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, _ = long_file(server)
+    monkeypatch.setattr(HubServer, "content", lambda self, name, etag: data[:-1] + b"x")
+    with pytest.raises(CheckpointError, match="other bytes than its repository lists"):
+        fetch(hub(), "acme/long")
+
+
+def test_two_downloads_of_a_file_share_it(hub: Made, server: HubServer) -> None:
+    data, path = long_file(server)
+    server.faults.append(Fault(path, after=12 << 20, silence=0.5))
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: fetch(hub(), "acme/long"), range(2)))
+    assert folders[0] == folders[1]
+    assert server.sent[path] == len(data)
 
 
 def test_a_server_that_is_busy_is_asked_again(hub: Made, server: HubServer) -> None:
@@ -126,14 +185,20 @@ def test_no_server_at_all(hub: Made) -> None:
     assert "HF_ENDPOINT" in caught.value.hint
 
 
-def test_what_is_there_is_not_downloaded_again(hub: Made, server: HubServer) -> None:
-    server.faults.append(Fault("/resolve/.*/model-2-of-2", times=99, status=500))
+def test_what_is_there_is_not_downloaded_again(hub: Made, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files, of which the second fails until the first is whole, no byte is sent twice."""
+    monkeypatch.setattr("llmk_hub.transfer._PAUSE", 0.01)
+    parts = server.repositories["acme/parts"].files("main")
+    first, second = (
+        f"/cdn/acme/parts/{hashlib.sha256(parts[f'model-{number}-of-2.safetensors']).hexdigest()}" for number in (1, 2)
+    )
+    server.faults.append(Fault(second, times=99, silence=0.2))
     with pytest.raises(CheckpointError):
         fetch(hub(), "acme/parts")
-    first = server.bodies("/cdn/acme/parts")
     server.faults.clear()
-    fetch(hub(), "acme/parts")
-    assert len(server.bodies("/cdn/acme/parts")) == len(first) + 1 == 2
+    folder = fetch(hub(), "acme/parts")
+    for path, number in ((first, 1), (second, 2)):
+        assert server.sent[path] == (folder / f"model-{number}-of-2.safetensors").stat().st_size
 
 
 def test_offline_the_cache_serves(hub: Made, server: HubServer) -> None:

@@ -57,6 +57,16 @@ class Formatter(argparse.HelpFormatter):
         super().add_usage(usage, actions, groups, prefix)
 
 
+_OF_THE_MACHINE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there, or name another place"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user read it, and write it if it is llmk's own"),
+    errno.EROFS: "nothing can be written there: name another place",
+    errno.ENAMETOOLONG: "check the name",
+    errno.EMFILE: "allow this process more open files: ulimit -n 16384",
+}
+"""Errors of files that are no errors of llmk, by what to do."""
+
+
 class Parser(argparse.ArgumentParser):
     """Reports invalid arguments in two lines, the error and the most similar option, rather than with all options."""
 
@@ -97,6 +107,8 @@ class Parser(argparse.ArgumentParser):
         close = close or get_close_matches(unknown, known, n=1, cutoff=_ALIKE)
         if close:
             return f"did you mean {close[0]}?"
+        if message.startswith("argument -") and "choose from" in message:
+            return "take one of these"
         if "--help-all" in known:
             return "--help-all lists all options of a command"
         return f"{self.prog} --help lists all options"
@@ -214,8 +226,8 @@ def _report(error: Exception, debug: bool) -> int:
     if isinstance(error, LlmkError):
         say(f"llmk: {error}")
         return error.exit_code
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename:
-        say(f"llmk: the output can't be written: {error.strerror}")
+    if isinstance(error, OSError) and (hint := _OF_THE_MACHINE.get(error.errno or 0)):
+        say(f"llmk: {error.filename or 'the output'} can't be used: {error.strerror}\n  hint: {hint}")
         return 1
     hint = "" if debug else "; run it again with --debug for the traceback, and please report it"
     say(f"llmk: internal error: {type(error).__name__}: {error}{hint}")

@@ -32,6 +32,11 @@ _OPTIONS = {
     "--n-gpu-layers": "leave it out: all layers run on one platform, which --platform.use names",
     "-ngl": "leave it out: all layers run on one platform, which --platform.use names",
 }
+_VALUES = {
+    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
+    **dict.fromkeys(("bf16",), "bfloat16"),
+    **dict.fromkeys(("float", "fp32", "f32"), "float32"),
+}
 _PREFIXES = {
     "--adapters.": "adapters are set by --set adapters.NAME=FOLDER",
     "--lora-modules": "adapters are set by --set adapters.NAME=FOLDER",
@@ -40,7 +45,9 @@ _PREFIXES = {
 
 
 def hint_for(option: str) -> str:
-    """What to write instead of an option that another server has, or that looks like one here; empty: nothing known."""
+    """What to write instead of an option or a value of another server, or what looks like one here; empty: unknown."""
+    if value := _VALUES.get(option.lower()):
+        return f"here, that is {value}"
     name = option.partition("=")[0].replace("_", "-")
     found = _OPTIONS.get(name) or next((text for start, text in _PREFIXES.items() if name.startswith(start)), "")
     return f"here, that is {found}" if found.startswith("--") else found

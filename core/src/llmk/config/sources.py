@@ -62,7 +62,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
 def from_file(file: FilePath) -> Layer:
     """A layer of a TOML file. Raises ConfigError, with the line, if it can't be read or parsed."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # editors of Windows write a mark first
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"the configuration file {file} is not UTF-8 text: {error.reason} at byte {error.start}",

@@ -128,8 +128,11 @@ def open_spans(endpoint: str) -> Iterator[Spans | None]:
 def bind(host: str, port: int) -> Listener:
     """A listening socket. From now on the port is taken, and early clients wait until the model is loaded.
 
+    An address of IPv6 may be in brackets, as in URLs.
+
     Raises :class:`~llmk.api.PortInUse`, or :class:`~llmk.api.ConfigError` for other errors.
     """
+    host = host.removeprefix("[").removesuffix("]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = Listener(family)
     try:

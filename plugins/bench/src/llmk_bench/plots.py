@@ -8,7 +8,7 @@ from html import escape
 
 from llmk_bench.sample import Sample
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 960, 560, 70, 40, 50
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 960, 560, 70, 44, 50
 MOST_ROWS = 1500
 WAITING, ANSWERING, FAILED, LINE = "#e8a33d", "#3b7dd8", "#d23f3f", "#888"
 STYLE = (
@@ -46,14 +46,23 @@ def pareto(points: Sequence[Point], title: str) -> str:
     right = max((x for x, _, _ in points), default=1.0) * 1.1
     top = max((y for _, y, _ in points), default=1.0) * 1.1
     across, up = _Scale(0.0, right, LEFT, WIDTH - 20), _Scale(0.0, top, HEIGHT - BOTTOM, TOP)
-    parts = [_axis(across, "output tokens per second of one user"), _side(up, "of all users")]
+    parts = [_axis(across, "output tokens per second of one user"), _side(up, "output tokens per second of all users")]
     path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y, _ in best)
     parts.append(f'<polyline points="{path}" fill="none" stroke="{ANSWERING}" stroke-width="1.5"/>')
-    for x, y, name in points:
+    for (x, y, name), label in zip(points, differing([name for _, _, name in points]), strict=True):
         colour = ANSWERING if (x, y, name) in best else LINE
         parts.append(f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="4" fill="{colour}"/>')
-        parts.append(_text(across(x) + 7, up(y) - 5, name))
+        is_left = across(x) < WIDTH / 2
+        place = (across(x) + 7, up(y) - 5) if is_left else (across(x) - 7, up(y) + 16)
+        parts.append(_text(*place, label, "start" if is_left else "end"))
     return _document(title, parts)
+
+
+def differing(names: Sequence[str]) -> list[str]:
+    """Names of a sweep without the parts that all of them have."""
+    parts = [name.split("_") for name in names]
+    shared = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
+    return [" ".join(part for part in each if part not in shared) for each in parts]
 
 
 def frontier(points: Iterable[Point]) -> list[Point]:
@@ -92,14 +101,14 @@ def _axis(scale: _Scale, name: str) -> str:
 def _side(scale: _Scale, name: str) -> str:
     marks = [_text(LEFT - 8, scale(tick) + 4, f"{tick:g}", "end") for tick in scale.ticks()]
     line = f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}" stroke="{LINE}"/>'
-    return "".join((line, *marks, _text(LEFT, TOP - 8, name)))
+    return "".join((line, *marks, _text(LEFT, TOP - 4, name)))
 
 
 def _legend(*entries: tuple[str, str]) -> str:
     parts = []
     for number, (colour, name) in enumerate(entries):
         x = WIDTH - 400 + 140 * number
-        parts += [_bar(x, x + 12, 12, 12, colour), _text(x + 18, 22, name)]
+        parts += [_bar(x, x + 12, 6, 12, colour), _text(x + 18, 16, name)]
     return "".join(parts)
 
 
@@ -114,5 +123,5 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
 
 def _document(title: str, parts: Iterable[str]) -> str:
     box = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    head = f'<svg {box} role="img"><title>{escape(title)}</title>{STYLE}{_text(LEFT, 22, title)}'
+    head = f'<svg {box} role="img"><title>{escape(title)}</title>{STYLE}{_text(LEFT, 16, title)}'
     return "\n".join((head, *parts, "</svg>")) + "\n"

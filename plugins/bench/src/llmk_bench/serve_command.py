@@ -139,6 +139,10 @@ def points_of(args: argparse.Namespace) -> list[Point]:
         raise ConfigError("--vocabulary and --turns don't go together: an answer is text, not token ids")
     if args.vocabulary and args.path == CHAT:
         raise ConfigError("--vocabulary needs --path /v1/completions: chats have no token ids")
+    if args.data == "sharegpt" and max(len(args.prompt_tokens), len(args.output_tokens)) > 1:
+        raise ConfigError(
+            "--data sharegpt has lengths of its own: --prompt-tokens and --output-tokens make no sweep of it"
+        )
     combinations = itertools.product(args.rate, args.concurrency, args.prompt_tokens, args.output_tokens)
     points = []
     for number, (rate, concurrency, prompt, new) in enumerate(combinations):
@@ -147,7 +151,8 @@ def points_of(args: argparse.Namespace) -> list[Point]:
         load = Load(rate=rate, concurrency=concurrency, seed=seed, **same)
         names = ("spread", "turns", "prefixes", "prefix_tokens", "vocabulary", "tokenizer", "file", "alongside")
         given = {name: getattr(args, name) for name in names}
-        name = f"rate-{rate:g}_concurrency-{concurrency}_in-{prompt}_out-{new}"
+        lengths = Path(args.file).stem if args.data == "sharegpt" else f"in-{prompt}_out-{new}"
+        name = f"rate-{rate:g}_concurrency-{concurrency}_{lengths}"
         points.append(Point(name, load, Prompts(kind=args.data, prompt=prompt, new=new, seed=seed, **given)))
     if len({point.name for point in points}) < len(points):
         raise ConfigError("an option of the sweep has the same value twice")

@@ -1,44 +1,44 @@
-"""Downloads files into the cache, several at once. Connections that break are taken up where they broke."""
+"""Downloads files into the cache, several at once."""
 
 from __future__ import annotations
 
-import logging
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from glob import escape
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
+from huggingface_hub import hf_hub_url, snapshot_download
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 from tqdm.auto import tqdm
 
 from llmk.api import CheckpointError, FetchProgress
+from llmk_hub import transfer
 from llmk_hub.listing import Listing
 from llmk_hub.place import Place
 from llmk_hub.reference import Reference
+from llmk_hub.transfer import Transfer
 
-logger = logging.getLogger(__name__)
-
-_TRIES, _PAUSE = 5, 1.0
-"""The library takes up streams that end too early, but not those that are reset."""
+_PARALLEL = 8
 _POLL = 0.2
 _LAST = 12.0
-"""Seconds for downloads to notice that they are ended: more than the library waits for a connection that is silent."""
+"""Seconds for downloads to notice that they are ended: more than a connection that is silent is waited for."""
 
 
 def download(wanted: Reference, listing: Listing, names: Sequence[str], place: Place, progress: FetchProgress) -> Path:
-    """Downloads the files that the cache lacks; returns the snapshot.
+    """Downloads the files that the cache lacks; returns the snapshot. Large ones go on where an earlier download ended.
 
     Raises CheckpointError where they don't fit on the disk, and what ``huggingface_hub`` raises.
     """
-    blobs = {place.blob(wanted.repository, listing.files[name].etag): listing.files[name].size for name in names}
-    total, before = sum(blobs.values()), _done(blobs)
-    _check_space(wanted, place, total - before)
+    transfers = [_transfer(wanted, listing, name, place) for name in names]
+    total = sum(each.size for each in transfers)
+    _check_space(wanted, place, total - sum(each.done for each in transfers))
     stop = threading.Event()
 
-    def run_once() -> str:
+    def run() -> str:
+        _run_all([each for each in transfers if each.sha256], stop)
         found: str = snapshot_download(
             wanted.repository,
             revision=wanted.branch,
@@ -50,20 +50,27 @@ def download(wanted: Reference, listing: Listing, names: Sequence[str], place: P
         )
         return found
 
-    def run() -> str:
-        for _ in range(_TRIES - 1):
-            try:
-                return run_once()
-            except HTTPError as error:
-                if isinstance(error, HfHubHTTPError) or stop.wait(_PAUSE):
-                    raise
-                logger.warning("%s: the connection broke (%s); trying again", wanted, error)
-        return run_once()
+    return Path(_in_thread(run, stop, lambda: progress(sum(each.done for each in transfers), total)))
 
-    partial = sorted(_partial(place, wanted.repository))
-    return Path(
-        _in_thread(run, stop, lambda: progress(_done(blobs, _growing(place, wanted.repository, partial)), total))
-    )
+
+def _transfer(wanted: Reference, listing: Listing, name: str, place: Place) -> Transfer:
+    file = listing.files[name]
+    url = hf_hub_url(wanted.repository, name, revision=listing.commit, endpoint=place.endpoint)
+    blob = place.blob(wanted.repository, file.etag)
+    return Transfer(url, build_hf_headers(token=place.token), blob, file.size, file.sha256)
+
+
+def _run_all(transfers: Sequence[Transfer], stop: threading.Event) -> None:
+    """Several at once. The first failure ends the others, which keep what they have."""
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="llmk-hub") as pool:
+        running = [pool.submit(transfer.run, each, stop) for each in transfers]
+        try:
+            for each in as_completed(running):
+                each.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _in_thread(run: Callable[[], str], stop: threading.Event, poll: Callable[[], None]) -> str:
@@ -122,23 +129,3 @@ def _check_space(wanted: Reference, place: Place, missing: int) -> None:
             f"{wanted} takes {missing / 1e9:.1f} GB more, and {place.cache} has {free / 1e9:.1f} GB free",
             hint="free some (hf cache list, hf cache rm), or keep models elsewhere: HF_HUB_CACHE=FOLDER",
         )
-
-
-def _done(blobs: dict[Path, int], growing: int = 0) -> int:
-    whole = sum(size for blob, size in blobs.items() if blob.exists())
-    return min(whole + growing, sum(blobs.values()))
-
-
-def _partial(place: Place, repository: str) -> list[Path]:
-    return list((place.folder(repository) / "blobs").glob("*.incomplete"))
-
-
-def _growing(place: Place, repository: str, before: Sequence[Path]) -> int:
-    """Bytes of files that are being downloaded, without what other downloads left."""
-    sizes = 0
-    for file in set(_partial(place, repository)) - set(before):
-        try:
-            sizes += file.stat().st_size
-        except FileNotFoundError:  # it is whole now
-            continue
-    return sizes

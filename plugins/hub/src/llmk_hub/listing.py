@@ -19,6 +19,12 @@ class RemoteFile:
 
     size: int
     etag: str
+    is_large: bool
+
+    @property
+    def sha256(self) -> str:
+        """Of large files; empty for others."""
+        return self.etag if self.is_large else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,9 @@ def list_files(wanted: Reference, place: Place) -> Listing:
     api = HfApi(place.endpoint, token=place.token)
     info = api.model_info(wanted.repository, revision=wanted.branch, files_metadata=True, timeout=_SECONDS)
     files = {
-        each.rfilename: RemoteFile(each.size or 0, (each.lfs.sha256 if each.lfs else each.blob_id) or "")
+        each.rfilename: RemoteFile(
+            each.size or 0, (each.lfs.sha256 if each.lfs else each.blob_id) or "", is_large=bool(each.lfs)
+        )
         for each in info.siblings or ()
     }
     return Listing(info.sha or "", files)

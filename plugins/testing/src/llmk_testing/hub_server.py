@@ -9,6 +9,8 @@ import re
 import socket
 import struct
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,18 +20,20 @@ from urllib.parse import unquote, urlsplit
 
 LARGE = 20_000
 """Files of more bytes are stored as large ones are: named by their SHA-256, and served after a redirect."""
+_PIECE = 1 << 16
 
 
 @dataclass
 class Fault:
     """What happens to requests whose path matches, ``times`` times. ``status``: that answer; 0: the connection ends
-    after ``after`` bytes of the body, by a reset with ``reset``."""
+    after ``after`` bytes of the body, by a reset with ``reset``, after ``silence`` seconds."""
 
     path: str
     times: int = 1
     status: int = 0
     after: int = 0
     reset: bool = False
+    silence: float = 0
 
 
 @dataclass
@@ -66,8 +70,11 @@ class HubServer(ThreadingHTTPServer):
         self.repositories = dict(repositories)
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str, str]] = []
+        self.sent: Counter[str] = Counter()
+        """Bytes of bodies that were sent so far, by path."""
         self.tokens: set[str] = set()
         """If not empty, the tokens that there are: others are refused for any model."""
+        self.knows_ranges = True
 
     @property
     def url(self) -> str:
@@ -81,6 +88,11 @@ class HubServer(ThreadingHTTPServer):
     def bodies(self, path: str) -> list[str]:
         """The ranges of requests for bodies whose path matches."""
         return [asked for method, at, asked in self.requests if method == "GET" and re.search(path, at)]
+
+    def content(self, name: str, etag: str) -> bytes:
+        """A large file of a repository."""
+        revisions = self.repositories[name].revisions.values()
+        return next(data for files in revisions for data in files.values() if _etag(data) == etag)
 
     def fault(self, path: str) -> Fault | None:
         """The next fault of a path, which is then over once more."""
@@ -192,9 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_range(data, headers, fault)
 
     def _cdn(self, name: str, etag: str, fault: Fault | None) -> None:
-        revisions = self.server.repositories[name].revisions.values()
-        data = next(data for files in revisions for data in files.values() if _etag(data) == etag)
-        self._send_range(data, {"ETag": f'"{etag}"'}, fault)
+        self._send_range(self.server.content(name, etag), {"ETag": f'"{etag}"'}, fault)
 
     def _repository(self, name: str, *, listing: bool) -> Repository | None:
         """The repository, or ``None`` after it was refused."""
@@ -212,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_range(self, data: bytes, headers: Mapping[str, str], fault: Fault | None) -> None:
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not found:
+        if not found or not self.server.knows_ranges:
             self._send(200, data, {**headers, "Accept-Ranges": "bytes"}, fault)
             return
         start, stop = int(found[1]), min(int(found[2] or len(data) - 1), len(data) - 1) + 1
@@ -230,11 +240,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
+        body = data if fault is None else data[: fault.after]
+        for at in range(0, len(body), _PIECE):
+            piece = body[at : at + _PIECE]
+            self.wfile.write(piece)
+            self.server.sent[urlsplit(self.path).path] += len(piece)
         if fault is None:
-            self.wfile.write(data)
             return
-        self.wfile.write(data[: fault.after])
         self.wfile.flush()
+        time.sleep(fault.silence)
         if fault.reset:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()

@@ -141,6 +141,17 @@ class Account:
                 self._unsaved[index] += more
             self._unspent += usage.spent
 
+    def left(self, now: float) -> dict[str, int | None]:
+        """What may be used now of each quota; ``None`` for what has no limit."""
+        key = self.key
+        found: dict[str, int | None] = {}
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            bucket.refill(now)
+            found[name] = max(0, math.floor(bucket.left)) if bucket.limit else None
+        found["concurrency"] = max(0, key.concurrency - self.running) if key.concurrency else None
+        found["budget"] = max(0, key.budget - self.spent) if key.budget else None
+        return found
+
     def headers(self, now: float) -> dict[str, str]:
         """The rates as OpenAI's headers say them; none for what has no limit."""
         found = {}

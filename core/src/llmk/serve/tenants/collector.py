@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -33,6 +34,9 @@ class KeyCollector(Collector):
         )
         running = GaugeMetricFamily("llmk_key_requests_running", "Requests of a key that are running.", labels=["key"])
         left = GaugeMetricFamily("llmk_key_budget_tokens_left", "Tokens left of a key's budget.", labels=["key"])
+        rates = GaugeMetricFamily(
+            "llmk_key_rate_left", "What a key may use now of its limits per minute.", labels=["key", "quota"]
+        )
         for one in shown:
             name = one.key.name
             requests.add_metric([name], one.totals[0])
@@ -41,13 +45,17 @@ class KeyCollector(Collector):
             running.add_metric([name], one.running)
             for quota, count in one.refused.items():
                 refused.add_metric([name, quota], count)
-            if one.key.budget:
-                left.add_metric([name], max(0, one.key.budget - one.spent))
-        return requests, tokens, refused, running, left
+            now = one.left(time.time())
+            if (budget := now["budget"]) is not None:
+                left.add_metric([name], budget)
+            for quota in ("requests", "tokens"):
+                if (rest := now[quota]) is not None:
+                    rates.add_metric([name, quota], rest)
+        return requests, tokens, refused, running, left, rates
 
 
 def describe(account: Account) -> dict[str, object]:
-    """A key with its quotas and usage, as the operators' route shows it. It has no part of the key itself."""
+    """A key with its quotas and usage, as routes show it. It has no part of the key itself."""
     key, (requests, prompt, output) = account.key, account.totals
     quotas = ("requests_per_minute", "tokens_per_minute", "concurrency", "weight", "budget")
     return {
@@ -66,4 +74,5 @@ def describe(account: Account) -> dict[str, object]:
             "running": account.running,
             "refused": dict(account.refused),
         },
+        "left": account.left(time.time()),
     }

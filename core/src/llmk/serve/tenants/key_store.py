@@ -55,8 +55,9 @@ class KeyStore:
         url = database
         if database == SQLITE:
             url = f"sqlite:///{file_of_keys()}"
-            file_of_keys().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _readable(database):
+            if database == SQLITE:
+                file_of_keys().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             options = {"connect_args": {"timeout": 10, "check_same_thread": False}} if url.startswith(SQLITE) else {}
             self._engine = create_engine(url, pool_pre_ping=True, **options)
             if url.startswith(SQLITE):
@@ -164,7 +165,8 @@ def _readable(database: str) -> Iterator[None]:
     except (SQLAlchemyError, OSError, ImportError) as error:
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         shown = file_of_keys() if database == SQLITE else "tenants.database"
-        raise ConfigError(f"the database of keys ({shown}) can't be used: {cause}") from error
+        hint = "let this user write there, or keep it elsewhere: XDG_STATE_HOME=FOLDER, or tenants.database"
+        raise ConfigError(f"the database of keys ({shown}) can't be used: {cause}", hint=hint) from error
 
 
 def _prepare(connection: Any, record: object) -> None:

@@ -2,6 +2,7 @@
 // that there is a past to show.
 
 import { byId, h, svg } from "./dom.js";
+import { Keys } from "./keys.js";
 import { quantile, rate, Reading } from "./metrics.js";
 import { getJson, getText } from "./server.js";
 
@@ -54,7 +55,9 @@ export class Live {
     ];
     this.memoryPart = h("section", { class: "panel", "aria-labelledby": "memory-title" },
       h("h2", { id: "memory-title" }, "Memory of a device"), (this.memoryBody = h("div", {}, "…")));
-    byId("live-page").append(h("h1", {}, "Live"), this.state, h("div", { class: "cards" }, cards), this.memoryPart);
+    this.keys = new Keys();
+    const parts = [h("div", { class: "cards" }, cards), ...this.keys.elements, this.memoryPart];
+    byId("live-page").append(h("h1", {}, "Live"), this.state, ...parts);
   }
 
   card(name, title, unit, chart = false) {
@@ -75,6 +78,7 @@ export class Live {
       if (this.readings.length > RECENT) this.readings.shift();
       // The plan is large: it is read when somebody looks.
       if (this.open) this.memory ??= (await getJson("v1/plan")).memory ?? {};
+      if (this.open) await this.keys.read(performance.now());
       this.update();
     } catch (error) {
       this.state.textContent = error.message;
