@@ -22,7 +22,7 @@ from typing import Any
 
 from llmk import LLM, SamplingParams
 from llmk.api import NotEnoughMemory, SchedulingPolicy, Ticket
-from llmk.engine.processes.multiprocess_executor import MultiProcessExecutor
+from llmk.engine.processes.ranks.multiprocess_executor import MultiProcessExecutor
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.wire.request import EngineStats
 from llmk_testing.checkpoints import write_checkpoint

@@ -22,8 +22,8 @@ from spread import answers, check, make, tight
 from llmk import LLM, SamplingParams
 from llmk.api import CheckpointError, EngineDead, LlmkError
 from llmk.engine.processes import child_process as child
-from llmk.engine.processes.multiprocess_executor import MultiProcessExecutor
-from llmk.engine.processes.worker_messages import Run
+from llmk.engine.processes.ranks.multiprocess_executor import MultiProcessExecutor
+from llmk.engine.processes.ranks.worker_messages import Run
 from llmk.engine.wire.request import EngineRequest
 from llmk.engine.wire.step import StepPlan, Work
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.tree import CausalLM, Config
 from llmk_models.specs import llmk_models
 from llmk_tpu.model import Logits, build

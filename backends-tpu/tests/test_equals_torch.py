@@ -14,7 +14,7 @@ import torch
 
 from llmk.api import SelectionError
 from llmk.kernel.loader import load_object
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.tree import CausalLM, Config
 from llmk_models.specs import llmk_models
 from llmk_testing.checkpoints import write_checkpoint

@@ -11,7 +11,7 @@ from defects.launcher import DEFECTS, Good
 from killing import check_good, results
 
 from llmk.api import LauncherSpec, Verdict, no
-from llmk.engine.processes.local_launcher import LocalLauncher
+from llmk.engine.processes.ranks.local_launcher import LocalLauncher
 from llmk_testing.bench import Bench
 from llmk_testing.case import Result
 from llmk_testing.suites import cases, launcher

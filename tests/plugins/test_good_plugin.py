@@ -69,7 +69,7 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
 import json
 from llmk.api import GrammarSpec, IOProcessorSpec, LogitsProcessorSpec, RouteSpec, StatLoggerSpec
 from llmk.config import Config
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.parsers import choose_parser
 from llmk.serve.http.pages import load_pages

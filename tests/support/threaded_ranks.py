@@ -14,7 +14,7 @@ from rerun import Rerun
 from llmk.engine.device.graphs import StepShape
 from llmk.engine.execution.build import LoadedModel, build_runner, load_model
 from llmk.engine.execution.executor import Executor
-from llmk.engine.processes.multiprocess_executor import smallest_cache
+from llmk.engine.processes.ranks.multiprocess_executor import smallest_cache
 from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import cache_groups
 from llmk.planning.memory import CachePlan

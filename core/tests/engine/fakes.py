@@ -18,7 +18,7 @@ from llmk.api import NotEnoughMemory, Reason
 from llmk.config import Config
 from llmk.engine.core import EngineCore
 from llmk.engine.wire.engine_info import EngineInfo
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 
 
 def write_checkpoint(folder: Path, kind: str = "byte_level", **files: Any) -> Path:

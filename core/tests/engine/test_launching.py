@@ -13,8 +13,8 @@ from spread import answers, check, make, tight
 
 from llmk import LLM
 from llmk.api import PluginError, RankPlace, RankRules
-from llmk.engine.processes import launching
-from llmk.engine.processes.launching import Placed
+from llmk.engine.processes.ranks import launching
+from llmk.engine.processes.ranks.launching import Placed
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from llmk.api import (
     RecurrentCache,
 )
 from llmk.config.schema import CacheSection, Config, SchedulerSection
-from llmk.engine.processes.multiprocess_executor import smallest_cache
+from llmk.engine.processes.ranks.multiprocess_executor import smallest_cache
 from llmk.planning.cache_groups import CacheGroup, form_groups
 from llmk.planning.memory import cache_problems, check_context, check_weights, gib, plan_cache, weight_bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmk.config import load
-from llmk.engine.processes.rank_checks import Expected, platform_problems
+from llmk.engine.processes.ranks.checks import Expected, platform_problems
 from llmk.planning.boot import boot
 from llmk_testing.checkpoints import write_checkpoint
 

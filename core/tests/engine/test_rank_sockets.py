@@ -14,7 +14,7 @@ import zmq
 from msgspec.structs import replace
 
 from llmk.api import ConfigError
-from llmk.engine.processes.rank_sockets import EngineSockets, Link
+from llmk.engine.processes.ranks.sockets import EngineSockets, Link
 
 HERE = "127.0.0.1"
 SILENCE = 1.2

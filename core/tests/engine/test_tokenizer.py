@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from llmk.api import CheckpointError, RequestError
 from llmk.api.checkpoint import LONGEST_TEMPLATE
 from llmk.engine.text.tokenizer import Tokenizer
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 
 PLAIN = """{{ bos_token }}{% for message in messages %}
     {% if message.role == 'system' and not loop.first %}{{ raise_exception('System goes first') }}{% endif %}

@@ -19,7 +19,7 @@ from llmk.engine.device import file_reader
 from llmk.engine.execution import weights
 from llmk.engine.execution.weights import load_weights
 from llmk.nn import Build, Layer, Parameter
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 
 
 class RecordingLayer(Layer):

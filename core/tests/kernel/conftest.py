@@ -14,7 +14,7 @@ from starts import write_model
 from wheelhouse import Wheelhouse
 
 from llmk.api import Checkpoint
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 
 
 @pytest.fixture

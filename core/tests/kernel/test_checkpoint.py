@@ -14,7 +14,7 @@ from llmk.config import load
 from llmk.kernel import first_party
 from llmk.kernel.registry import Registry
 from llmk.nn.tensor_file import weight_files
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.planning.choices.checkpoints import choose_checkpoint
 
 CONFIG = {"architectures": ["ToyForCausalLM", "Other"], "quantization_config": {"quant_method": "shrink"}}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from llmk.api import AllReduce, Verdict, no
 from llmk.config import load
-from llmk.engine.processes.worker import join
+from llmk.engine.processes.ranks.worker import join
 from llmk.nn.blocks.sublayer import RankSum
 from llmk.nn.distributed import Distributed
 from llmk.planning.boot import boot

@@ -146,7 +146,7 @@ def test_chats_are_rendered_the_same(folder: Path, tmp_path: Path) -> None:
 
 
 def read_gguf_like_folder(folder: Path) -> Any:
-    from llmk.planning.checkpoint import read_checkpoint
+    from llmk.planning.checkpoint.folder import read_checkpoint
 
     return read_checkpoint(folder)
 

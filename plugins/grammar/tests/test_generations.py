@@ -18,7 +18,7 @@ import llmk_models
 from llmk.api import CompiledGrammar, GrammarContext
 from llmk.engine.text.grammars import token_table
 from llmk.engine.text.tokenizer import Tokenizer
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.reference.sampling.sample import apply_mask
 from llmk_grammar.compiler import Compiler
 

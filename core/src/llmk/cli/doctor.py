@@ -13,7 +13,7 @@ from llmk.api import LlmkError, ModelSpec, ParserSpec
 from llmk.config import Settings, flags
 from llmk.kernel.registry import Registry
 from llmk.planning.boot import boot
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.planning.choices.models import MODELS_WHEEL, find_checkpoint
 from llmk.planning.choices.platforms import probe_platforms
 from llmk.planning.report import could_serve, not_built, with_gaps

@@ -21,7 +21,7 @@ from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
 from llmk.engine.execution.executor import Executor
 from llmk.engine.execution.plugin_executor import PluginExecutor, lacks_of
-from llmk.engine.processes.multiprocess_executor import MultiProcessExecutor
+from llmk.engine.processes.ranks.multiprocess_executor import MultiProcessExecutor
 from llmk.engine.processes.spawn import STANDBY
 from llmk.engine.scheduling.async_scheduling import choose_depth
 from llmk.engine.scheduling.deadlines import Deadlines

@@ -19,7 +19,7 @@ from llmk.api.errors import describe
 from llmk.engine.text.chat_template import ChatTemplates, Message, compile_template
 from llmk.engine.text.control_tokens import ControlTokens
 from llmk.engine.text.detokenizer import Detokenizer, Vocabulary
-from llmk.planning.checkpoint_fields import check_tokenizer_config
+from llmk.planning.checkpoint.fields import check_tokenizer_config
 
 if TYPE_CHECKING:
     from llmk.api import Checkpoint

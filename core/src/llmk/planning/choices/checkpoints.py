@@ -16,8 +16,8 @@ from llmk.kernel.first_party import missing_wheel
 from llmk.kernel.loader import load_object, not_followed
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watched
-from llmk.planning.checkpoint import CONFIG_FILE, read_checkpoint
-from llmk.planning.checkpoint_fields import check_config, check_generation_config, check_tokenizer_config
+from llmk.planning.checkpoint.fields import check_config, check_generation_config, check_tokenizer_config
+from llmk.planning.checkpoint.folder import CONFIG_FILE, read_checkpoint
 from llmk.planning.choices.models import find_checkpoint
 from llmk.planning.choices.sources import fetch_model, near_names
 

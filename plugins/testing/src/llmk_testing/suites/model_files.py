@@ -20,7 +20,7 @@ from llmk.api import Checkpoint, CheckpointError, LlmkError, ModelFacts, ModelSp
 from llmk.api.errors import describe
 from llmk.kernel.interpreter import PYTHON
 from llmk.nn.tensor_file import read_headers, weight_files
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.tree import Program, weight_map
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
@@ -42,7 +42,7 @@ _ODD: Mapping[type, tuple[Any, ...]] = {
 _ALONE = """
 import json, sys
 from pathlib import Path
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.kernel.loader import load_object
 from llmk.tree import Config
 kind, location, checkpoint = sys.argv[1], sys.argv[2], read_checkpoint(sys.argv[3])

@@ -19,7 +19,7 @@ from typing import Any
 from llmk.api import FetchedModel, FetchProgress, LlmkError, ModelNotFound, ModelSourceContext, ModelSourceSpec, Verdict
 from llmk.kernel.loader import load_object
 from llmk.nn.tensor_file import read_headers
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.model_sources import OpenExample, SourceExample

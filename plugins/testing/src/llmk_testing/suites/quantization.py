@@ -21,7 +21,7 @@ from llmk.kernel.loader import load_object
 from llmk.nn import Experts, Linear
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import Boot
-from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk_testing.bench import Bench
 from llmk_testing.booting import boot_on, on_ranks
 from llmk_testing.case import Case, Skip

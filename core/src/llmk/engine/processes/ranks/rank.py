@@ -1,5 +1,5 @@
-"""A rank's process (``python -m llmk.engine.processes.rank``): sees that its machine has what the engine's has, and
-then runs the worker.
+"""A rank's process (``python -m llmk.engine.processes.ranks.rank``): sees that its machine has what the engine's has,
+and then runs the worker.
 
 Nothing heavy is imported before, so that a process that is not fit for it says so soon.
 """
@@ -18,8 +18,8 @@ import psutil
 
 from llmk.config import logs
 from llmk.engine.processes import child_process as child
-from llmk.engine.processes.rank_checks import platform_problems
-from llmk.engine.processes.worker_messages import Checked, RankStart
+from llmk.engine.processes.ranks.checks import platform_problems
+from llmk.engine.processes.ranks.worker_messages import Checked, RankStart
 from llmk.engine.wire.plugin_calls import watched
 from llmk.planning.packed_boot import unpack
 
@@ -42,7 +42,7 @@ def main() -> None:
     os.environ.update(_environment(boot, start))
     _send(replies, Checked(start.rank, os.getpid()))
 
-    from llmk.engine.processes.worker import Worker
+    from llmk.engine.processes.ranks.worker import Worker
 
     Worker(start, commands, replies).run(boot)
 

@@ -17,9 +17,9 @@ import zmq
 
 from llmk.api import CacheSpec, EngineDead, LlmkError
 from llmk.engine.execution.executor import Executor
-from llmk.engine.processes.launching import Placed, make_launcher, names
-from llmk.engine.processes.rank_sockets import EngineSockets
-from llmk.engine.processes.worker_messages import (
+from llmk.engine.processes.ranks.launching import Placed, make_launcher, names
+from llmk.engine.processes.ranks.sockets import EngineSockets
+from llmk.engine.processes.ranks.worker_messages import (
     START,
     Allocate,
     Checked,

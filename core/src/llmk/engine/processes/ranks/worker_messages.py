@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from llmk.engine.processes.rank_checks import Expected
-from llmk.engine.processes.rank_sockets import Link
+from llmk.engine.processes.ranks.checks import Expected
+from llmk.engine.processes.ranks.sockets import Link
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.request import ShadowCount
 from llmk.engine.wire.step import Masks, StepPlan, StepResult

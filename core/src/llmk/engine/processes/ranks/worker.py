@@ -15,7 +15,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from llmk.api import ConfigError, Platform
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
-from llmk.engine.processes.worker_messages import (
+from llmk.engine.processes.ranks.worker_messages import (
     START,
     Allocate,
     Command,

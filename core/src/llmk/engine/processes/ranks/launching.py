@@ -24,10 +24,10 @@ from llmk.api import (
 )
 from llmk.api.errors import describe
 from llmk.engine.processes import child_process as child
-from llmk.engine.processes.local_launcher import LocalLauncher
-from llmk.engine.processes.rank_checks import Expected
-from llmk.engine.processes.rank_sockets import EngineSockets
-from llmk.engine.processes.worker_messages import RankStart
+from llmk.engine.processes.ranks.checks import Expected
+from llmk.engine.processes.ranks.local_launcher import LocalLauncher
+from llmk.engine.processes.ranks.sockets import EngineSockets
+from llmk.engine.processes.ranks.worker_messages import RankStart
 from llmk.engine.wire.plugin_calls import watching
 from llmk.kernel.loader import load_object
 from llmk.planning.choices.launchers import KIND, launcher_of
@@ -36,7 +36,7 @@ from llmk.planning.packed_boot import pack
 if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
-ARGUMENTS = ("-P", "-m", "llmk.engine.processes.rank")
+ARGUMENTS = ("-P", "-m", "llmk.engine.processes.ranks.rank")
 """Those of Python for a rank's process."""
 
 

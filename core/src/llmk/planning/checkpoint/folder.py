@@ -9,7 +9,7 @@ from typing import Any
 from llmk.api import Checkpoint, CheckpointError, ModelNotFound
 from llmk.api.checkpoint import LONGEST_TEMPLATE, CheckpointFile, files_in
 from llmk.kernel.first_party import how_to_install, missing_wheel
-from llmk.planning.checkpoint_fields import check_config, check_generation_config, check_tokenizer_config
+from llmk.planning.checkpoint.fields import check_config, check_generation_config, check_tokenizer_config
 
 CONFIG_FILE = "config.json"
 _INDEX = "model.safetensors.index.json"
