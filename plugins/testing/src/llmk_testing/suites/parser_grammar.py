@@ -107,7 +107,9 @@ class Grammar:
         try:
             from llguidance import LLMatcher, LLTokenizer
         except ImportError as error:
-            raise Skip("llguidance is not installed, which reads grammars") from error
+            raise Skip(
+                "llguidance reads grammars, and is not installed: pip install 'llmk-testing[grammars]'"
+            ) from error
         self.many = "several calls" if many else "one call"
         self.texts = writer.grammar(TOOLS, many=many, marker=partial(json.dumps, ensure_ascii=False))
         self._tokenizer, self._matcher = LLTokenizer("byte"), LLMatcher
