@@ -231,9 +231,10 @@ def test_policy_is_used_where_it_is_named(environment: Environment, checkpoint: 
 @pytest.mark.hook("llmk_routers")
 def test_router_is_used_where_it_is_named(environment: Environment, checkpoint: Path) -> None:
     assert not [one for one in explain(environment, checkpoint)["choices"] if one["site"] == "replicas"]
-    assert chosen(explain(environment, checkpoint, "--replicas", "2"), "router", "replicas") == "core.built_in"
+    two = ("--replicas", "2")
+    assert chosen(explain(environment, checkpoint, *two), "router", "replicas") == "core.built_in"
     for name in ("good.router", "good-router"):
-        plan = explain(environment, checkpoint, "--replicas", "2", "--select.router.use", name)
+        plan = explain(environment, checkpoint, *two, "--select.router.use", name)
         assert chosen(plan, "router", "replicas") == "good.router"
 
 
@@ -363,14 +364,15 @@ def test_nothing_that_is_chosen_is_imported(environment: Environment, checkpoint
 @pytest.mark.hook("llmk_launchers")
 def test_launcher_arrives(environment: Environment, checkpoint: Path) -> None:
     """It is chosen where it is named, for more ranks than this machine has devices, and says why it can't."""
-    named = ("--select.launcher.use", "good-launcher", "--platform.use", "cpu")
+    named = ("--select.launcher.use", "good-launcher")
     plan = explain(environment, checkpoint, *named)
     assert chosen(plan, "launcher", "launcher") == "good.launcher"
     both = environment.llmk(
-        "explain", str(checkpoint), *named, "--select.executor.use", "good-executor", cwd=checkpoint
+        "explain", str(checkpoint), "--on", "good/g1", *named, "--select.executor.use", "good-executor", cwd=checkpoint
     )
     assert "good.executor runs the steps itself" in both.stderr
-    unknown = environment.llmk("explain", str(checkpoint), "--select.launcher.use", "ray", cwd=checkpoint)
+    unnamed = ("explain", str(checkpoint), "--on", "good/g1", "--select.launcher.use", "ray")
+    unknown = environment.llmk(*unnamed, cwd=checkpoint)
     assert "[select.launcher] names 'ray', which is not installed" in unknown.stderr
     assert "pip install llmk-ray" in unknown.stderr
 

@@ -129,6 +129,7 @@ def test_meta_distribution_names_the_others(llmk: Path) -> None:
         "xpu",
         "tpu",
         "gguf",
+        "ray",
         "all",
         "docs",
         "test",

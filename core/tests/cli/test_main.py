@@ -193,7 +193,8 @@ def test_a_full_disk_has_its_own_error(full: str, code: int) -> None:
         done = subprocess.run([sys.executable, "-c", RUN, *arguments], **streams, text=True)
     assert done.returncode == code
     if full == "stdout":
-        assert done.stderr == "llmk: the output can't be written: No space left on device\n"
+        hint = "  hint: free some space there, or name another place\n"
+        assert done.stderr == f"llmk: the output can't be used: No space left on device\n{hint}"
 
 
 def test_options_of_plugins_are_assignments() -> None:

@@ -37,7 +37,7 @@ class Boot:
 
 def boot(platform: PlatformFacts, ranks: int = 1, **values: Any) -> Any:
     flags = {name.replace("__", "."): value for name, value in values.items()}
-    return Boot(load(flags, environ={}), platform, SimpleNamespace(num_ranks=ranks))
+    return Boot(load(flags, environ={}), platform, SimpleNamespace(num_ranks=ranks, choices=()))
 
 
 def test_replicas_get_devices_of_their_own() -> None:

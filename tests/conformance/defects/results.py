@@ -45,7 +45,9 @@ class Writer:
     stops = (parser.CLOSE,)
 
     def render(self, calls: Sequence[WrittenCall]) -> str:
-        return "\n".join(f"[[call {call.name} {json.dumps(dict(call.arguments))}]]" for call in calls)
+        return "\n".join(
+            f"[[call {call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}]]" for call in calls
+        )
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
         calls = [f"call_{at}: {self.called(tool)}" for at, tool in enumerate(tools)]

@@ -54,7 +54,9 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
             "message": record.getMessage(),
         }
-        data |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        # Libraries put names of their own on records, with an underscore in front.
+        given = ((name, value) for name, value in vars(record).items() if name not in _OWN and name[0] != "_")
+        data |= dict(given)
         if record.exc_info:
             data["exception"] = self.formatException(record.exc_info)
         return json.dumps(data, default=str)
