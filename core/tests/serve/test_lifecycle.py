@@ -30,6 +30,14 @@ def test_a_port_that_is_taken_is_reported_at_once() -> None:
     lifecycle.bind("127.0.0.1", port).close()
 
 
+def test_small_writes_are_sent_at_once() -> None:
+    """Else the first event waits for the client's delayed acknowledgement of the headers (Nagle's algorithm)."""
+    with lifecycle.bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_of_another_machine_is_a_bad_configuration(host: str) -> None:
     with pytest.raises(ConfigError, match=r"server\.host"):
