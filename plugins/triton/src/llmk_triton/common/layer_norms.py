@@ -11,9 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from llmk_triton.common import pdl
-
-_TILE = 2048
-"""Least elements per program: several short rows share one program."""
+from llmk_triton.common.norms import tile_of
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -91,8 +89,7 @@ def _normed(
     num_rows = x.numel() // size
     if not num_rows:
         return out, total
-    block = triton.next_power_of_2(size)
-    rows = max(1, _TILE // block)
+    rows, block, warps = tile_of(size)
     layer_norm_kernel[(triton.cdiv(num_rows, rows),)](
         x,
         x if residual is None else residual,
@@ -110,7 +107,7 @@ def _normed(
         residual is not None,
         weight is not None,
         bias is not None,
-        num_warps=min(max(rows * block // 512, 1), 16),
+        num_warps=warps,
         **pdl.options(),
     )
     return out, total

@@ -67,6 +67,13 @@ def norm_kernel(
         tl.store(out + place, values.to(out.dtype.element_ty), inside)
 
 
+def tile_of(size: int) -> tuple[int, int, int]:
+    """Rows and columns of a program that norms whole rows of ``size`` elements, and its warps."""
+    block: int = triton.next_power_of_2(size)
+    rows = max(1, _TILE // block)
+    return rows, block, min(max(rows * block // 512, 1), 16)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
     """As :func:`llmk.reference.norms.rms_norm`."""
     x = x.contiguous()
@@ -143,8 +150,7 @@ def _launch(
     num_rows = x.numel() // size
     if not num_rows:
         return
-    block = triton.next_power_of_2(size)
-    rows = max(1, _TILE // block)
+    rows, block, warps = tile_of(size)
     norm_kernel[(triton.cdiv(num_rows, rows),)](
         x,
         residual,
@@ -162,6 +168,6 @@ def _launch(
         has_residual,
         has_post,
         sums_alone,
-        num_warps=min(max(rows * block // 512, 1), 16),
+        num_warps=warps,
         **pdl.options(),
     )
