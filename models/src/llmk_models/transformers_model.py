@@ -129,7 +129,8 @@ class TransformersModel:
 
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
         self.step = step
-        return self._run(token_ids, step.positions)
+        hidden = self._run(token_ids, step.positions)
+        return hidden if step.output_rows is None else hidden[step.output_rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
         self._given.hidden = hidden[None]

@@ -25,6 +25,8 @@ class StepContext:
 
     Attributes:
         positions: int64 ``[tokens]``, each token's index in its own request.
+        output_rows: int64 ``[rows]``, the tokens whose final hidden states are wanted; ``None``: all. With fewer, the
+            last layer need not compute for all what nothing else depends on.
         axes: int64 ``[axes, tokens]``, what tokens are rotated by where positions have several axes; ``None``:
             ``positions``, on all of them.
         caches: each layer's cache: a tensor in its attention backend's layout, or, for recurrent state, a tuple with
@@ -39,6 +41,7 @@ class StepContext:
     meta: list[Any]
     given: GivenEmbeddings | None = None
     axes: Tensor | None = None
+    output_rows: Tensor | None = None
 
     @property
     def rotary(self) -> Tensor:

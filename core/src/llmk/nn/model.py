@@ -32,8 +32,9 @@ class Model(Protocol):
 
     @abstractmethod
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
-        """Final, normed hidden states ``[tokens, hidden]`` of ``token_ids`` (int64 ``[tokens]``); fills the caches.
-        ``step.given`` is only there where the model's facts have ``takes_embeddings``.
+        """Final, normed hidden states ``[rows, hidden]`` of ``token_ids`` (int64 ``[tokens]``), at
+        ``step.output_rows``, or of all tokens; fills the caches. ``step.given`` is only there where the model's facts
+        have ``takes_embeddings``.
 
         Every stage but the first receives its input from the previous stage, and every stage but the last sends its
         output to the next (:class:`~llmk.nn.parallel.Parallel`). The return value of the latter is ignored.

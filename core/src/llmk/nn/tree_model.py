@@ -29,6 +29,24 @@ class Layer:
         return carried
 
 
+class OutputRows:
+    """Leaves, of a step's hidden states and residual, what is at its output rows. What comes after it computes each
+    token for itself."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor | None]:
+        """From ``[tokens, hidden]`` to ``[rows, hidden]``, by kernels for so many from here on."""
+        rows, build = step.output_rows, self._build
+        if rows is None:
+            return x, residual
+        build.select(rows.shape[0])
+        if build.adapter_index is not None:
+            build.adapter_index = build.adapter_index[rows]
+        return x[rows], None if residual is None else residual[rows]
+
+
 class TreeModel:
     """Follows ``llmk.nn.Model``: the modules of a lowered tree, or of this process's pipeline stage."""
 
@@ -46,9 +64,15 @@ class TreeModel:
         carried = model.stream.carried if model.stream else (hidden, residual)
         self._carried = [(each.size, getattr(torch, each.dtype) if each.dtype else build.dtype) for each in carried]
 
+        last = len(program.layers) - 1
+        self._output_rows = OutputRows(build)
+
         def layer(index: int) -> Layer:
             builder.layer = index
-            return Layer([builder.sublayer(part) for part in program.layers[index]])
+            parts = [builder.sublayer(part) for part in program.layers[index]]
+            if index == last and model.stream is None:
+                parts.insert(tree.token_wise_from(program.layers[index]), self._output_rows)
+            return Layer(parts)
 
         self.layers = build.stage_layers(len(program.layers), layer)
         with build.stage(build.parallel.is_last):
@@ -73,7 +97,8 @@ class TreeModel:
             sent: Tensor = carried[0]
             return sent
         if stream is not None:
-            return self.norm(stream.end(*carried), None)[0]
+            hidden, _ = self._output_rows(stream.end(*carried), None, step)
+            return self.norm(hidden, None)[0]
         return self.norm(*carried)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from llmk.tree.embedding import Embedding, Head
 from llmk.tree.facts import Sites, model_facts
 from llmk.tree.latent import LatentAttend, LatentAttention, LatentShape
 from llmk.tree.linear import AdapterRoom, Linear, Part
-from llmk.tree.lowering import Joint, Program, Sublayer, lower, weight_map
+from llmk.tree.lowering import Joint, Program, Sublayer, lower, token_wise_from, weight_map
 from llmk.tree.mlp import MLP, GatedMLP, Xielu
 from llmk.tree.moe import Experts, MoE
 from llmk.tree.norm import Norm
@@ -75,5 +75,6 @@ __all__ = [
     "lower",
     "model_facts",
     "nameless",
+    "token_wise_from",
     "weight_map",
 ]

@@ -32,6 +32,12 @@ class Block(Spec):
     """Maps hidden states ``[tokens, hidden]`` to ``[tokens, hidden]``."""
 
     @property
+    def is_token_wise(self) -> bool:
+        """Whether what it computes for a token depends on that token's input alone, and on nothing else of the step, so
+        that it may be left out for tokens whose output is not used."""
+        return False
+
+    @property
     def entry(self) -> Entry | None:
         """How it starts, if an op may span the norm before it."""
         return None
@@ -63,6 +69,10 @@ class Parallel(Block):
     """The sum of several branches of the same input (GPT-J)."""
 
     branches: tuple[Branch, ...]
+
+    @property
+    def is_token_wise(self) -> bool:
+        return all(branch.block.is_token_wise for branch in self.branches)
 
     @classmethod
     def of(cls, at: str, *blocks: Block) -> Self:

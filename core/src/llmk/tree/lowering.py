@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -150,6 +150,13 @@ def lower(model: CausalLM, *, fuse: bool = True, ranks: int = 1) -> Program:
 
 
 _NO_END: tuple[Norm | None, float] = (None, 1.0)
+
+
+def token_wise_from(layer: Sequence[Sublayer | Spec]) -> int:
+    """The number of the first part of a layer from which on all blocks are token-wise
+    (:attr:`~llmk.tree.Block.is_token_wise`); that of its parts where there is none."""
+    parts = [isinstance(part, Sublayer) and part.block.is_token_wise for part in layer]
+    return next((i for i in range(len(parts)) if all(parts[i:])), len(parts))
 
 
 def weight_map(program: Program) -> dict[str, tuple[int, ...]]:

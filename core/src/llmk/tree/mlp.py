@@ -27,6 +27,10 @@ class GatedMLP(Block):
     activation_limit: float | None = None
     up_offset: float = 0.0
 
+    @property
+    def is_token_wise(self) -> bool:
+        return True
+
     @classmethod
     def of(
         cls,
@@ -99,6 +103,10 @@ class MLP(Block):
     down: Linear
     activation: str
     xielu: Xielu | None = None
+
+    @property
+    def is_token_wise(self) -> bool:
+        return True
 
     @classmethod
     def of(

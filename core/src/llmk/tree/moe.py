@@ -85,6 +85,10 @@ class MoE(Block):
     partial: bool = False
     """Skip the all-reduce of the sum of all experts; the joint after the block does it."""
 
+    @property
+    def is_token_wise(self) -> bool:
+        return True
+
     @classmethod
     def of(
         cls,

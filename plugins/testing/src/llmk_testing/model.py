@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -72,11 +73,16 @@ class ModelHarness:
 
     @torch.inference_mode()
     def step(
-        self, work: Sequence[tuple[Any, Sequence[int]]], embeddings: Mapping[Any, Tensor] = MappingProxyType({})
+        self,
+        work: Sequence[tuple[Any, Sequence[int]]],
+        embeddings: Mapping[Any, Tensor] = MappingProxyType({}),
+        *,
+        last_only: bool = False,
     ) -> list[Tensor]:
         """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each, or
         an empty list if the model is a pipeline stage but not the last. Tokens of requests with ``embeddings``
-        (``[tokens, hidden]``) have these in place of looked-up ones."""
+        (``[tokens, hidden]``) have these in place of looked-up ones. ``last_only``: of each request's last token, and
+        the model computes hidden states of no others."""
         counts = [len(tokens) for _, tokens in work]
         positions = [self._extend(name, len(tokens)) for name, tokens in work]
         steps = {size: self._lay_out(work, positions, size) for size in {self._size(spec) for _, spec in self._specs}}
@@ -89,10 +95,13 @@ class ModelHarness:
             caches=self._caches,
             meta=[prepared[site] for site, _ in self._specs],
             given=self._given(work, embeddings) if embeddings else None,
+            output_rows=self._tensor([end - 1 for end in accumulate(counts)], torch.int64) if last_only else None,
         )
         token_ids = self._tensor([token for _, tokens in work for token in tokens], torch.int64)
         hidden = self.model.forward(token_ids, context)
-        return list(self.model.logits(hidden).float().split(counts)) if self.build.parallel.is_last else []
+        if not self.build.parallel.is_last:
+            return []
+        return list(self.model.logits(hidden).float().split([1] * len(counts) if last_only else counts))
 
     def _given(self, work: Sequence[tuple[Any, Sequence[int]]], embeddings: Mapping[Any, Tensor]) -> GivenEmbeddings:
         names = [name for name, tokens in work for _ in tokens]

@@ -143,7 +143,9 @@ class Runner(Executor):
             elif (pending := self._replayed(plan)) is not None:
                 return pending
         step = self._lay_out(plan)
-        return self._finish(plan, step, self._compute(step.tensors, step.groups, step.adapter_index, given))
+        rows = self._output_rows(plan, step)
+        hidden = self._compute(step.tensors, step.groups, step.adapter_index, given, rows)
+        return self._finish(plan, step, hidden, rows is None)
 
     def _compute(
         self,
@@ -151,13 +153,23 @@ class Runner(Executor):
         groups: Sequence[CacheStep],
         adapter_index: Tensor | None,
         given: GivenEmbeddings | None = None,
+        output_rows: Tensor | None = None,
     ) -> Tensor:
-        """The step's final hidden states."""
+        """The step's final hidden states, of all tokens or at ``output_rows``."""
         self.build.select(tensors.token_ids.shape[0])
         self.build.adapter_index = adapter_index
         meta = [self._prepare(layer, groups[layer.group]) for layer in self._prepares]
         context = StepContext(tensors.positions, self.caches, [meta[i] for i in self._layers], given)
+        context.output_rows = output_rows
         return self._forward(tensors.token_ids, context)
+
+    def _output_rows(self, plan: StepPlan, step: LaidOutStep) -> Tensor | None:
+        """The rows that are sampled, where no others of the step's hidden states are used; ``None``: all are needed, or
+        so many that nothing is gained. A step that samples none has one, since kernels need not take 0 rows."""
+        few = 2 * len(step.sampled.slots) <= plan.num_tokens and plan.num_tokens > 1
+        if not few or self.scorer.follows(plan.work) or self.reader.follows(plan.work):
+            return None
+        return step.token_rows if step.sampled.slots else step.tensors.query_start[:1].long()
 
     def _recorded(self, shape: StepShape, slots: Tensor, counts: Tensor, samples: Tensor) -> Recorded:
         """A step of fixed shape, as it is recorded (:data:`llmk.engine.device.graphs.Run`)."""
@@ -234,12 +246,13 @@ class Runner(Executor):
             sampled = self._sample(recorded.logits, rows, self.batch)
         return self._keep_sampled(pending, sampled, rows, drafts)
 
-    def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> PendingResult:
-        """Scores prompts, copies what is wanted of the final hidden states, and samples from them."""
-        prompts = self.scorer(hidden, plan.work), self.reader(hidden, plan.work)
+    def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor, whole: bool) -> PendingResult:
+        """Scores prompts, copies what is wanted of the final hidden states, and samples from them. ``hidden`` has all
+        tokens if it is ``whole``, otherwise the sampled ones."""
+        prompts = (self.scorer(hidden, plan.work), self.reader(hidden, plan.work)) if whole else ((), ())
         if not step.sampled.slots:
             return PendingResult(plan.step, None, *prompts, event(self.batch.device))
-        logits = self.model.logits(hidden[step.token_rows])
+        logits = self.model.logits(hidden[step.token_rows] if whole else hidden)
         pending = PendingResult(plan.step, None, *prompts, items=plan.sampled_work)
         if plan.deferred:
             return self._defer(logits, step.sampled, step.drafts, pending)

@@ -69,9 +69,9 @@ class StageRunner(Runner):
         self._await_sampled(slots, index.clone())
         return PendingResult(plan.step, None)
 
-    def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> PendingResult:
+    def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor, whole: bool) -> PendingResult:
         if self._parallel.is_last:
-            return super()._finish(plan, step, hidden)
+            return super()._finish(plan, step, hidden, whole)
         if step.sampled.slots:
             self._await_sampled(step.sampled.slots, step.sampled.index, step.drafts)
         return PendingResult(plan.step, None)

@@ -54,6 +54,10 @@ class PromptRows:
                 num_top = request.params.prompt_logprobs or 0
                 self._prompts[request.slot] = Prompt(prompt, wanted, num_top, request.returns)
 
+    def follows(self, work: Sequence[Work]) -> bool:
+        """Whether any of a step's work is of a prompt whose rows are wanted."""
+        return bool(self._prompts) and any(item.slot in self._prompts for item in work)
+
     def of(self, hidden: Tensor, work: Sequence[Work]) -> Iterator[Rows]:
         """The rows among ``hidden`` (``[tokens, hidden]``, in the order of the work)."""
         row = 0

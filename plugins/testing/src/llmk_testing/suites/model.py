@@ -48,6 +48,7 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
             "chunked prefill with other requests equals whole prefill": trial.chunks,
             "decode equals prefill and the oracle": trial.one_by_one,
             "concurrent requests don't affect each other": trial.together,
+            "rows that are not wanted may be left out": trial.last_rows,
             "embeddings take the place of tokens, where that is claimed": trial.embeddings,
             "results don't depend on the batch, where that is claimed": trial.deterministic,
             "bfloat16 is as exact as the oracle's": trial.bfloat16,
@@ -147,6 +148,17 @@ class Trial:
             self._check(logits[name], alone, f"a request of {len(text)} tokens among four, against itself alone")
         return f"{len(texts)} requests"
 
+    def last_rows(self) -> str:
+        """Steps with some rows of a long prompt, of a chunk whose rows nobody wants, and of requests that decode."""
+        texts = {f"last {number}": self._tokens(3 + 11 * number, "last", number) for number in range(3)}
+        whole = {f"{name} whole": text for name, text in texts.items()}
+        for split in (slice(None, -2), slice(-2, -1), slice(-1, None)):
+            expected = self.model.step([(name, text[split]) for name, text in whole.items()])
+            found = self.model.step([(name, text[split]) for name, text in texts.items()], last_only=True)
+            for name, row, rows in zip(texts, found, expected, strict=True):
+                self._check(row, rows[-1:], f"the last row of {name}, against that of all rows")
+        return f"{len(texts)} requests"
+
     def embeddings(self) -> str:
         """Token ids mean nothing where embeddings are given; before and after them, tokens are looked up."""
         facts, model = self.model.boot.facts, self.model
@@ -171,6 +183,8 @@ class Trial:
         model = self.harness(self.folder, **{"engine.deterministic": True})
         (alone,) = model.step([("alone", self.prompt)])
         found = _in_chunks(model, "chunks", self.prompt, [_LARGEST_CHUNK, 1, _PROMPT - _LARGEST_CHUNK - 1])
+        (last,) = model.step([("alone again", self.prompt)], last_only=True)
+        assert (last == alone[-1:]).all(), f"the last row differs where no others are computed ({self._seed})"
         different = (found != alone).any(dim=-1).nonzero().flatten().tolist()
         assert not different, (
             f"tokens {different[:8]} differ bit by bit in other steps, by {relative_error(found, alone):.1e}; "
