@@ -27,6 +27,7 @@ from llmk_triton.gemm.problem import GemmProblem, Operands
 from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.moe import fused as moe
 from llmk_triton.moe import int4 as moe_int4
+from llmk_triton.moe import library
 from llmk_triton.recurrent import delta_net, state_space
 from llmk_triton.recurrent.selective_scan import selective_scan, selective_scan_by_token
 from llmk_triton.recurrent.short_conv import short_conv
@@ -49,6 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3-30b-a3b": {"num_heads": 32, "num_kv_heads": 4, "head_dim": 128},
     "gemma2-9b": {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256, "sliding_window": 4096, "softcap": 50.0},
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
+    "falcon3-10b": {"num_heads": 12, "num_kv_heads": 4, "head_dim": 256},
     "falcon-7b": {"num_heads": 71, "num_kv_heads": 1, "head_dim": 64},
     "mimo-v2-flash": {
         "num_heads": 64,
@@ -121,8 +123,8 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
 
 
 def specialized(model: str, dtype: torch.dtype) -> None:
-    """Attention of a prompt by specialized warps, which Hopper has, for numbers of heads that they divide."""
-    if current_target().arch != 90 or 64 % (MODELS[model]["num_heads"] // MODELS[model]["num_kv_heads"]):
+    """Attention of a prompt by specialized warps, which Hopper has."""
+    if current_target().arch != 90:
         return
     backend, step = _attention(SpecializedAttention, model, dtype, 1, 512, 512, {})
     assert backend is not None
@@ -321,6 +323,19 @@ def grouped_experts(dtype: torch.dtype, tokens: int) -> None:
     moe.fused_moe(x, logits, weights, top_k=8, renormalize=True, **options, **groups)
 
 
+def library_experts(dtype: torch.dtype, tokens: int) -> None:
+    """What stands between the library's GEMMs of Mixtral's experts."""
+    x, logits = torch.zeros(tokens, 4096, dtype=dtype), torch.zeros(tokens, 8)
+    counts, order = torch.zeros(8, dtype=torch.int32), torch.zeros(8, tokens, dtype=torch.int32)
+    rows = moe.ExpertRows(counts, order, torch.zeros(tokens, 2))
+    copied, places = library.by_expert(x, rows, counts, 2)
+    library.weighted_sum(copied, places, rows.scores, moe.FusedMoE(x, logits, _no_experts(), 2, True).weighting)
+
+
+def _no_experts() -> dict[str, torch.Tensor]:
+    return {"gate_up": torch.zeros(1).expand(8, 1, 4096), "down": torch.zeros(1).expand(8, 4096, 1)}
+
+
 def biased_experts(dtype: torch.dtype, tokens: int) -> None:
     """GPT-OSS's experts, with biases and a clamped activation."""
     x, logits, one = torch.zeros(tokens, 2880, dtype=dtype), torch.zeros(tokens, 32), torch.zeros(1, dtype=dtype)
@@ -446,8 +461,23 @@ def _latent_cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
+def _attention_cases(model: str, name: str, dtype: torch.dtype) -> dict[str, Callable[[], None]]:
+    cases: dict[str, Callable[[], None]] = {}
+    cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)
+    cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
+    cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
+    cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
+    if MODELS[model]["head_dim"] in SPECIALIZED_TILES and name != "fp32":
+        cases[f"specialized {model} {name}"] = partial(specialized, model, dtype)
+    if name == "bf16":
+        run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
+        cases[f"mixed {model}, fp8 cache {name}"] = run
+    return cases
+
+
 def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {"batch state": batch_state}
+    cases["library experts mixtral-8x7b bf16"] = partial(library_experts, torch.bfloat16, 2048)
     for name, dtype in DTYPES.items():
         cases[f"sampling {name}"] = partial(choosing, 151936, dtype)
         cases[f"sampling few tokens {name}"] = partial(choosing, 320, dtype)
@@ -461,15 +491,7 @@ def _cases() -> dict[str, Callable[[], None]]:
                     run = partial(gemm, kernel, dtype, rows, columns, out, scaled)
                     cases[f"fp8 {scales} {label} {out}x{columns} x{rows} {name}"] = run
         for model in MODELS:
-            cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)
-            cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
-            cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
-            cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
-            if MODELS[model]["head_dim"] in SPECIALIZED_TILES and name != "fp32":
-                cases[f"specialized {model} {name}"] = partial(specialized, model, dtype)
-            if name == "bf16":
-                run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
-                cases[f"mixed {model}, fp8 cache {name}"] = run
+            cases |= _attention_cases(model, name, dtype)
         for tokens in (1, 64, 1024):
             cases[f"experts deepseek-v3 x{tokens} {name}"] = partial(grouped_experts, dtype, tokens)
             cases[f"experts gpt-oss x{tokens} {name}"] = partial(biased_experts, dtype, tokens)

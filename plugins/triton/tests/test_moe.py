@@ -15,7 +15,7 @@ from llmk.reference.moe import Experts, fused_moe_dequantized, prepare_moe_int4_
 from llmk.reference.moe import fused_moe as reference
 from llmk.reference.quantize import quantize_int4_group
 from llmk_triton.moe import fused as moe
-from llmk_triton.moe import int4
+from llmk_triton.moe import int4, library
 from llmk_triton.moe.fused import FusedMoE, fused_moe
 from llmk_triton.moe.tiles import Tile, Tiles
 
@@ -310,3 +310,24 @@ def test_strided_rows_and_no_rows() -> None:
 def test_tiles_are_what_a_tuned_configuration_says() -> None:
     assert Tiles.of(GROUPED.config()) == GROUPED
     assert Tiles.of({**FEW.config(), "rows": 32}).rows == 32
+
+
+@pytest.mark.parametrize("gates", [True, False], ids=["gates", "no gates"])
+@pytest.mark.parametrize(("tokens", "count", "top_k", "hidden"), [(1, 6, 3, 16), (67, 5, 2, 72), (33, 40, 8, 1032)])
+def test_by_the_library(tokens: int, count: int, top_k: int, hidden: int, gates: bool) -> None:
+    """Experts without tokens, with all, and with more rows than a program copies; columns beyond a program's."""
+    dtype = torch.bfloat16
+    x, logits = random(0, dtype, tokens, hidden), distinct(tokens, count, dtype)
+    weights = experts(count, hidden, 40, dtype) if gates else plain_experts(count, hidden, 40, dtype)
+    logits[:, 1] = 9.0
+    more = {} if gates else {"gated": False, "activation": "relu2"}
+    options: dict[str, Any] = {"top_k": top_k, "renormalize": True, "scaling": 2.5, **more}
+    same(library.fused_moe(x, logits, weights, **options), reference(x, logits, weights, **options))
+
+
+def test_parameters_of_the_activation_by_the_library() -> None:
+    x, logits = random(0, torch.bfloat16, 40, 64), distinct(40, 8, torch.bfloat16)
+    weights = experts(8, 64, 48, torch.bfloat16)
+    own = {"activation_alpha": 1.7, "activation_limit": 0.9, "up_offset": 1.0}
+    options: dict[str, Any] = {"top_k": 2, "renormalize": False, "scoring": "sigmoid", **own}
+    same(library.fused_moe(x, logits, weights, **options), reference(x, logits, weights, **options))

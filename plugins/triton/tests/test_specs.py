@@ -115,7 +115,12 @@ def test_specialized_attention_says_what_it_can_do() -> None:
     _, spec, _ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "num_heads": 8, "num_kv_heads": 2}
     able |= {"dtype": "bfloat16", "cache_dtype": "bfloat16", "head_dim": 128, "block_size": 16}
-    for changes in ({}, {"sliding_window": 4096, "softcap": 50.0, "sinks": True}, {"head_dim": 256, "block_size": 64}):
+    for changes in (
+        {},
+        {"sliding_window": 4096, "softcap": 50.0, "sinks": True},
+        {"head_dim": 256, "block_size": 64},
+        {"num_heads": 6},
+    ):
         assert match(spec, attention_query(**able | changes))
     for changes, code in (
         ({"platform": replace(GPU, arch="sm_100")}, "arch"),

@@ -26,7 +26,7 @@ from llmk_triton.attention_support import (
     supports_write,
 )
 from llmk_triton.kernel_spec import HALVES, HOPPER, SMALL_N, WIDEST_ROW, kernel_spec
-from llmk_triton.moe.specs import moe_spec, quantized_moe_specs
+from llmk_triton.moe.specs import library_moe_spec, moe_spec, quantized_moe_specs
 from llmk_triton.recurrent.specs import recurrent_specs
 
 _LAYOUT = "paged_hnd"
@@ -241,7 +241,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
 @hookimpl
 def llmk_moe_kernels() -> Iterable[KernelSpec]:
     """Mixture of experts."""
-    return [moe_spec(), *quantized_moe_specs()]
+    return [moe_spec(), library_moe_spec(), *quantized_moe_specs()]
 
 
 @hookimpl

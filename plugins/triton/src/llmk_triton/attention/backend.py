@@ -19,6 +19,7 @@ from llmk_triton.attention.prefill import prefill_kernel
 from llmk_triton.attention.prefill_schedule import PrefillSchedule, schedule_prefill
 from llmk_triton.attention.work_list import WorkList, list_work
 from llmk_triton.attention.write import qk_norm_rope_write_kv, rows, strides, write
+from llmk_triton.attention_support import rows_per_token
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
     SPECIALIZED_ROWS,
@@ -172,7 +173,7 @@ class TritonAttention:
         )
         work = None
         if self.specialized is not None:
-            queries = SPECIALIZED_ROWS // self._group
+            queries = SPECIALIZED_ROWS // rows_per_token(self._group)
             work = list_work(step, schedule, queries=queries, keys=self.specialized.keys)
         shape, device = (schedule.most, query.num_kv_heads, tile.rows), step.seq_lens.device
         partial = torch.empty(*shape, self._shape["VALUE_BLOCK"], dtype=torch.float32, device=device)

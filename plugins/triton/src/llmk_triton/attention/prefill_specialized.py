@@ -21,6 +21,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from llmk.api.query import AttentionQuery
 from llmk_triton.attention.work_list import WorkList
+from llmk_triton.attention_support import rows_per_token
 from llmk_triton.common.targets import SpecializedTile
 
 _copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared  # before Triton 3.9
@@ -51,9 +52,10 @@ def attend(
     """
     _, _, kv_heads, block_size, size = cache.shape
     group = facts.num_heads // kv_heads
+    rows = rows_per_token(group)
     layout = gl.NVMMASharedLayout(128, 16, 3)
     blocks = TensorDescriptor.from_tensor(cache.flatten(1, 3), [1, block_size, 64], layout)
-    queries = TensorDescriptor.from_tensor(query, [64 // group, group, 64], layout)
+    queries = TensorDescriptor.from_tensor(query, [64 // rows, rows, 64], layout)
     prefill_specialized_kernel[(cores,)](
         out,
         queries,
@@ -69,6 +71,7 @@ def attend(
         HAS_SINKS=facts.sinks,
         KV_HEADS=kv_heads,
         GROUP=group,
+        PADDED=rows,
         SIZE=size,
         BLOCK_SIZE=block_size,
         TILE=tile.keys,
@@ -125,8 +128,8 @@ def _find_tiles(position, left, QUERIES: gl.constexpr, TILE: gl.constexpr, WINDO
 @gluon.jit
 def _load(
     queries, blocks, query_parts, key_parts, value_parts, barriers, items, limit, block_table, stride_table,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr, WINDOW: gl.constexpr, BLOCK_SIZE: gl.constexpr,
-    TILE: gl.constexpr, STAGES: gl.constexpr, QUERY_STAGES: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PADDED: gl.constexpr, SIZE: gl.constexpr, WINDOW: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, QUERY_STAGES: gl.constexpr,
 ):  # fmt: skip
     """The loading warp: queries, keys and values of this program's work items; of keys, the last tile first.
 
@@ -136,7 +139,7 @@ def _load(
     BLOCKS: gl.constexpr = TILE // BLOCK_SIZE
     PANELS: gl.constexpr = SIZE // _HALF
     BYTES: gl.constexpr = TILE * SIZE * 2
-    QUERIES: gl.constexpr = 2 * _HALF // GROUP
+    QUERIES: gl.constexpr = 2 * _HALF // PADDED
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
     value_blocks = _as_tiles(value_parts, STAGES * PANELS * BLOCKS, BLOCK_SIZE, _HALF, gl.NVMMASharedLayout(128, 16, 2))
     offsets = gl.arange(0, BLOCK_SIZE, gl.SliceLayout(1, layout))
@@ -260,12 +263,12 @@ def _advance(
 def _compute(
     out, sinks, query_tiles, key_tiles, value_tiles, barriers, items, limit,
     HALF: gl.constexpr, SCALE: gl.constexpr, SOFTCAP: gl.constexpr, WINDOW: gl.constexpr, HAS_SINKS: gl.constexpr,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
-    QUERY_STAGES: gl.constexpr,
+    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PADDED: gl.constexpr, SIZE: gl.constexpr, TILE: gl.constexpr,
+    STAGES: gl.constexpr, QUERY_STAGES: gl.constexpr,
 ):  # fmt: skip
     """One group of computing warps: half of the rows of each of this program's work items."""
     query_full, query_empty, key_full, key_empty, value_full, value_empty = barriers
-    QUERIES: gl.constexpr = 2 * _HALF // GROUP
+    QUERIES: gl.constexpr = 2 * _HALF // PADDED
     logits_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIZE, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
@@ -278,13 +281,13 @@ def _compute(
         first_row, left, origin = gl.load(item), gl.load(item + 1), gl.load(item + 2)
         _low, first, tiles = _find_tiles(origin, left, QUERIES, TILE, WINDOW)
         last = first + tiles - 1
-        position = origin + HALF * (QUERIES // 2) + row // GROUP
+        position = origin + HALF * (QUERIES // 2) + row // PADDED
         acc = gl.zeros([_HALF, SIZE], gl.float32, layout)
         peak = gl.full([_HALF], float("-inf"), gl.float32, gl.SliceLayout(1, logits_layout))
         total = gl.zeros([_HALF], gl.float32, gl.SliceLayout(1, logits_layout))
         if HAS_SINKS:
             # A sink is a key without a value.
-            peak = gl.load(sinks + kv_head * GROUP + row % GROUP).to(gl.float32) * _LOG2E
+            peak = gl.load(sinks + kv_head * GROUP + gl.minimum(row % PADDED, GROUP - 1)).to(gl.float32) * _LOG2E
             total += 1.0
         # From ``clear`` to ``again``, counted from the last tile, every row sees every key.
         clear = gl.minimum(gl.maximum(last + 1 - (origin + 1) // TILE, 1), tiles)
@@ -332,17 +335,17 @@ def _compute(
         acc = acc / gl.where(total == 0.0, 1.0, total)[:, None]
         line = gl.arange(0, _HALF, gl.SliceLayout(1, layout))
         column = gl.arange(0, SIZE, gl.SliceLayout(0, layout))
-        token = HALF * (QUERIES // 2) + line // GROUP
-        head = (first_row + token).to(gl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + line % GROUP
-        inside = (token < left)[:, None] & (column < SIZE)[None, :]
+        token, member = HALF * (QUERIES // 2) + line // PADDED, line % PADDED
+        head = (first_row + token).to(gl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + member
+        inside = ((token < left) & (member < GROUP))[:, None] & (column < SIZE)[None, :]
         gl.store(out + head[:, None] * SIZE + column[None, :], acc.to(out.dtype.element_ty), inside)
 
 
 @gluon.jit(do_not_specialize=["stride_table"])
 def prefill_specialized_kernel(
     out, queries, blocks, sinks, items, count, block_table, stride_table, SCALE: gl.constexpr, SOFTCAP: gl.constexpr,
-    WINDOW: gl.constexpr, HAS_SINKS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
-    BLOCK_SIZE: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, QUERY_STAGES: gl.constexpr,
+    WINDOW: gl.constexpr, HAS_SINKS: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PADDED: gl.constexpr,
+    SIZE: gl.constexpr, BLOCK_SIZE: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, QUERY_STAGES: gl.constexpr,
     LOADING: gl.constexpr, COMPUTING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """The grid is the multiprocessors to use, each with one program. ``items`` and ``count`` are a
@@ -355,7 +358,7 @@ def prefill_specialized_kernel(
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     limit = gl.load(count) * KV_HEADS
     PARTS: gl.constexpr = STAGES * PANELS * BLOCKS
-    query_shape: gl.constexpr = [QUERY_STAGES * 2 * PANELS, _HALF // GROUP, GROUP, _HALF]
+    query_shape: gl.constexpr = [QUERY_STAGES * 2 * PANELS, _HALF // PADDED, PADDED, _HALF]
     query_parts = gl.allocate_shared_memory(dtype, query_shape, queries.layout)
     key_parts = gl.allocate_shared_memory(dtype, [PARTS, 1, BLOCK_SIZE, _HALF], blocks.layout)
     value_parts = gl.allocate_shared_memory(dtype, [PARTS, 1, BLOCK_SIZE, _HALF], blocks.layout)
@@ -381,11 +384,11 @@ def prefill_specialized_kernel(
     gl.warp_specialize(
         [
             (_compute, (out, sinks, query_tiles, key_tiles, value_tiles, barriers, items, limit, gl.constexpr(0), SCALE,
-                        SOFTCAP, WINDOW, HAS_SINKS, KV_HEADS, GROUP, SIZE, TILE, STAGES, QUERY_STAGES)),
+                        SOFTCAP, WINDOW, HAS_SINKS, KV_HEADS, GROUP, PADDED, SIZE, TILE, STAGES, QUERY_STAGES)),
             (_compute, (out, sinks, query_tiles, key_tiles, value_tiles, barriers, items, limit, gl.constexpr(1), SCALE,
-                        SOFTCAP, WINDOW, HAS_SINKS, KV_HEADS, GROUP, SIZE, TILE, STAGES, QUERY_STAGES)),
+                        SOFTCAP, WINDOW, HAS_SINKS, KV_HEADS, GROUP, PADDED, SIZE, TILE, STAGES, QUERY_STAGES)),
             (_load, (queries, blocks, query_parts, key_parts, value_parts, barriers, items, limit, block_table,
-                     stride_table, KV_HEADS, GROUP, SIZE, WINDOW, BLOCK_SIZE, TILE, STAGES, QUERY_STAGES)),
+                     stride_table, KV_HEADS, GROUP, PADDED, SIZE, WINDOW, BLOCK_SIZE, TILE, STAGES, QUERY_STAGES)),
         ],
         [4, 1],
         [COMPUTING, LOADING],

@@ -108,17 +108,17 @@ def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
 
 def silu_and_mul(x: Tensor, **options: Unpack[GatedOptions]) -> Tensor:
     """As :func:`llmk.reference.activations.silu_and_mul`."""
-    return _gated(x, "silu", **options)
+    return gated(x, "silu", **options)
 
 
 def gelu_and_mul(x: Tensor, **options: Unpack[GatedOptions]) -> Tensor:
     """As :func:`llmk.reference.activations.gelu_and_mul`."""
-    return _gated(x, "gelu", **options)
+    return gated(x, "gelu", **options)
 
 
 def gelu_tanh_and_mul(x: Tensor, **options: Unpack[GatedOptions]) -> Tensor:
     """As :func:`llmk.reference.activations.gelu_tanh_and_mul`."""
-    return _gated(x, "gelu_tanh", **options)
+    return gated(x, "gelu_tanh", **options)
 
 
 def activation(x: Tensor, kind: str) -> Tensor:
@@ -193,7 +193,8 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     return out
 
 
-def _gated(x: Tensor, kind: str, **options: Unpack[GatedOptions]) -> Tensor:
+def gated(x: Tensor, kind: str, **options: Unpack[GatedOptions]) -> Tensor:
+    """Any of these, by the name of its activation."""
     x = x.contiguous()
     size = x.shape[-1] // 2
     out = x.new_empty(*x.shape[:-1], size)

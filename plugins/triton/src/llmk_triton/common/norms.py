@@ -34,7 +34,7 @@ def normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, OFFSET: tl.con
 
 @triton.jit(do_not_specialize=["num_rows"])
 def norm_kernel(
-    x, residual, post_weight, weight, out, total, num_rows,
+    x, residual, post_weight, weight, out, total, num_rows, x_row,
     EPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr,
     FACTOR: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr, SUMS_ALONE: tl.constexpr,
     PDL: tl.constexpr,
@@ -42,7 +42,8 @@ def norm_kernel(
     """``out = norm(total)`` with ``total = residual + FACTOR * x``, or ``residual + norm(x)`` by ``post_weight``. With
     ``SUMS_ALONE``, only ``total`` is computed.
 
-    Tensors are ``[num_rows, SIZE]``, contiguous; each program computes ``ROWS`` rows, with ``BLOCK >= SIZE`` columns.
+    Tensors are ``[num_rows, SIZE]``, contiguous but for ``x``, which has a row every ``x_row`` elements. Each program
+    computes ``ROWS`` rows, with ``BLOCK >= SIZE`` columns.
     """
     pdl.release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -53,7 +54,8 @@ def norm_kernel(
     pdl.wait(PDL)
     inside = (row < num_rows)[:, None] & (column < SIZE)[None, :]
     place = row.to(tl.int64)[:, None] * SIZE + column[None, :]
-    values = tl.load(x + place, inside, other=0.0).to(tl.float32)
+    source = x + row.to(tl.int64)[:, None] * x_row + column[None, :]
+    values = tl.load(source, inside, other=0.0).to(tl.float32)
     if HAS_POST:
         values = normed(values, post_scale, out, EPS, SIZE, OFFSET)
     if FACTOR != 1.0:
@@ -75,9 +77,10 @@ def tile_of(size: int) -> tuple[int, int, int]:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
-    """As :func:`llmk.reference.norms.rms_norm`."""
-    x = x.contiguous()
-    out = torch.empty_like(x)
+    """As :func:`llmk.reference.norms.rms_norm`. Rows may be parts of wider ones."""
+    if x.dim() != 2 or x.stride(1) != 1:
+        x = x.contiguous()
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     _launch(x, x, weight, weight, out, out, eps, norm_offset, False, False)
     return out
 
@@ -159,6 +162,7 @@ def _launch(
         out,
         total,
         num_rows,
+        x.stride(-2) if x.dim() > 1 else size,
         eps,
         size,
         rows,

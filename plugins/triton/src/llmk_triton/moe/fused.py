@@ -108,7 +108,8 @@ class FusedMoE:
 
     Attributes:
         num_tokens: those of the call.
-        grouping, launch: arguments of kernels that find the rows of each expert, and launch options of all.
+        grouping, weighting, launch: arguments of kernels that find the rows of each expert, and of those that weight
+            them, and launch options of all.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class FusedMoE:
             "HAS_BIAS": selection_bias is not None,
         }
         self._groups = {"GROUPS": num_groups, "TOP_GROUPS": top_groups, "PAIRED": group_scoring == "top2_sum"}
-        self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
+        self.weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
         self._gating = {"ACTIVATION": activation, "GATED": gated, **gating(gated_options or {})}
         on = pdl.on()
         self.launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
@@ -207,7 +208,7 @@ class FusedMoE:
             HAS_BIAS=self._down_bias is not None,
             **self._shape,
             TOP_K=self._top_k,
-            **self._weighting,
+            **self.weighting,
             STAGES=min(tile.stages, triton.cdiv(self._inner, tile.columns)),
             **self._options(tile),
         )
@@ -276,7 +277,7 @@ class FusedMoE:
             *(out, each, rows.scores),
             HIDDEN=self._hidden,
             TOP_K=self._top_k,
-            **self._weighting,
+            **self.weighting,
             COLUMNS=columns,
             num_warps=4,
             **self.launch,

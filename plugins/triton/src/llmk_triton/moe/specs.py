@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from llmk.api import FIRST_FIELDS, KernelSpec, MoEQuery, Verdict, no
+from llmk.api import FIRST_FIELDS, KernelSpec, MoEQuery, Needs, TokenBand, Verdict, no
 from llmk.reference.specs import supports_activation
 from llmk_triton.attention_support import NO_FP8
 from llmk_triton.kernel_spec import HALVES, kernel_spec
@@ -12,6 +12,13 @@ from llmk_triton.kernel_spec import HALVES, kernel_spec
 _KNOWN = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset", "gated"}
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
+_MANY_TOKENS = 2048
+_ALIGNMENT = 8
+"""Elements of 16 bytes, at multiples of which rows of the library's operands start."""
+_LARGE_EXPERT = 1 << 24
+_ROWS, _ROWS_OF_LARGE = 256, 128
+"""Rows for each of many tokens' experts from which on the library is faster, measured on an H100: 256, or 128 where
+hidden and intermediate size have a product of :data:`_LARGE_EXPERT`."""
 _MOST_GROUPS = 32
 """Most groups of experts, whose scores a program computes one after the other."""
 _MOST_EXPERTS = 1024
@@ -23,6 +30,25 @@ def moe_spec() -> KernelSpec:
     summary = "Routing on the device; GEMVs for few tokens, grouped GEMM for more."
     where = "moe.fused:fused_moe"
     return kernel_spec("fused_moe", "moe", where, supports=supports_moe, knows=_KNOWN, summary=summary)
+
+
+def library_moe_spec() -> KernelSpec:
+    """The same for steps in which each expert has many rows."""
+    return kernel_spec(
+        "fused_moe_library",
+        "moe",
+        "moe.library:fused_moe",
+        needs=Needs(
+            features=("triton",),
+            archs=("sm_90",),
+            dtypes=("bfloat16",),
+            packages=("triton>=3.6,<3.10", "torch>=2.10"),
+        ),
+        bands=(TokenBand(_MANY_TOKENS, score=50),),
+        supports=supports_library,
+        knows=_KNOWN,
+        summary="Routing on the device; torch's grouped GEMM (CUTLASS) of each expert's rows.",
+    )
 
 
 def quantized_moe_specs() -> tuple[KernelSpec, ...]:
@@ -52,6 +78,23 @@ def quantized_moe_specs() -> tuple[KernelSpec, ...]:
         summary="Routing on the device; grouped GEMM of 4-bit weights, unpacked in registers.",
     )
     return int4, *fp8
+
+
+def supports_library(query: MoEQuery) -> Verdict:
+    """Plain experts without biases, few enough, or large enough, that copying their rows and storing what the
+    activation reads costs less than the library's GEMMs gain."""
+    verdict = supports_moe(query)
+    if query.bias:
+        verdict &= no("bias", wanted="experts with biases", found="experts without biases")
+    for name in ("hidden_size", "intermediate_size"):
+        if getattr(query, name) % _ALIGNMENT:
+            verdict &= no(name, wanted=f"a multiple of {_ALIGNMENT}", found=getattr(query, name))
+    least = _ROWS if query.hidden_size * query.intermediate_size < _LARGE_EXPERT else _ROWS_OF_LARGE
+    rows = _MANY_TOKENS * query.top_k // query.num_experts
+    if rows < least:
+        found = f"{rows} of {_MANY_TOKENS} tokens"
+        verdict &= no("num_experts", wanted=f"{least} rows for each expert on average", found=found)
+    return verdict
 
 
 def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
