@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape, relati
 from llmk.reference.moe import fused_moe as reference
 from llmk_triton.common.targets import current_target
 from llmk_triton.common.tuned import architecture
+from llmk_triton.moe import library
 from llmk_triton.moe.fused import ExpertRows, FusedMoE
 from llmk_triton.moe.tiles import Tile, Tiles
 
@@ -31,6 +33,13 @@ _SWEPT = (
     *(replace(SHAPES[2], name=f"30B-A3B/{ranks}", inner=SHAPES[2].inner // ranks) for ranks in (2, 4)),
 )
 """Whole, and what each of several ranks has of it."""
+
+_LARGE = (
+    replace(SHAPES[2], name="Mixtral", hidden=4096, inner=14336, experts=8, top_k=2),
+    replace(SHAPES[2], name="OLMoE", hidden=2048, inner=1024, experts=64, top_k=8),
+    SHAPES[2],
+)
+"""Experts that many tokens share, for comparing the grouped GEMM of this package and the library's."""
 
 _SWEPT_ROWS = (16, 32, 64, 128, 256)
 _MOST_FEW = 16
@@ -120,6 +129,9 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     if not tiny:
         for tokens in (1, 2, 64):
             yield f"moe {shape.name} x{tokens} one after the other", partial(_overlapped, shape, tokens, device)
+        for shape, tokens in product(_LARGE, (2048, 8192)):
+            yield f"moe grouped {shape.name} x{tokens}", partial(_case, shape, tokens, device)
+            yield f"moe library {shape.name} x{tokens}", partial(_library, shape, tokens, device)
 
 
 def sweep(bench: Bench, only: re.Pattern[str], folder: Path) -> None:
@@ -210,6 +222,15 @@ def _shape(tiny: bool) -> Shape:
 def _case(shape: Shape, tokens: int, device: torch.device) -> Case:
     inputs = Inputs.random(shape, tokens, device)
     return Case(inputs.run, inputs.expected, inputs.bytes(), inputs.flops(), SETS)
+
+
+def _library(shape: Shape, tokens: int, device: torch.device) -> Case:
+    inputs = Inputs.random(shape, tokens, device)
+
+    def run(i: int) -> Tensor:
+        return library.fused_moe(*inputs.rows[i], inputs.weights, top_k=shape.top_k, renormalize=True)
+
+    return Case(run, inputs.expected, inputs.bytes(), inputs.flops(), SETS)
 
 
 def _overlapped(shape: Shape, tokens: int, device: torch.device) -> Case:

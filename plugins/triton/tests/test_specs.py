@@ -33,9 +33,9 @@ def reasons(spec: KernelSpec, query: Any) -> list[str]:
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.id)
 def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
-    tma = spec.id.endswith("_tma")
+    apart = spec.id.endswith(("_tma", "_padded"))
     assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
-    assert bool(spec.opt_in) == tma
+    assert bool(spec.opt_in) == apart
     if spec.kind == "op":
         assert spec.id.removesuffix("_tma").removesuffix("_by_token") == f"triton.{spec.op}"
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"
@@ -112,14 +112,13 @@ def test_the_op_over_latent_rows_says_what_it_can_do() -> None:
 
 
 def test_specialized_attention_says_what_it_can_do() -> None:
-    _, spec, _ = llmk_attention_backends()
+    _, spec, padded, _ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "num_heads": 8, "num_kv_heads": 2}
     able |= {"dtype": "bfloat16", "cache_dtype": "bfloat16", "head_dim": 128, "block_size": 16}
     for changes in (
         {},
         {"sliding_window": 4096, "softcap": 50.0, "sinks": True},
         {"head_dim": 256, "block_size": 64},
-        {"num_heads": 6},
     ):
         assert match(spec, attention_query(**able | changes))
     for changes, code in (
@@ -133,6 +132,29 @@ def test_specialized_attention_says_what_it_can_do() -> None:
         ({"deterministic": True}, "not_deterministic"),
     ):
         assert reasons(spec, attention_query(**able | changes)) == [code]
+    assert padded.opt_in
+    for heads in range(2, 132, 2):
+        fits = heads // 2 in (*(3, 6, 7), *range(12, 16), *range(24, 32), *range(48, 64))
+        assert bool(match(padded, attention_query(**able | {"num_heads": heads}))) is fits
+
+
+def test_library_experts_say_what_they_can_do() -> None:
+    _, spec, *_ = llmk_moe_kernels()
+    able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "dtype": "bfloat16", "site": "experts", "top_k": 2}
+    able |= {"num_experts": 8, "hidden_size": 4096, "intermediate_size": 14336}
+    large = {"num_experts": 16, "top_k": 1}
+    for changes in ({}, large, {"hidden_size": 2048, "intermediate_size": 1024}, {"gated": False, "scaling": 2.0}):
+        assert match(spec, MoEQuery(**able | changes))
+    for changes, code in (
+        ({"platform": replace(GPU, arch="sm_80")}, "arch"),
+        ({"dtype": "float16"}, "dtype"),
+        ({"bias": True}, "bias"),
+        ({"intermediate_size": 14340}, "intermediate_size"),
+        (large | {"hidden_size": 2048, "intermediate_size": 1024}, "num_experts"),
+        ({"num_experts": 64}, "num_experts"),
+        ({"weight_format": "fp8_channel"}, "weight_format"),
+    ):
+        assert reasons(spec, MoEQuery(**able | changes)) == [code]
 
 
 def test_moe_says_what_it_can_do() -> None:

@@ -7,7 +7,7 @@ from llmk_triton.kernel_spec import DTYPES, has_large_tiles
 
 NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
 
-_ATTENTION = ("triton.attention", "triton.attention_specialized")
+_ATTENTION = ("triton.attention", "triton.attention_specialized", "triton.attention_specialized_padded")
 _LATENT = "triton.attention_latent"
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
@@ -19,8 +19,6 @@ _WIDEST_LATENT, _WIDEST_SHARED_KEY = 512, 64
 _WIDEST_KEY = 256
 """Most elements of a head's key that a latent vector is projected to."""
 _SPECIALIZED_HEADS, _SPECIALIZED_GROUP = (64, 128, 256), 64
-"""Sizes of heads, and most query heads per K/V head. Those of a token take a power of two of a tile's rows; up to a
-quarter of these may be lost, as such tiles gain more."""
 _LEAST_WINDOW = 1024
 """With a window of 128, the plain kernel takes 0.86 of the specialized one's time (measured on an H100)."""
 
@@ -66,8 +64,26 @@ def rows_per_token(group: int) -> int:
 
 
 def supports_specialized(query: AttentionQuery) -> Verdict:
-    """What :func:`supports_attention` does, with heads and blocks that TMA copies as they lie, and windows of several
-    tiles."""
+    """What :func:`supports_attention` does, with heads and blocks that TMA copies as they lie, windows of several
+    tiles, and groups of heads that fill a tile."""
+    verdict = _supports_tiles(query)
+    group = query.num_heads // query.num_kv_heads
+    if _SPECIALIZED_GROUP % group:
+        verdict &= no("num_heads", wanted=group, found=f"divisors of {_SPECIALIZED_GROUP} per K/V head")
+    return verdict
+
+
+def supports_padded(query: AttentionQuery) -> Verdict:
+    """The same with the other groups, of which a tile computes up to a third more heads than there are."""
+    verdict = _supports_tiles(query)
+    group = query.num_heads // query.num_kv_heads
+    if group > _SPECIALIZED_GROUP or not 3 * rows_per_token(group) <= 4 * group < 4 * rows_per_token(group):
+        found = f"up to {_SPECIALIZED_GROUP} per K/V head, at least 3/4 of a power of two, and not one"
+        verdict &= no("num_heads", wanted=group, found=found)
+    return verdict
+
+
+def _supports_tiles(query: AttentionQuery) -> Verdict:
     verdict = supports_attention(query)
     if query.head_dim not in _SPECIALIZED_HEADS:
         verdict &= no("head_dim", wanted=query.head_dim, found=" or ".join(map(str, _SPECIALIZED_HEADS)))
@@ -76,10 +92,6 @@ def supports_specialized(query: AttentionQuery) -> Verdict:
     # TMA swizzles eight rows at a time, and a tile of the largest heads has 64 keys.
     if query.block_size not in (8, 16, 32, 64):
         verdict &= no("block_size", wanted=query.block_size, found="8, 16, 32 or 64")
-    group = query.num_heads // query.num_kv_heads
-    if group > _SPECIALIZED_GROUP or 4 * group < 3 * rows_per_token(group):
-        found = f"up to {_SPECIALIZED_GROUP} per K/V head, and at least 3/4 of a power of two"
-        verdict &= no("num_heads", wanted=group, found=found)
     if 0 < (query.sliding_window or 0) < _LEAST_WINDOW:
         verdict &= no("sliding_window", wanted=query.sliding_window, found=f"from {_LEAST_WINDOW} on, or none")
     return verdict

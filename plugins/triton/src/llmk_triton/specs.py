@@ -22,6 +22,7 @@ from llmk_triton.attention_support import (
     supports_attention,
     supports_latent,
     supports_latent_op,
+    supports_padded,
     supports_specialized,
     supports_write,
 )
@@ -212,17 +213,11 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             host_cost_us=10.0,
             summary="Tiled attention through the block table; split-K for decode.",
         ),
-        kernel_spec(
-            "attention_specialized",
-            "attention",
-            "attention.backend:SpecializedAttention",
-            needs=HOPPER,
-            supports=supports_specialized,
-            knows=frozenset({"sliding_window", "softcap", "sinks"}),
-            layout=_LAYOUT,
-            score=50,
-            host_cost_us=10.0,
-            summary="The same, with prompts by specialized warps: TMA loads, asynchronous GEMMs.",
+        _specialized("attention_specialized", supports=supports_specialized),
+        _specialized(
+            "attention_specialized_padded",
+            supports=supports_padded,
+            opt_in="groups of heads that fill no tile have not been compared on a GPU",
         ),
         kernel_spec(
             "attention_latent",
@@ -236,6 +231,21 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             summary="Latent attention (MLA): all heads of a tile in one GEMM; split-K for decode.",
         ),
     ]
+
+
+def _specialized(name: str, **fields: Any) -> KernelSpec:
+    return kernel_spec(
+        name,
+        "attention",
+        "attention.backend:SpecializedAttention",
+        needs=HOPPER,
+        knows=frozenset({"sliding_window", "softcap", "sinks"}),
+        layout=_LAYOUT,
+        score=50,
+        host_cost_us=10.0,
+        summary="The same, with prompts by specialized warps: TMA loads, asynchronous GEMMs.",
+        **fields,
+    )
 
 
 @hookimpl
