@@ -13,6 +13,7 @@ from llmk.api.matching import facts_to_know
 from llmk.kernel.loader import load_object
 from llmk.reference import specs as reference
 from llmk_triton.attention.backend import LAYOUT
+from llmk_triton.attention.int8_cache import LAYOUT as INT8_LAYOUT
 from llmk_triton.latent.backend import LAYOUT as LATENT_LAYOUT
 from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_moe_kernels, llmk_ops
 
@@ -44,6 +45,7 @@ def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
 def test_the_layout_is_the_backends() -> None:
     layouts = {spec.id: spec.layout for spec in llmk_attention_backends()}
     assert layouts.pop("triton.attention_latent") == LATENT_LAYOUT
+    assert layouts.pop("triton.attention_int8") == INT8_LAYOUT
     assert set(layouts.values()) == {LAYOUT}
 
 
@@ -69,6 +71,20 @@ def test_attention_says_what_it_can_do() -> None:
         ({"num_heads": 7}, "num_kv_heads"),
         ({"num_heads": 66}, "num_heads"),
         ({"dtype": "float64", "cache_dtype": "float32"}, "dtype"),
+    ):
+        assert reasons(spec, attention_query(**able | changes)) == [code]
+
+
+def test_int8_attention_says_what_it_can_do() -> None:
+    *_, spec, _ = llmk_attention_backends()
+    able: dict[str, Any] = {"platform": GPU, "cache_dtype": "int8"}
+    for changes in ({}, {"sliding_window": 8, "softcap": 30.0, "sinks": True}, {"deterministic": True}):
+        assert match(spec, attention_query(**able | changes))
+    for changes, code in (
+        ({"cache_dtype": "int4"}, "cache_dtype"),
+        ({"value_dim": 16}, "not_understood"),
+        ({"head_dim": 25, "block_size": 1}, "block_size"),
+        ({"head_dim": 576}, "head_dim"),
     ):
         assert reasons(spec, attention_query(**able | changes)) == [code]
 

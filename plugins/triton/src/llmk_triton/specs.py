@@ -20,6 +20,7 @@ from llmk.api import (
 from llmk_triton.attention_support import (
     NO_FP8,
     supports_attention,
+    supports_int8,
     supports_latent,
     supports_latent_op,
     supports_specialized,
@@ -30,6 +31,7 @@ from llmk_triton.moe.specs import moe_spec, quantized_moe_specs
 from llmk_triton.recurrent.specs import recurrent_specs
 
 _LAYOUT = "paged_hnd"
+_INT8_LAYOUT = "paged_hnd_int8"
 _LATENT_LAYOUT = "paged_latent"
 
 _NORM_FACTS = frozenset({"norm_offset"})
@@ -223,6 +225,17 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             score=50,
             host_cost_us=10.0,
             summary="The same, with prompts by specialized warps: TMA loads, asynchronous GEMMs.",
+        ),
+        kernel_spec(
+            "attention_int8",
+            "attention",
+            "attention.int8_cache:Int8Attention",
+            supports=supports_int8,
+            knows=frozenset({"sliding_window", "softcap", "sinks"}),
+            layout=_INT8_LAYOUT,
+            deterministic=True,
+            host_cost_us=10.0,
+            summary="The same over an int8 cache with a scale per token and head.",
         ),
         kernel_spec(
             "attention_latent",
