@@ -190,6 +190,9 @@ class ModelFacts:
     linear: tuple[LinearFacts, ...] = ()
     moe: tuple[MoEFacts, ...] = ()
     ops: tuple[OpFacts, ...] = ()
+    chains: tuple[tuple[str, str], ...] = ()
+    """Op sites and the linear sites that alone read their results, for ops that span both (``OpContract.pattern``). The
+    layers look for such an op at the site ``"op+linear"``."""
     parallel: tuple[Way, ...] = ()
     """The kinds of parallelism that the model's implementation supports."""
     default_model_len: int = 0

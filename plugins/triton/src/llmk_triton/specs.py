@@ -11,7 +11,9 @@ from llmk.api import (
     OK,
     KernelSpec,
     LinearQuery,
+    OpContract,
     OpQuery,
+    Tier,
     TokenBand,
     Verdict,
     hookimpl,
@@ -138,6 +140,7 @@ _SMALL_N_ROWS, _SMALL_N_INPUTS = 64, 4096
 """Most rows (M) and inputs (K) for which the small-N kernel is faster than a library (measured on an H200)."""
 
 _FUSED_SMALL_M = (
+    ("activate_linear", _SMALL_M, "Activation and small-M GEMM in one launch."),
     ("gate_up_silu", _SMALL_M, "Small-M gate and up projection and SwiGLU in one launch."),
     ("add_rms_norm_linear", 1, "Residual sum, norm and linear layer in one launch, for one row."),
     ("add_rms_norm_router", 1, "Residual sum, norm and router in one launch, for one row."),
@@ -326,7 +329,7 @@ def _tma_kernel(kind: str, name: str) -> KernelSpec:
 
 
 @hookimpl
-def llmk_ops() -> Iterable[KernelSpec]:
+def llmk_ops() -> Iterable[KernelSpec | OpContract]:
     """Fused ops."""
     small_m = [
         kernel_spec(
@@ -363,4 +366,32 @@ def llmk_ops() -> Iterable[KernelSpec]:
         supports=supports_latent_op,
         summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a GEMM per head.",
     )
-    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent_specs()]
+    return [*small_m, *_activate_linear(), _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent_specs()]
+
+
+def _activate_linear() -> tuple[OpContract, KernelSpec]:
+    """The contract and the reference of an op that models don't name."""
+    pattern = ("activate", "linear")
+    contract = OpContract(
+        id="triton.activate_linear",
+        op="activate_linear",
+        signature="(x, activation, weight, bias) -> out",
+        facts=("intermediate_size", "activation"),
+        parts=pattern,
+        pattern=pattern,
+        examples="llmk_triton.activate_linear:EXAMPLES",
+        weights=("weight",),
+        summary="An activation without a gate, then a linear layer.",
+    )
+    reference = KernelSpec(
+        id="triton.activate_linear_reference",
+        kind="op",
+        op=contract.op,
+        implementation="llmk_triton.activate_linear:make_activate_linear",
+        tier=Tier.REFERENCE,
+        parts=pattern,
+        deterministic=True,
+        capture="full",
+        summary=contract.summary,
+    )
+    return contract, reference
