@@ -82,7 +82,9 @@ class Subject:
         named = {_name(node): node for node in tree.body if _name(node)}
         reached = {*_attributes(spec, self.module, self.distribution), *_imported(spec, self.module)}
         elsewhere = [name for name in closure(spec) if name != self.module]
-        asked = {*_asked_by_core(), *(name for other in elsewhere for name in _asked(_tree(other)))}
+        # What prepares weights for experts, and ops, are called and nothing else is asked of their objects.
+        asked = set() if getattr(spec, "kind", "") in ("moe", "op") else {*_asked_by_core()}
+        asked |= {name for other in elsewhere for name in _asked(_tree(other))}
         while True:
             alive = [node for node in tree.body if not _name(node) or _name(node) in reached or "*" in reached]
             parts = [part for node in alive for part in _parts(node, asked)]

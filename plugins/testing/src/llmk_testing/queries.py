@@ -70,6 +70,8 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("2 of 8 experts", {}),
     ("1 of 5 experts, 72 to 40", {"num_experts": 5, "top_k": 1, "hidden_size": 72, "intermediate_size": 40}),
     ("2 of 3 experts, 256 to 128", {"num_experts": 3, "hidden_size": 256, "intermediate_size": 128}),
+    ("2 of 8 experts, 64 to 40", {"hidden_size": 64, "intermediate_size": 40}),
+    ("2 of 8 experts, 40 to 64", {"hidden_size": 40, "intermediate_size": 64}),
     ("6 of 6 experts", {"num_experts": 6, "top_k": 6, "renormalize": False}),
     ("8 of 64 experts", {"num_experts": 64, "top_k": 8, "renormalize": False}),
     ("GELU", {"activation": "gelu"}),
