@@ -134,7 +134,7 @@ def test_an_op_takes_the_place_of_sites_that_follow_each_other(house: Wheelhouse
 def test_an_op_takes_no_place_unasked(
     house: Wheelhouse, tmp_path: Path, code: str, flags: dict[str, Any], *, taken: bool
 ) -> None:
-    """Where it can't be loaded, or nobody vouches for its wheel."""
+    """Where it can't be loaded, or its wheel is not vouched for."""
     house.install("span", code)
     house.install("chain", f"SIZE = 64\n{MODEL.partition('def describe')[0]}{CHAIN}")
     folder = write_model(tmp_path / "chained", architectures=["ChainForCausalLM"])

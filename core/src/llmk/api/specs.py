@@ -142,10 +142,9 @@ class KernelSpec(CheckedSpec):
     If another field differs from its default, the kernel is refused: a field of the first release that the kernel
     leaves out, or a field that was added later, which it must name (``FIRST_FIELDS | {"field"}``).
 
-    For experts, also those of the query's ``facts`` that the kernel takes.
-
-    For an op, also facts that were added to it later. The op's reference names those that matter; if a query has one,
-    all kernels of the op must know it. A model whose fact is at its neutral value leaves it out."""
+    For experts, also those of the query's ``facts`` that the kernel takes. For an op, also facts that were added to it
+    later. The op's reference names those that matter; if a query has one, all kernels of the op must know it. A model
+    whose fact is at its neutral value leaves it out."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of a function that implements :class:`~llmk.api.Prepare`, called once

@@ -10,7 +10,7 @@ from llmk_testing.candidate import Asked, Candidate
 from llmk_testing.paged import Paged
 
 LENGTHS = (1 << 16, 140_000, 1 << 20, 1 << 27, 1 << 31)
-"""Longest sequences of the queries that are asked for verdicts, in tokens."""
+"""Longest sequences of the queries that get verdicts, in tokens."""
 _LENGTH = 140_000
 """Tokens of the sequence that is tried: more than 16 bits count."""
 

@@ -168,7 +168,7 @@ def _check_defaults(spec: ModelSpec, example: ModelExample, folder: Callable[[],
 
 
 def _default(filled: Callable[[Mapping[str, Any]], Mapping[str, Any]], config: Mapping[str, Any], key: str) -> Any:
-    """The default of a key that a config lacks; ``None``: it is none, or the config is refused without it."""
+    """The default of a key that a config lacks; ``None``: there is no default, or the config is refused."""
     try:
         return filled(config).get(key)
     except ValueError:
