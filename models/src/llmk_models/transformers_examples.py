@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from llmk_models.examples import examples
 
-_KINDS = (
+_KINDS: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"is_encoder_decoder": True}, "encoder-decoder"),
     ({"use_bidirectional_attention": True}, "not causal"),
     ({"use_bidirectional_attention": "all"}, "not causal"),
