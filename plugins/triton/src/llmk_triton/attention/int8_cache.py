@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -13,12 +15,15 @@ from llmk.api.query import AttentionQuery
 from llmk_triton.attention.backend import AttentionMeta, TritonAttention
 from llmk_triton.attention.write import rows
 from llmk_triton.common import pdl
+from llmk_triton.common.targets import Tile
 
 LAYOUT = "paged_hnd_int8"
 """Dimensions of the cache: block, K or V, head, bytes: the integers of the block's tokens, then their scales."""
 
 _HEADS = 4
 """Heads per program of the write."""
+_LEAST_KEYS = 16
+"""Keys of the smallest tile."""
 
 
 @triton.jit
@@ -58,12 +63,19 @@ def write_int8_kernel(
     _store(value, values[:, None], place, values + scales, there, column < SIZE)
 
 
+def _narrower(tile: Tile) -> Tile:
+    """A tile with half as many keys, since integers are converted in registers."""
+    return replace(tile, keys=max(_LEAST_KEYS, tile.keys // 2))
+
+
 class Int8Attention(TritonAttention):
     """As :class:`TritonAttention`, over a cache ``[num_blocks, 2, kv_heads, block_size * (head_dim + 4)]`` of bytes."""
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         super().__init__(query, device)
         self._shape["SCALED"] = True
+        self.prefill_tile = _narrower(self.prefill_tile)
+        self.few, self.many = (replace(each, tile=_narrower(each.tile)) for each in (self.few, self.many))
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
         """See the class."""
