@@ -17,7 +17,14 @@ _KINDS: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"num_kv_shared_layers": 2}, "last 2 layers share"),
     ({"architectures": ["OddForGeneration"]}, "not a causal language model"),
     ({"model_type": "no_such_type"}, "model_type 'no_such_type' is unknown"),
-    ({"model_type": "t5"}, "no language model of model_type 't5'|encoder-decoder|not a causal|lacks"),
+    ({"model_type": "t5"}, "no language model of model_type 't5'"),
+    *(
+        ({key: "odd"}, key)
+        for key in (
+            *("rms_norm_eps", "layer_norm_epsilon", "rope_theta", "partial_rotary_factor"),
+            *("tie_word_embeddings", "attention_bias", "mlp_bias", "attn_logit_softcapping", "sliding_window"),
+        )
+    ),
     *(({key: {"hidden_size": 8}}, "more than text") for key in ("vision_config", "audio_config", "text_config")),
     *(({key: 4}, "indexed attention") for key in ("index_topk", "index_n_heads")),
     ({"attention_chunk_size": 8}, "chunked attention"),
