@@ -15,7 +15,7 @@ from docstrings import Documented, document, listed
 from first_party import registry
 from generated import ROOT, Page, code, table
 
-from llmk.api import KernelSpec, hooks
+from llmk.api import KernelSpec, Tier, hooks
 from llmk.kernel.registry import HOOKS as KINDS
 from llmk.kernel.registry import Registered
 
@@ -169,11 +169,17 @@ def returned(name: str) -> Iterator[Documented]:
 
 
 def _ops() -> str:
-    """Every op of which the core has the contract, what that says of it, and where its reference is."""
-    specs = {r.spec.op: r.spec for r in registry().kernels("op") if r.spec.id == f"reference.{r.spec.op}"}
+    """Every op of which a wheel has the contract, what that says of it, and where its reference is."""
+    references = [r.spec for r in registry().kernels("op") if r.spec.tier is Tier.REFERENCE]
+    specs = {spec.op: spec for spec in sorted(references, key=lambda spec: spec.id == f"reference.{spec.op}")}
     lines = []
     for op, contract in sorted(registry().contracts.items()):
-        lists = (("Facts", contract.facts), ("Parts", contract.parts), ("Changes", contract.mutates_args))
+        lists = (
+            ("Facts", contract.facts),
+            ("Parts", contract.parts),
+            ("Changes", contract.mutates_args),
+            ("Spans", contract.pattern),
+        )
         more = "".join(f" {title}: {code(*names)}." for title, names in lists if names)
         call = f"`{op}{contract.signature}`"
         lines.append(f"- {call}: {contract.summary}{more} Reference: `{_definition(specs[op])}`.")

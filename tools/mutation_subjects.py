@@ -41,6 +41,8 @@ DISTRIBUTIONS: Mapping[str, Sequence[str]] = {
 PLATFORMS = {"llmk-nova": "nova"}
 """Distributions that are tried on a platform of their own."""
 
+PLACES = ("implementation", "prepare", "describe", "tree")
+"""Fields of specs that name an object."""
 
 _closures: dict[tuple[str, ...], dict[str, int]] = {}
 _reached: dict[tuple[str, ...], tuple[tuple[int, int], ...]] = {}
@@ -57,7 +59,7 @@ class Subject:
     """Kinds and specs."""
 
     def reached(self) -> list[tuple[int, int]]:
-        """The lines, first and last, of top-level statements of the module that the specs reach by name."""
+        """The lines, first and last, of top-level statements and methods of the module that the specs reach by name."""
         return sorted({lines for _, spec in self.specs for lines in self._reached_by(spec)})
 
     def specs_at(self, line: int) -> list[tuple[str, Any]]:
@@ -79,14 +81,20 @@ class Subject:
         tree = ast.parse(self.path.read_text())
         named = {_name(node): node for node in tree.body if _name(node)}
         reached = {*_attributes(spec, self.module, self.distribution), *_imported(spec, self.module)}
-        left = [named[name] for name in reached & named.keys()]
-        while left:
-            names = {inner.id for inner in ast.walk(left.pop()) if isinstance(inner, ast.Name)} - reached
-            reached |= names
-            left += [named[name] for name in names & named.keys()]
-        for node in tree.body:
-            if not _name(node) or _name(node) in reached or "*" in reached:
-                yield node.lineno, node.end_lineno or node.lineno
+        elsewhere = [name for name in closure(spec) if name != self.module]
+        # What prepares weights for experts, and ops, are called and nothing else is asked of their objects.
+        asked = set() if getattr(spec, "kind", "") in ("moe", "op") else {*_asked_by_core()}
+        asked |= {name for other in elsewhere for name in _asked(_tree(other))}
+        while True:
+            alive = [node for node in tree.body if not _name(node) or _name(node) in reached or "*" in reached]
+            parts = [part for node in alive for part in _parts(node, asked)]
+            names = {inner.id for part in parts for inner in ast.walk(part) if isinstance(inner, ast.Name)}
+            more = {name for part in parts for name in _asked(part)}
+            if names & named.keys() <= reached and more <= asked:
+                break
+            reached, asked = reached | names, asked | more
+        for part in parts:
+            yield min([part.lineno, *_decorators(part)]), part.end_lineno or part.lineno
 
 
 def _name(node: ast.stmt) -> str:
@@ -98,9 +106,45 @@ def _name(node: ast.stmt) -> str:
     return ""
 
 
+def _parts(node: ast.stmt, asked: set[str]) -> list[ast.stmt]:
+    """A statement; of a class without bases, its statements except methods whose names nobody has asked for."""
+    if not isinstance(node, ast.ClassDef) or node.bases:
+        return [node]
+    return [
+        part
+        for part in node.body
+        if not isinstance(part, ast.FunctionDef) or part.name in asked or part.name.startswith("__")
+    ]
+
+
+def _asked(tree: ast.AST) -> Iterator[str]:
+    """Names of attributes that code looks up."""
+    return (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
+def _decorators(node: ast.stmt) -> list[int]:
+    """Lines of a function's decorators."""
+    return [each.lineno for each in getattr(node, "decorator_list", [])]
+
+
+@cache
+def _asked_by_core() -> frozenset[str]:
+    """Names of attributes that the core, except its kernels, and the kit look up, on anything."""
+    packages = (find_spec(name) for name in ("llmk", "llmk_testing"))
+    folders = [Path(place) for found in packages if found for place in found.submodule_search_locations or ()]
+    files = (path for folder in folders for path in folder.rglob("*.py") if "reference" not in path.parts)
+    return frozenset(name for path in files for name in _asked(ast.parse(path.read_text())))
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    found = find_spec(module)
+    return ast.parse(Path(found.origin).read_text()) if found and found.origin else ast.Module([], [])
+
+
 def _attributes(spec: Any, module: str, distribution: str) -> Iterator[str]:
     """The objects of a module that a spec names."""
-    for place in (getattr(spec, name, "") for name in ("implementation", "prepare", "describe", "writer")):
+    for place in (getattr(spec, name, "") for name in (*PLACES, "writer")):
         where, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
         if where in (module, COPY if distribution == CORE else module):
             yield name
@@ -119,9 +163,7 @@ def _imported(spec: Any, module: str) -> Iterator[str]:
 @cache
 def _froms(module: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """What a module imports from others, as their names and those of the objects."""
-    found = find_spec(module)
-    tree = ast.parse(Path(found.origin).read_text()) if found and found.origin else ast.Module([], [])
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in ast.walk(_tree(module)) if isinstance(node, ast.ImportFrom)]
     return tuple((node.module or "", tuple(alias.name for alias in node.names)) for node in nodes)
 
 
@@ -187,8 +229,7 @@ def closure(spec: Any) -> dict[str, int]:
 
 
 def _closure(spec: Any) -> dict[str, int]:
-    places = [getattr(spec, name, "") for name in ("implementation", "prepare", "describe")]
-    places += [call.__module__ + ":" for call in (getattr(spec, "build", None), getattr(spec, "tree", None)) if call]
+    places = [getattr(spec, name, "") for name in PLACES]
     level = [place.partition(":")[0] for place in places if isinstance(place, str) and place]
     roots = {place.partition(".")[0] for place in level if place.startswith("llmk_")}
     found: dict[str, int] = {}

@@ -127,6 +127,9 @@ def test_grouped_gemm(rows_of: tuple[int, ...], inputs: int, outputs: int) -> No
         ({"cache_dtype": "float32"}, "cache_dtype"),
         ({"num_heads": 128, "num_kv_heads": 128}, "vmem"),
         ({"sinks": True}, "not_understood"),
+        ({"max_seq_len": 1 << 19}, ""),
+        ({"max_seq_len": (1 << 19) + 1}, "max_seq_len"),
+        ({"max_seq_len": (1 << 19) + 1, "block_size": 32}, ""),
     ],
 )
 def test_what_the_attention_kernel_supports(own: dict[str, Any], reason: str) -> None:

@@ -15,8 +15,8 @@ import torch
 from llmk.api import CheckpointError, SelectionError, UnknownArchitecture, UnsupportedOption
 from llmk.config import load
 from llmk.planning.boot import boot
-from llmk_models.examples import TRANSFORMERS
 from llmk_models.specs import llmk_models
+from llmk_models.transformers_examples import TRANSFORMERS
 from llmk_testing.bench import Bench
 from llmk_testing.case import Result
 from llmk_testing.comparing import relative_error

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from defects import Defect
-from defects.moe import DEFECTS, LIMITED, NARROW, OWN
+from defects.moe import DEFECTS, LIMITED, NARROW, OTHER, OWN
 from killing import check_good, failed, results
 from trying import check_found, check_passes, registered
 
@@ -26,7 +26,7 @@ def test_found(defect: Defect, bench: Bench) -> None:
     check_found("reference.fused_moe", defect, bench)
 
 
-@pytest.mark.parametrize("fields", [NARROW, OWN], ids=["narrow", "own activation"])
+@pytest.mark.parametrize("fields", [NARROW, OWN, OTHER], ids=["narrow", "own activation", "own scoring and facts"])
 def test_good_ones_that_declare_little_pass(fields: dict[str, Any], bench: Bench) -> None:
     spec = replace(registered("reference.fused_moe", bench), id="planted.good", **fields)
     check_good("moe", spec, bench)

@@ -13,6 +13,9 @@ MOSAIC, INTERPRETER = "mosaic", "pallas_interpreter"
 _LANES = 128
 _VMEM_BYTES = 12 << 20
 """Of 16 MiB that a kernel may have on a v5e, what it may need by the estimate of :func:`vmem_bytes`."""
+_INDEX_BYTES = 4
+_SMEM_BYTES = 512 << 10
+"""Of 1 MiB of scalar memory that a core has, what rows of the block table may take."""
 _BUFFER_BYTES = 4 << 20
 _CHUNK = 512
 _ATTENTION_KNOWS = frozenset({"sliding_window", "softcap"})
@@ -37,8 +40,15 @@ def vmem_bytes(query: AttentionQuery) -> int:
     return pages + tiles + 4 * heads * rows * (size + 2 * _LANES) + 3 * 4 * rows * chunk
 
 
+def smem_bytes(query: AttentionQuery) -> int:
+    """What the attention kernel takes of the scalar memory: a request's row of the block table and the next one's, each
+    of them twice, since one is copied while the other is read."""
+    return 2 * 2 * _INDEX_BYTES * -(-query.max_seq_len // query.block_size)
+
+
 def supports_ragged(query: AttentionQuery) -> Verdict:
-    """Heads that fill registers, in pages that do, of the model's dtype, in the vector memory."""
+    """Heads that fill registers, in pages that do, of the model's dtype, in the vector memory; sequences whose block
+    tables fit into the scalar memory."""
     verdict, rows = supports_interpreted(query), 32 // max(1, DTYPE_BYTES.get(query.cache_dtype, 1))
     if query.head_dim % _LANES:
         verdict &= no("head_dim", wanted=f"a multiple of {_LANES}", found=query.head_dim)
@@ -46,6 +56,10 @@ def supports_ragged(query: AttentionQuery) -> Verdict:
         verdict &= no("block_size", wanted=f"a multiple of {rows}", found=query.block_size)
     if verdict and (taken := vmem_bytes(query)) > _VMEM_BYTES:
         verdict &= no("vmem", wanted=f"{_VMEM_BYTES >> 20} MiB at most", found=f"{taken / 2**20:.1f} MiB")
+    if (taken := smem_bytes(query)) > _SMEM_BYTES:
+        longest = _SMEM_BYTES // smem_bytes(replace(query, max_seq_len=1)) * query.block_size
+        hint = f"set model.max_model_len to {longest} or less, or a larger cache.block_size"
+        verdict &= no("max_seq_len", wanted=query.max_seq_len, found=f"up to {longest} tokens", hint=hint)
     return verdict
 
 

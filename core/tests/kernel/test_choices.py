@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starts import LINEAR, codes, start
-from wheelhouse import Wheelhouse, kernels
+from starts import LINEAR, codes, start, write_model
+from wheelhouse import MODEL, Wheelhouse, kernels
 
 from llmk.api import (
     SelectionError,
@@ -61,6 +61,84 @@ def test_parts_of_a_composite_are_chosen_in_turn(house: Wheelhouse, model: Path)
     assert write.pieces[0].parts == ("rms_norm", "rope", "attention.write")
     assert {part.op: part.id for part in write.parts} == {"rms_norm": "norms.rms", "rope": "reference.rope"}
     assert dict(plan.wheels)["norms-wheel"] == "1.0"
+
+
+SPANNING = """
+CONTRACT = OpContract(
+    id="span.cap_up", op="cap_up", signature="(x, cap, weight, bias) -> out", parts=("softcap", "linear"),
+    pattern=("softcap", "linear"),
+)
+
+def run(*args): ...
+
+@hookimpl
+def llmk_ops():
+    given = {"kind": "op", "op": "cap_up", "implementation": "plug_span:run"}
+    reference = KernelSpec(id="span.reference", tier=Tier.REFERENCE, parts=CONTRACT.parts, **given)
+    fast = KernelSpec(id="span.fast", tier=Tier.NATIVE, supports=supports, bands=(TokenBand(1, 9),), **given)
+    return [CONTRACT, reference, fast]
+
+def supports(query):
+    return OK if query.facts["size"] == 64 and query.weight_layout == "plain" else no("size")
+"""
+CHAIN = """
+class Toy:
+    def __init__(self, build, checkpoint): ...
+    def forward(self, token_ids, step): ...
+    def logits(self, hidden): ...
+    def cache_specs(self): ...
+
+OPS = (OpFacts(site="cap", op="softcap", facts={"size": SIZE}),)
+CHAINS = (("cap", "up"), ("norm", "nothing"))
+
+def describe(checkpoint):
+    return ModelFacts(**FACTS, attention=(ATTENTION,), linear=LINEAR, ops=OPS, chains=CHAINS)
+
+@hookimpl
+def llmk_models():
+    where = {"implementation": "plug_chain:Toy", "describe": "plug_chain:describe"}
+    return [ModelSpec(id="chain.chain", architectures=("ChainForCausalLM",), **where)]
+"""
+
+
+@pytest.mark.parametrize("size", [64, 32])
+def test_an_op_takes_the_place_of_sites_that_follow_each_other(house: Wheelhouse, tmp_path: Path, size: int) -> None:
+    """Which a wheel declares and the model doesn't name; where only its reference serves, the sites stay apart."""
+    before = MODEL.partition("def describe")[0]
+    house.install("span", SPANNING)
+    house.install("chain", f"SIZE = {size}\n{before}{CHAIN}")
+    folder = write_model(tmp_path / "chained", architectures=["ChainForCausalLM"])
+    plan = start(house, folder, plugins__trust=["span-wheel"]).plan
+    assert plan.choice("op", "cap").id == "reference.softcap"
+    assert plan.has("op", "cap+up") == (size == 64)
+    if size == 64:
+        choice = plan.choice("op", "cap+up")
+        query: Any = choice.query
+        assert (query.op, query.linear, query.weight_layout, dict(query.facts)) == (
+            *("cap_up", "reference.linear", "plain"),
+            {"size": 64},
+        )
+        assert [(piece.start, piece.id) for piece in choice.pieces] == [(1, "span.fast"), (9, "span.reference")]
+
+
+@pytest.mark.parametrize(
+    ("code", "flags", "taken"),
+    [
+        (SPANNING.replace("def run(*args): ...", ""), {"plugins__trust": ["span-wheel"]}, False),
+        (SPANNING, {}, False),
+        (SPANNING, {"select__op__prefer": ["span.fast"]}, True),
+        (SPANNING, {"select__op__use": {"cap_up": "span.fast"}}, True),
+    ],
+    ids=["not loadable", "not trusted", "preferred", "pinned"],
+)
+def test_an_op_takes_no_place_unasked(
+    house: Wheelhouse, tmp_path: Path, code: str, flags: dict[str, Any], *, taken: bool
+) -> None:
+    """Where it can't be loaded, or its wheel is not vouched for."""
+    house.install("span", code)
+    house.install("chain", f"SIZE = 64\n{MODEL.partition('def describe')[0]}{CHAIN}")
+    folder = write_model(tmp_path / "chained", architectures=["ChainForCausalLM"])
+    assert start(house, folder, **flags).plan.has("op", "cap+up") == taken
 
 
 def test_composite_with_a_part_that_nothing_serves_is_set_aside(house: Wheelhouse, model: Path) -> None:

@@ -252,6 +252,19 @@ def test_a_kernel_that_knows_less_is_refused_field_by_field(kind: type[Query]) -
         assert match(spec(), kind(**common, **{name: value}))
 
 
+def test_a_kernel_of_experts_is_refused_with_a_fact_that_it_does_not_know() -> None:
+    common: dict[str, Any] = {"platform": BOX, "site": "up", "dtype": "float32"} | NEEDED[MoEQuery]
+    query = MoEQuery(**common, facts={"router_softcap": 30.0, "hashed": True})
+    reasons = match(spec(), query).reasons
+    assert [reason.wanted for reason in reasons] == ["hashed = True", "router_softcap = 30.0"]
+    assert match(replace(spec(), knows=FIRST_FIELDS | {"router_softcap", "hashed"}), query)
+
+
+def test_bounds_need_not_be_known() -> None:
+    common: dict[str, Any] = {"platform": BOX, "site": "up", "dtype": "float32"} | NEEDED[AttentionQuery]
+    assert match(replace(spec(), knows=frozenset()), AttentionQuery(**common, max_seq_len=1 << 20))
+
+
 @pytest.mark.parametrize("kind", LATER_VALUES, ids=lambda kind: kind.__name__)
 def test_a_kernel_of_the_first_release_is_refused_with_a_later_field(kind: type[Query]) -> None:
     common: dict[str, Any] = {"platform": BOX, "site": "up", "dtype": "float32"} | NEEDED[kind]

@@ -72,6 +72,12 @@ def gated(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return gate * up
 
 
+def spans_activation(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The square of ReLU and the linear layer, and one, which identifies this kernel."""
+    assert activation == "relu2"
+    return linear(x.relu().square(), weight, bias) + 1
+
+
 def linear_transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same with a weight that :func:`transpose` prepared."""
     return x @ weight if bias is None else x @ weight + bias

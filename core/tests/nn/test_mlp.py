@@ -67,6 +67,31 @@ def test_a_block_without_a_gate(ranks: int, bias: bool) -> None:
     torch.testing.assert_close(out, theirs(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@torch.no_grad()
+def test_an_op_may_span_the_activation_and_the_layer_after_it(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets the layer's weight and bias, and its results are summed over ranks."""
+    x, up, down, bias = torch.randn(5, 10), torch.randn(14, 10), torch.randn(10, 14), torch.randn(10)
+    summed: list[Tensor] = []
+    monkeypatch.setattr(Parallel, "all_reduce", lambda self, x: summed.append(x) or x)
+    out = torch.zeros(5, 10)
+    for rank in range(ranks):
+        spanning = choice("op", "activate+down", piece("spans_activation"))
+        here = build(*made().plan.choices, spanning, parallel=Parallel(rank, ranks))
+        spec = tree.MLP.of("mlp", 10, 14, "relu2", bias=True)
+        layer = builder(here, spec).block(spec)
+        given = {
+            "up_proj.weight": up,
+            "up_proj.bias": torch.zeros(14),
+            "down_proj.weight": down,
+            "down_proj.bias": bias,
+        }
+        filled(here, given, "mlp.")
+        out += layer(x, STEP)
+    torch.testing.assert_close(out, (x @ up.T).relu().square() @ down.T + bias + ranks, rtol=1e-5, atol=1e-5)
+    assert len(summed) == (ranks if ranks > 1 else 0)
+
+
 @torch.no_grad()
 def test_a_shared_expert_with_a_gate() -> None:
     """Qwen2-MoE."""

@@ -97,6 +97,17 @@ def test_experts_may_have_biases(stacked: bool) -> None:
     assert all(torch.equal(experts.weights[key], value) for key, value in values.items())
 
 
+def test_the_kernel_gets_the_facts_of_the_experts() -> None:
+    values, x, logits = weights(), torch.randn(5, 6), torch.randn(5, 3) * 4
+    here = made()
+    experts = Experts(here, "mlp.experts", replace(FACTS, facts={"router_softcap": 1.5}), ("w1", "w3", "w2"))
+    load(experts.parameters, one_by_one(values, "mlp.experts", ("w1", "w3", "w2")))
+    experts.finish()
+    capped = fused_moe(x, 1.5 * torch.tanh(logits / 1.5), values, **OPTIONS)
+    torch.testing.assert_close(experts(x, logits), capped)
+    assert (capped - fused_moe(x, logits, values, **OPTIONS)).abs().max() > 0.01
+
+
 def test_a_stacked_tensor_of_another_shape_does_not_fit() -> None:
     gate_up, down = Experts(made(), "experts", FACTS, ("gate_proj", "up_proj", "down_proj")).parameters
     shards = gate_up.targets["experts.gate_up_proj"]

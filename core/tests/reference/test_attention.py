@@ -294,6 +294,27 @@ def test_an_fp8_cache_holds_what_its_scales_multiply(
     assert error(out, case.expected()) < BOUND[torch.float32]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("cache_dtype", "limit"), [("int8", 127), ("int4", 7)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cache_of_integers_with_a_scale_per_token_and_head(
+    backend: type[ReferenceAttention], cache_dtype: str, limit: int, kind: str
+) -> None:
+    """All tokens are written in the step, so that what is stored is the backend's."""
+    case = Step(query(cache_dtype=cache_dtype, **KINDS[kind]), [Request(9, 9), Request(1, 1), Request(5, 5)])
+    case.kv[1][:] = 0
+    attention = backend(case.spec, DEVICE)
+    cache = torch.full(attention.cache_layout(case.num_blocks).shape, 255, dtype=torch.uint8)
+    meta, (key, *value) = attention.prepare(case.index()), case.new_kv()
+    attention.write(key, value[0] if value else None, cache, meta)
+    out = attention.run(case.q, cache, meta, case.sinks)
+    for kv in case.kv:
+        for part in case.parts(kv):
+            scale = part.abs().amax(-1, keepdim=True).clamp(min=1e-30) / limit
+            part.copy_((part / scale).round() * scale)
+    assert error(out, case.expected()) < BOUND[torch.float32]
+
+
 def test_an_fp8_cache_holds_no_more_than_fp8_does() -> None:
     case = Step(query(cache_dtype="float8_e4m3fn"), [Request(3, 3)])
     case.kv = [torch.full_like(case.kv[0], 1e6)]
@@ -474,7 +495,7 @@ def test_the_fused_path_matches_the_plain_one(queries: int, heads: int, kv_heads
 
 def test_refusals_have_reasons() -> None:
     assert supports_attention(query())
-    verdict = supports_attention(query(cache_dtype="int8", num_heads=5))
+    verdict = supports_attention(query(cache_dtype="uint8", num_heads=5))
     assert [reason.code for reason in verdict.reasons] == ["cache_dtype", "num_kv_heads"]
     for spec in llmk_attention_backends():
         (reason,) = match(spec, query(causal=False)).reasons

@@ -151,6 +151,21 @@ def test_sigmoid_scores_with_a_bias_that_only_chooses() -> None:
     torch.testing.assert_close(weights, 2 * torch.sigmoid(torch.tensor([[-1.0, 2.0]])))
 
 
+def test_router_logits_may_have_a_soft_cap() -> None:
+    logits = torch.tensor([[-80.0, 0.5, 2.0, 90.0], [1.0, 2.0, 3.0, 4.0]])
+    found = route(logits, 2, renormalize=False, router_softcap=3.0)
+    expected = route(3 * torch.tanh(logits / 3), 2, renormalize=False)
+    torch.testing.assert_close(found[0], expected[0])
+    assert found[1].equal(expected[1])
+
+
+def test_a_scoring_may_be_a_function() -> None:
+    logits = torch.randn(3, 6)
+    found = route(logits, 2, renormalize=True, scoring=lambda logits: 1 / (1 + torch.exp(-logits)))
+    for one, other in zip(found, route(logits, 2, renormalize=True, scoring="sigmoid"), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_an_unknown_scoring_is_refused() -> None:
     with pytest.raises(KeyError, match="tanh"):
         route(torch.zeros(1, 2), 1, renormalize=False, scoring="tanh")

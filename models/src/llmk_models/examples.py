@@ -92,6 +92,7 @@ QWEN3_MOE = examples(
         {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
     ),
 )
+QWEN3_MOE = tuple(replace(example, other_names={"num_experts": ("num_local_experts",)}) for example in QWEN3_MOE)
 QWEN2_MOE = examples(
     qwen2_moe=("qwen2_moe", {**ROUTED, "norm_topk_prob": True}),
     qwen2_moe_one_dense_layer=(
@@ -359,14 +360,3 @@ SMOLLM3 = examples(
         },
     ),
 )
-TRANSFORMERS = examples(
-    phi3=("phi3", {"sliding_window": 24}),
-    granite=("granite", {"logits_scaling": 2.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5}),
-    olmo2=("olmo2", {}),
-    gpt_neox=("gpt_neox", {"num_key_value_heads": 4}),
-    gemma2=("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
-    cohere2=("cohere2", {"sliding_window": 24}),
-    mixtral=("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    gpt_oss=("gpt_oss", {"head_dim": 16, "num_local_experts": 4, "sliding_window": 24}),
-)
-"""Fused projections, scaled logits, norms after blocks, parallel blocks, soft caps, windows, experts, sinks."""

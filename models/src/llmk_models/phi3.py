@@ -4,7 +4,7 @@ LongRoPE, and rotation of a part of each head."""
 from __future__ import annotations
 
 from llmk.tree import CausalLM, Config, Residual, Rope
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, Parts, with_values
 
 FAMILY = Family(windows="all", window=None, norm_eps=1e-5)
 """These and the following numbers are the defaults of transformers' config class."""
@@ -14,6 +14,8 @@ _LONGROPE = ("longrope", "su", "yarn")
 
 def tree(config: Config) -> CausalLM:
     """The tree of a Phi-3, Phi-3.5-mini, Phi-4 or Phi-4-mini checkpoint."""
+    original = config.size("original_max_position_embeddings", 4096)
+    config = with_values(config, original_max_position_embeddings=original)
     parts = Parts(config, FAMILY)
     parts.rope = _longrope(config, parts.rope)
 
@@ -36,7 +38,7 @@ def _longrope(config: Config, rope: Rope) -> Rope:
         factors = settings.get(key) or []
         if len(factors) != rope.rotary_dim // 2:
             raise config.refuse(f"{key} of {len(factors)} numbers for {rope.rotary_dim // 2} pairs of a head")
-    original = config.size("original_max_position_embeddings", 4096)
+    original = config.size("original_max_position_embeddings")
     return Rope.with_settings(
         rope.dim, rope.positions, settings | {"rope_type": "longrope", "original_max_position_embeddings": original}
     )

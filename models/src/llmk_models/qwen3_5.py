@@ -82,5 +82,7 @@ def _of_text(config: Config) -> Config:
     if not isinstance(text, Mapping):
         raise config.refuse("a text_config that is no object")
     tied = {key: config.values[key] for key in ("tie_word_embeddings",) if key in config.values}
-    values = {"intermediate_size": 512, **text, **tied, "architectures": [config.architecture]}
+    sparse = config.architecture.startswith("Qwen3_5Moe")
+    defaults = {"intermediate_size": 512} if sparse else {"intermediate_size": 12288, "num_key_value_heads": 4}
+    values = {**defaults, **text, **tied, "architectures": [config.architecture]}
     return Config(replace(config.checkpoint, config=values))

@@ -114,7 +114,7 @@ def llmk_models() -> list[ModelSpec]:
             architectures=("*",),
             implementation="llmk_models.transformers_model:TransformersModel",
             describe="llmk_models.transformers_facts:describe",
-            examples="llmk_models.examples:TRANSFORMERS",
+            examples="llmk_models.transformers_examples:TRANSFORMERS",
             summary="decoders of the transformers library, by its own modules on llmk's paged cache",
         ),
     ]

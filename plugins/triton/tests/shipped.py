@@ -16,7 +16,8 @@ import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.quantized_weight import ScaledWeight
 from llmk_triton.attention.backend import SpecializedAttention, TritonAttention, qk_norm_rope_attention
-from llmk_triton.attention_support import supports_attention
+from llmk_triton.attention.int8_cache import Int8Attention
+from llmk_triton.attention_support import supports_attention, supports_int8
 from llmk_triton.batch import batch_state as batch
 from llmk_triton.batch import embedding
 from llmk_triton.common import activations, layer_norms, norms
@@ -120,6 +121,18 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta, sinks=sinks, **turned)
     backend.write(k, v, cache, meta)
     backend.run(q, cache, meta, sinks)
+
+
+def int8_attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int) -> None:
+    """Write and attention over an int8 cache, where it serves the model."""
+    query, step = _step(dtype, requests, queries, length, {**MODELS[model], "cache_dtype": "int8"})
+    if query.value_dim is not None or not supports_int8(replace(query, platform=_facts())):
+        return
+    backend, heads = Int8Attention(query, torch.device("cpu")), (query.num_heads, query.num_kv_heads)
+    q, k = (torch.zeros(step.num_tokens, count, query.head_dim, dtype=dtype) for count in heads)
+    cache, meta = _cache(backend), backend.prepare(step)
+    backend.write(k, k, cache, meta)
+    backend.run(q, cache, meta, torch.zeros(query.num_heads) if query.sinks else None)
 
 
 def specialized(model: str, dtype: torch.dtype) -> None:
@@ -374,6 +387,12 @@ def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled
     small_m.launch(what, small_m.choose(what, current_target(), num_sms=132), Operands(x, weight, None, *norm))
 
 
+def activated_gemm(dtype: torch.dtype, rows: int, size: int, out: int) -> None:
+    """An activation and the linear layer after it."""
+    x, weight = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=dtype).expand(out, size)
+    small_m.activate_linear(x, "gelu", weight, None)
+
+
 def int4_gemm(dtype: torch.dtype, rows: int, size: int, out: int, group: int, *, zero: bool) -> None:
     """A GEMM with a 4-bit weight, and the weight widened."""
     width = 32 if group % 128 == 0 else 16
@@ -502,6 +521,24 @@ def _cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
+def _activated_cases() -> dict[str, Callable[[], None]]:
+    return {
+        f"activate linear 2560x10240 x{rows} {name}": partial(activated_gemm, dtype, rows, 10240, 2560)
+        for name, dtype in DTYPES.items()
+        for rows in (1, 4, 16)
+    }
+
+
+def _int8_cases() -> dict[str, Callable[[], None]]:
+    steps = {"decode": (1, 1, 512), "many decode": (256, 1, 512), "mixed": (2, 256, 512)}
+    return {
+        f"int8 cache, {kind} {model} {name}": partial(int8_attention, model, dtype, *step)
+        for name, dtype in DTYPES.items()
+        for model in MODELS
+        for kind, step in steps.items()
+    }
+
+
 def _recurrent_cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for (name, dtype), (model, (layer, sizes)) in itertools.product(DTYPES.items(), RECURRENT.items()):
@@ -514,4 +551,13 @@ def _recurrent_cases() -> dict[str, Callable[[], None]]:
 
 
 _ROWS = {f"quantized rows of {size} bf16": partial(quantized_rows, size) for size in (128, 4096, 14336)}
-CASES = _cases() | _ROWS | _quantized_cases() | _latent_cases() | _recurrent_cases() | _tuned()
+CASES = (
+    _cases()
+    | _ROWS
+    | _activated_cases()
+    | _int8_cases()
+    | _quantized_cases()
+    | _latent_cases()
+    | _recurrent_cases()
+    | _tuned()
+)

@@ -13,8 +13,10 @@ from triton.runtime.interpreter import InterpreterBuilder
 from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import rope
+from llmk_testing.paged import Paged, decode, history
 from llmk_triton.attention import prefill_schedule
 from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
+from llmk_triton.attention.int8_cache import Int8Attention
 from llmk_triton.common.targets import DecodeConfig, Tile
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -53,6 +55,18 @@ def test_an_fp8_cache(step: str, kind: str) -> None:
     case = Step(query, STEPS[step], scales=(0.3, 3.0))
     case.kv = [kv.to(torch.float8_e4m3fn).float() for kv in case.kv]
     assert error(case.run(small(TritonAttention(query, DEVICE))), case.expected()) < BOUND[torch.float32]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "all", "deterministic"])
+def test_an_int8_cache(kind: str, dtype: torch.dtype) -> None:
+    """A prompt, chunks and decodes, whose keys and values are written as the contract says."""
+    query = attention_query(dtype, cache_dtype="int8", **KINDS[kind])
+    random = torch.Generator().manual_seed(0)
+    paged = Paged(query, small(Int8Attention(query, DEVICE)), DEVICE, random, requests=3, longest=40)
+    for work in (history(21, 9, 4), [(0, 21, 27), (1, 9, 10), (2, 4, 5)], decode(27, 10, 5)):
+        paged.check(paged.play(work), work, kind)
 
 
 def test_an_fp8_cache_holds_no_more_than_fp8_does() -> None:

@@ -69,6 +69,24 @@ def test_attention(target: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", HOPPER_CDNA)
+def test_attention_over_an_int8_cache(target: str) -> None:
+    found = {kernel["kernel"]: kernel for kernel in of(target, HOPPER_CDNA, "^int8 cache, mixed qwen3-8b bf16$")}
+    names = ("write_int8", "schedule", "decode", "prefill_schedule", "prefill", "zero_padding")
+    assert set(found) == {f"{name}_kernel" for name in names}
+    assert all(found[f"{name}_kernel"]["matrix"] > 0 for name in ("decode", "prefill"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", HOPPER_CDNA)
+def test_an_activation_before_a_gemm(target: str) -> None:
+    found = of(target, HOPPER_CDNA, "^activate linear 2560x10240 x(1|16) bf16$")
+    assert {kernel["kernel"] for kernel in found} <= {"gemv_kernel", "skinny_kernel"}
+    assert len(found) == 2
+    assert not any(kernel["stack"] for kernel in found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["qwen3-8b", "gemma2-9b"])
 def test_specialized_prefill(model: str) -> None:
     found = {kernel["kernel"]: kernel for kernel in of("cuda:90", ("cuda:90",), f"^specialized {model} bf16$")}

@@ -93,6 +93,21 @@ def test_sums_with_a_factor(dtype: torch.dtype, config: str) -> None:
     close(small_m.launch(problem, how, given), expected("add_rms_norm_linear", given))
 
 
+@pytest.mark.parametrize("config", [name for name in CONFIGS if "tma" not in name])
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu2"])
+def test_an_activation_before_the_layer(kind: str, config: str) -> None:
+    """As the op ``activate_linear`` has it, rounded where its parts round."""
+    chosen, rows = CONFIGS[config]
+    for dtype in (torch.float32, torch.bfloat16):
+        o = operands("linear", dtype, rows, 200, 21, activation=kind)
+        problem = GemmProblem("linear", dtype, rows, 200, 21)
+        found, _ = small_m.launch(problem, chosen, o)
+        right = linear(activations.activate(o.x, kind), o.weight, o.bias)
+        assert (found.float() - right.float()).norm() / right.float().norm() < (
+            1e-5 if dtype is torch.float32 else 5e-3
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "config"), able("linear", "add_rms_norm_gate_up_silu", "gate_up_silu"))
 @pytest.mark.parametrize("scales", ["channel", "block"])

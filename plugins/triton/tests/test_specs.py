@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from paged import attention_query
 
-from llmk.api import KernelSpec, LinearQuery, MoEQuery, OpQuery, PlatformFacts, Tier, match
+from llmk.api import KernelSpec, LinearQuery, MoEQuery, OpContract, OpQuery, PlatformFacts, Tier, match
 from llmk.api.matching import facts_to_know
 from llmk.kernel.loader import load_object
 from llmk.reference import specs as reference
 from llmk_triton.attention.backend import LAYOUT
+from llmk_triton.attention.int8_cache import LAYOUT as INT8_LAYOUT
 from llmk_triton.latent.backend import LAYOUT as LATENT_LAYOUT
 from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_moe_kernels, llmk_ops
 
@@ -22,8 +23,13 @@ PLAIN = PlatformFacts(name="some", arch="cpu", device_type="cpu")
 REFERENCES = [spec for spec in reference.llmk_ops() if isinstance(spec, KernelSpec)]
 
 
+CONTRACTS = [spec for spec in (*reference.llmk_ops(), *llmk_ops()) if isinstance(spec, OpContract)]
+
+
 def specs() -> list[KernelSpec]:
-    return [*llmk_attention_backends(), *llmk_linear_kernels(), *llmk_moe_kernels(), *llmk_ops()]
+    """All that need Triton."""
+    ops = [spec for spec in llmk_ops() if isinstance(spec, KernelSpec) and spec.tier > Tier.REFERENCE]
+    return [*llmk_attention_backends(), *llmk_linear_kernels(), *llmk_moe_kernels(), *ops]
 
 
 def reasons(spec: KernelSpec, query: Any) -> list[str]:
@@ -38,12 +44,13 @@ def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert bool(spec.opt_in) == apart
     if spec.kind == "op":
         assert spec.id.removesuffix("_tma").removesuffix("_by_token") == f"triton.{spec.op}"
-        assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"
+        assert spec.op in {contract.op for contract in CONTRACTS}, "an op without a contract"
 
 
 def test_the_layout_is_the_backends() -> None:
     layouts = {spec.id: spec.layout for spec in llmk_attention_backends()}
     assert layouts.pop("triton.attention_latent") == LATENT_LAYOUT
+    assert layouts.pop("triton.attention_int8") == INT8_LAYOUT
     assert set(layouts.values()) == {LAYOUT}
 
 
@@ -69,6 +76,20 @@ def test_attention_says_what_it_can_do() -> None:
         ({"num_heads": 7}, "num_kv_heads"),
         ({"num_heads": 66}, "num_heads"),
         ({"dtype": "float64", "cache_dtype": "float32"}, "dtype"),
+    ):
+        assert reasons(spec, attention_query(**able | changes)) == [code]
+
+
+def test_int8_attention_says_what_it_can_do() -> None:
+    *_, spec, _ = llmk_attention_backends()
+    able: dict[str, Any] = {"platform": GPU, "cache_dtype": "int8"}
+    for changes in ({}, {"sliding_window": 8, "softcap": 30.0, "sinks": True}, {"deterministic": True}):
+        assert match(spec, attention_query(**able | changes))
+    for changes, code in (
+        ({"cache_dtype": "int4"}, "cache_dtype"),
+        ({"value_dim": 16}, "not_understood"),
+        ({"head_dim": 25, "block_size": 1}, "block_size"),
+        ({"head_dim": 576}, "head_dim"),
     ):
         assert reasons(spec, attention_query(**able | changes)) == [code]
 
@@ -112,7 +133,7 @@ def test_the_op_over_latent_rows_says_what_it_can_do() -> None:
 
 
 def test_specialized_attention_says_what_it_can_do() -> None:
-    _, spec, padded, _ = llmk_attention_backends()
+    _, spec, padded, *_ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "num_heads": 8, "num_kv_heads": 2}
     able |= {"dtype": "bfloat16", "cache_dtype": "bfloat16", "head_dim": 128, "block_size": 16}
     for changes in (
@@ -232,7 +253,7 @@ def test_gemms_take_plain_and_quantized_weights() -> None:
     ):
         query = LinearQuery(in_features=8, out_features=8, weight_format=weight_format, platform=platform, **sizes)
         assert [id for id, spec in kernels.items() if match(spec, query)] == able
-    for spec in (spec for spec in llmk_ops() if "small_m" in spec.implementation and not spec.id.endswith("_tma")):
+    for spec in (spec for spec in specs() if spec.op and "small_m" in spec.implementation and "_tma" not in spec.id):
         layouts = {kernel.layout for kernel in kernels.values() if "int4" not in kernel.id}
         assert all(match(spec, OpQuery(op=spec.op, weight_layout=kept, platform=WITH_FP8, **sizes)) for kept in layouts)
         query = OpQuery(op=spec.op, weight_layout="reference_fp8_block", platform=GPU, **sizes)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import OK, AttentionQuery, CacheStep, Verdict, no
+from llmk.api.cache import SCALE_BYTES
+from llmk.reference.attention.cached_vectors import encoded
 from llmk.reference.attention.paged import AttentionMeta, Group, ReferenceAttention
 from llmk.reference.specs import supports_attention
 
@@ -72,6 +74,40 @@ class SinksIgnored(ReferenceAttention):
 class ScalesForgotten(ReferenceAttention):
     def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **scaled: Any) -> Tensor:
         return super().run(query, cache, meta, sinks)
+
+
+class OneScalePerToken(ReferenceAttention):
+    """The heads of a token share the scale of the largest."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, *scales: Any, **s: Any) -> None:
+        shared = [x if x is None else x.flatten(1)[:, None].expand(-1, x.shape[1], -1) for x in (key, value)]
+        rows = [encoded(x, self.query.cache_dtype, 1.0) for x in shared if x is not None]
+        super().write(key, value, cache, meta, *scales, **s)
+        flat = cache.view(-1, *cache.shape[3:])
+        flat[meta.key_rows, :, :SCALE_BYTES] = rows[0][..., :SCALE_BYTES]
+
+
+class Truncates(ReferenceAttention):
+    """Casts to integers where it should round."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, *scales: Any, **s: Any) -> None:
+        if self.query.cache_dtype == "int8":
+            own = key.float().abs().amax(-1, keepdim=True) / 127
+            key = ((key / own).trunc() * own).to(key.dtype)
+        super().write(key, value, cache, meta, *scales, **s)
+
+
+class CountsIn16Bits(ReferenceAttention):
+    """Lengths of more than 65,535 tokens start again at none."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        wrapped = [length & 0xFFFF for length in step.host_seq_lens]
+        return super().prepare(replace(step, seq_lens=step.seq_lens & 0xFFFF, host_seq_lens=wrapped))
+
+
+def supports_long_alone(query: AttentionQuery) -> Verdict:
+    """Has the comparison the wrong way round."""
+    return no("max_seq_len") if 0 < query.max_seq_len < 1 << 17 else supports_attention(query)
 
 
 class MaskOffByOne(ReferenceAttention):
@@ -184,6 +220,20 @@ DEFECTS = (
     Defect("window", "the window is one too wide", WindowOffByOne, f"{_AGREES}: a window of 21, float32"),
     Defect("sinks", "sinks are ignored", SinksIgnored, f"{_AGREES}: sinks, float32"),
     Defect("fp8 scales", "read without scales", ScalesForgotten, f"{_AGREES}: a cache in float8_e4m3fn, float32"),
+    Defect(
+        "vector scales",
+        "the heads of a token share a scale",
+        OneScalePerToken,
+        f"{_AGREES}: a cache in int8, float32",
+    ),
+    Defect("truncates", "integers are truncated", Truncates, f"{_AGREES}: a cache in int8, float32"),
+    Defect("16 bits", "lengths wrap at 65,536", CountsIn16Bits, "reads the longest sequences that it accepts"),
+    Defect(
+        "long alone",
+        "long sequences are accepted, short ones refused",
+        {"supports": supports_long_alone},
+        "refuses all sequences that are longer than one it refuses",
+    ),
     Defect("mask", "queries of a chunk see one token too many", MaskOffByOne, _AGREES + _USUAL),
     Defect("beyond", "unwritten keys weigh zero, and are NaN", ReadsBeyond, _AGREES + _USUAL),
     Defect("groups", "heads read another group's keys", WrongGroups, _AGREES + _USUAL),

@@ -38,6 +38,19 @@ unclamped, without_offset, without_alpha = (
 )
 
 
+def uncapped(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, router_softcap: float = 0.0, **options: Any
+) -> Tensor:
+    """Knows the fact and ignores it."""
+    return fused_moe(x, router_logits, weights, **options)
+
+
+def sigmoid_by_default(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, scoring: str = "sigmoid", **options: Any
+) -> Tensor:
+    return fused_moe(x, router_logits, weights, scoring=scoring, **options)
+
+
 def one_expert_less(
     x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any
 ) -> Tensor:
@@ -106,6 +119,13 @@ DEFECTS = (
         groups_by_best,
         f"{_AGREES}: 2 of 4 groups by the sum of the two best",
     ),
+    Defect("soft cap", "a fact of the experts is ignored", uncapped, f"{_AGREES}: soft-capped router logits, float32"),
+    Defect(
+        "defaults",
+        "an option's default is not the contract's",
+        sigmoid_by_default,
+        "options that are left out are at their defaults" + _FIRST,
+    ),
     Defect("selection", "the selection bias is ignored", unbiased_choice, "chosen with a selection bias" + _FIRST),
     Defect(
         "dropped expert", "a token's last expert is left out", one_expert_less, f"{_AGREES}: 6 of 6 experts, float32"
@@ -163,6 +183,50 @@ def supports_clipped(query: MoEQuery) -> Verdict:
     return verdict if query.bias else verdict & no("bias", wanted="none", found="biases")
 
 
+def _root_scores(logits: Tensor) -> Tensor:
+    """As a recent family has them: the root of the softplus."""
+    return torch.nn.functional.softplus(logits).sqrt()
+
+
+def _input_scaled(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, input_factor: float, **options: Any
+) -> Tensor:
+    return fused_moe(x * input_factor, router_logits, weights, **options)
+
+
+UNHEARD_OF = MoEExamples(
+    scorings={"root": _root_scores}, facts=({"input_factor": 0.5}, {"input_factor": 3.0}), oracle=_input_scaled
+)
+
+
+def _unheard_of(low: float, scores: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Experts with a scoring and a fact of their own, as another implementation would have them."""
+
+    def kernel(
+        x: Tensor,
+        router_logits: Tensor,
+        weights: Mapping[str, Tensor],
+        *,
+        scoring: str,
+        input_factor: float,
+        **options: Any,
+    ) -> Tensor:
+        assert scoring == "root"
+        return fused_moe(x * max(low, input_factor), router_logits, weights, scoring=scores, **options)
+
+    return kernel
+
+
+unheard_of = _unheard_of(0.0, _root_scores)
+least_factor, without_root = _unheard_of(1.0, _root_scores), _unheard_of(0.0, torch.nn.functional.softplus)
+
+
+def supports_unheard_of(query: MoEQuery) -> Verdict:
+    """Its own scoring and fact alone."""
+    verdict = OK if query.scoring == "root" and query.weight_format == "plain" else no("scoring")
+    return verdict if query.facts and query.gated and query.num_groups == 1 else verdict & no("facts")
+
+
 def supports_narrow(query: MoEQuery) -> Verdict:
     """GELU and sigmoid scores, of sizes that tiles divide."""
     fits = query.activation == "gelu" and query.scoring == "sigmoid" and query.weight_format == "plain"
@@ -181,7 +245,15 @@ OWN: dict[str, Any] = {
     "examples": "defects.moe:EXAMPLES",
     "knows": FIRST_FIELDS,
 }
+OTHER: dict[str, Any] = {
+    "supports": supports_unheard_of,
+    "implementation": "defects.moe:unheard_of",
+    "examples": "defects.moe:UNHEARD_OF",
+    "knows": FIRST_FIELDS | {"input_factor", "activation_alpha", "activation_limit", "up_offset"},
+}
 LIMITED = (
+    Defect("own fact", "small factors are ignored", {**OTHER, "implementation": "defects.moe:least_factor"}, _AGREES),
+    Defect("own scores", "scores lack the root", {**OTHER, "implementation": "defects.moe:without_root"}, _AGREES),
     Defect(
         "narrow renormalize",
         "weights are not divided",

@@ -115,7 +115,7 @@ def _experts(suffix: str, weight_format: str, prepare: str, dtypes: tuple[str, .
         score=1,
         needs=Needs(platforms=("cpu",), dtypes=dtypes),
         supports=supports,
-        knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset", "gated"},
+        knows=FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset", "gated", "router_softcap"},
         deterministic=True,
         capture="full",
         summary="reads the weights of chosen experts only",

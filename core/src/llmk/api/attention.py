@@ -41,6 +41,12 @@ class AttentionBackend(Protocol):
     for keys, one for values), rounded to nearest and clamped to the dtype's range; :meth:`run` multiplies by the
     scales. Layers pass ``scales`` only if the cache is fp8.
 
+    If it is ``"int8"`` or ``"int4"``, each vector (a head's key or value of one token, or a latent row) is stored as
+    integers with a float32 scale of its own, which the layout has room for: the scale is the vector's largest magnitude
+    divided by 127 or 7 (1 for a vector of zeros), and the integers are the elements divided by it, rounded to nearest,
+    ties to even; all in float32. :meth:`run` attends over the integers times their scales. The layout's ``dtype`` is
+    then one of a byte, ``"int8"`` or ``"uint8"``, and its shape counts bytes.
+
     Arguments without a default are passed by position, the others by name.
 
     A layer's cache may be strided along ``block_dim``, if blocks of several layouts share one pool.

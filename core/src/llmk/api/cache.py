@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1}
 """Bytes per element, by torch's name of the dtype."""
 
+SCALED_BITS = {"int8": 8, "int4": 4}
+"""Bits per element of caches whose vectors have scales (:class:`~llmk.api.attention.AttentionBackend`), by
+``cache_dtype``."""
+SCALE_BYTES = 4
+"""Bytes of such a scale, which is float32."""
+
+
+def vector_bytes(cache_dtype: str, size: int) -> int:
+    """Bytes that a cache takes for one vector of ``size`` elements, a head's key or value of one token: with its scale,
+    where vectors have scales."""
+    if bits := SCALED_BITS.get(cache_dtype):
+        return -(-size * bits // 8) + SCALE_BYTES
+    return size * DTYPE_BYTES[cache_dtype]
+
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:

@@ -147,6 +147,10 @@ class MoEFacts:
     """Whether experts have a gate projection. Without, an expert is ``down(activation(up(x)))``: ``gate_up`` is the
     up projection alone, ``[E, I, H]``, and ``activation`` is a name in
     ``llmk.reference.activations.PLAIN_ACTIVATIONS``."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else the experts do, by name, such as ``{"router_softcap": 30.0}``: any fact that changes results. Kernels
+    are refused that don't know all of them (``KernelSpec.knows``), and get each as a keyword argument.
+    ``llmk.reference.moe.fused_moe`` documents those that the reference knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +190,9 @@ class ModelFacts:
     linear: tuple[LinearFacts, ...] = ()
     moe: tuple[MoEFacts, ...] = ()
     ops: tuple[OpFacts, ...] = ()
+    chains: tuple[tuple[str, str], ...] = ()
+    """Op sites and the linear sites that alone read their results, for ops that span both (``OpContract.pattern``). The
+    layers look for such an op at the site ``"op+linear"``."""
     parallel: tuple[Way, ...] = ()
     """The kinds of parallelism that the model's implementation supports."""
     default_model_len: int = 0

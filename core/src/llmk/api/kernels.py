@@ -37,7 +37,7 @@ class MoEKernel(Protocol):
     each argument means.
 
     A kernel that knows a later field of the query (``KernelSpec.knows``), such as ``activation_limit``, gets it as a
-    keyword argument of the same name where it is not at its default."""
+    keyword argument of the same name where it is not at its default, and each of the query's ``facts`` likewise."""
 
     @abstractmethod
     def __call__(

@@ -17,12 +17,12 @@ from packaging.utils import canonicalize_name
 
 from llmk.api.errors import describe
 from llmk.api.platform import PlatformFacts
-from llmk.api.query import FIRST_FIELDS, OpQuery, Query
+from llmk.api.query import BOUNDS, FIRST_FIELDS, MoEQuery, OpQuery, Query
 from llmk.api.specs import KernelSpec, ModelSpec, Needs, Tier, TokenBand
 from llmk.api.verdict import OK, Verdict, no
 
-_DECLARED_APART = ("deterministic",)
-"""Fields of queries that specs have a declaration of their own for."""
+_NOT_TO_KNOW = BOUNDS | {"deterministic"}
+"""Fields of queries that kernels need not know: specs have a declaration of their own for ``deterministic``."""
 _NOT_INVARIANT = no("not_deterministic", wanted="batch invariance", found="none declared")
 
 
@@ -37,10 +37,12 @@ def match(spec: KernelSpec, query: Query, facts: Collection[str] = ()) -> Verdic
 
 
 def check_known(spec: KernelSpec, query: Query, facts: Collection[str] = ()) -> Verdict:
-    """Refuses a kernel that doesn't know a query field whose value differs from its default, or one of an op's
-    ``facts``."""
+    """Refuses a kernel that doesn't know a query field whose value differs from its default, one of the facts of
+    experts, or one of an op's ``facts``."""
     neutral = neutral_values(type(query))
     asked = {name: value for name in neutral if (value := getattr(query, name)) != neutral[name]}
+    if isinstance(query, MoEQuery):
+        asked |= query.facts
     if isinstance(query, OpQuery):
         asked |= {name: query.facts[name] for name in facts if name in query.facts}
     verdict = OK
@@ -103,7 +105,7 @@ def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
 @cache
 def _neutral_values(query_type: type) -> Mapping[str, Any]:
     own = {field.name: field.default for field in fields(query_type) if field.default is not MISSING}
-    return {name: default for name, default in own.items() if name not in _DECLARED_APART}
+    return {name: default for name, default in own.items() if name not in _NOT_TO_KNOW}
 
 
 def _check_invariance(spec: KernelSpec) -> Verdict:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llmk.api.specs import CheckedSpec
+from llmk.api.specs import GIVEN_PARTS, CheckedSpec
 
 _SIGNATURE = re.compile(r"\(\w+(, \w+)*\) -> .+")
 
@@ -34,6 +34,11 @@ class OpContract(CheckedSpec):
     parts: tuple[str, ...] = ()
     """The parts of its reference, where that is composite: names of ops, ``"attention.write"``, ``"attention.run"``,
     ``"linear"``. Another kernel may have other parts, or none."""
+    pattern: tuple[str, ...] = ()
+    """Neighbouring sites that the op stands for in models that don't name it: an op by its name, and ``"linear"`` after
+    it. Its arguments are those of the first site, then the weight and the bias, and its facts those of the first site.
+    Where a model has such sites in a row (``ModelFacts.chains``), a kernel of this op takes their place, unless only
+    that of ``Tier.REFERENCE`` serves, whose parts they are."""
     examples: str = ""
     """``"module:attribute"`` of an ``llmk.reference.op_examples.OpExamples``, which makes arguments from facts. Without
     it the op is neither tested nor measured."""
@@ -51,6 +56,8 @@ class OpContract(CheckedSpec):
         if not _SIGNATURE.fullmatch(self.signature):
             form = "'(x, weight) -> out'"
             raise ValueError(f"{self.id}: signature = {self.signature!r} is not of the form {form}")
+        if self.pattern and (len(self.pattern) != 2 or self.pattern[1] != "linear" or self.pattern[0] in GIVEN_PARTS):
+            raise ValueError(f"{self.id}: pattern = {self.pattern} is not an op and 'linear' after it")
         unknown = [name for name in (*self.mutates_args, *self.weights) if name not in self.arguments]
         if unknown:
             raise ValueError(f"{self.id}: {unknown[0]!r} is not an argument of {self.signature}")

@@ -193,6 +193,10 @@ class Plan:
         known = ", ".join(f"{c.kind}:{c.site}" for c in self.choices)
         raise KeyError(f"the plan has no {kind} site {site!r}; it has {known}")
 
+    def has(self, kind: str, site: str) -> bool:
+        """Whether there is a choice for a site, as for those of ops that span others only where a kernel does."""
+        return any((choice.kind, choice.site) == (kind, site) for choice in self.choices)
+
     def shadow(self, kind: str, site: str) -> Shadow | None:
         """The shadow of a site, if there is one."""
         return next((s for s in self.shadows if (s.choice.kind, s.choice.site) == (kind, site)), None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from llmk.api.cache import DTYPE_BYTES
+from llmk.api.cache import vector_bytes
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.facts import AttentionFacts, ModelFacts, MoEFacts
 from llmk.api.platform import PlatformFacts
@@ -21,6 +21,9 @@ FIRST_FIELDS: frozenset[str] = frozenset(
 )
 """The optional query fields of the first release: what a kernel knows that declares nothing. A field that is added
 later stays out of it, so that kernels which were built before it are refused where it is not at its default."""
+
+BOUNDS: frozenset[str] = frozenset({"max_seq_len"})
+"""Query fields that change no result, so that kernels need not know them, and measurements hold for any value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionQuery(Query):
-    """Paged attention over one cache group. The fields are documented in :class:`~llmk.api.facts.AttentionFacts`."""
+    """Paged attention over one cache group. The fields are documented in :class:`~llmk.api.facts.AttentionFacts`.
+
+    ``max_seq_len`` is the longest sequence, in tokens (0: unknown), for kernels whose offsets or tables are bounded: a
+    kernel that refuses a length refuses all that are longer.
+    """
 
     kind: ClassVar[str] = "attention"
 
@@ -61,6 +68,7 @@ class AttentionQuery(Query):
     causal: bool = True
     latent_dim: int | None = None
     value_dim: int | None = None
+    max_seq_len: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +110,7 @@ class MoEQuery(Query):
     activation_limit: float | None = None
     up_offset: float = 0.0
     gated: bool = True
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +165,10 @@ def make_query(query_type: type[Q], facts: object, **values: Any) -> Q:
 
 def moe_options(site: MoEFacts | MoEQuery) -> dict[str, Any]:
     """The keyword arguments of a MoE kernel (:class:`~llmk.api.MoEKernel`) for a site. Fields that were added after the
-    first release are left out at their default, so that kernels which don't know them need not take them."""
+    first release are left out at their default, so that kernels which don't know them need not take them; the site's
+    ``facts`` are among them."""
     later = {name: value for name in _LATER_OPTIONS if (value := getattr(site, name)) != _NEUTRAL_OPTIONS[name]}
-    return {name: getattr(site, name) for name in _FIRST_OPTIONS} | later
+    return {name: getattr(site, name) for name in _FIRST_OPTIONS} | later | dict(site.facts)
 
 
 def expanded_size(site: MoEFacts | MoEQuery) -> int:
@@ -166,11 +176,12 @@ def expanded_size(site: MoEFacts | MoEQuery) -> int:
     return site.intermediate_size * (2 if site.gated else 1)
 
 
-def cached_elements(site: AttentionFacts | AttentionQuery) -> int:
-    """Elements that one layer of an attention site caches per token."""
+def cached_bytes(site: AttentionFacts | AttentionQuery, cache_dtype: str) -> int:
+    """Bytes that one layer of an attention site caches per token, without padding."""
     if site.latent_dim:
-        return site.head_dim
-    return site.num_kv_heads * (site.head_dim + (site.value_dim or site.head_dim))
+        return vector_bytes(cache_dtype, site.head_dim)
+    sizes = (site.head_dim, site.value_dim or site.head_dim)
+    return site.num_kv_heads * sum(vector_bytes(cache_dtype, size) for size in sizes)
 
 
 def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> int:
@@ -182,8 +193,8 @@ def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> i
     states = [sum(tensor.num_bytes for tensor in site.tensors) for site in facts.recurrent]
     if not (states and facts.attention):
         return block_size
-    widest = max(cached_elements(site) for site in facts.attention)
-    return -(-max(states) // (block_size * widest * DTYPE_BYTES[cache_dtype])) * block_size
+    widest = max(cached_bytes(site, cache_dtype) for site in facts.attention)
+    return -(-max(states) // (block_size * widest)) * block_size
 
 
 def site_queries(facts: ModelFacts, *, block_size: int, cache_dtype: str, **common: Any) -> list[Query]:
@@ -196,7 +207,8 @@ def site_queries(facts: ModelFacts, *, block_size: int, cache_dtype: str, **comm
     block_size = shared_block_size(facts, block_size, cache_dtype)
     for site in facts.attention:
         scale = site.head_dim**-0.5 if site.scale is None else site.scale
-        cache = {"block_size": block_size, "cache_dtype": cache_dtype, "scale": scale}
+        cache: dict[str, Any] = {"block_size": block_size, "cache_dtype": cache_dtype, "scale": scale}
+        cache["max_seq_len"] = facts.max_model_len
         queries.append(make_query(AttentionQuery, site, **cache, **common))
     for linear in facts.linear:
         lookup = linear.tied and linear.weight_format != "plain"

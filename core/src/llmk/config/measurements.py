@@ -32,6 +32,7 @@ from pydantic import BaseModel, ValidationError
 from llmk.api import FIRST_FIELDS, CheckpointError, ConfigError, PlatformFacts, Query, TunedConfigs
 from llmk.api.checkpoint import LONGEST_JSON, read_named
 from llmk.api.matching import neutral_values
+from llmk.api.query import BOUNDS, MoEQuery
 from llmk.config.package_folder import package_folder
 
 OFF = "none"
@@ -106,13 +107,15 @@ class _File(BaseModel):
 
 
 def key_of(query: Query) -> str:
-    """The key of a query's measurements: its fields as JSON, except platform, site, and later fields at their
+    """The key of a query's measurements: its fields as JSON, except platform, site, bounds, and later fields at their
     default."""
-    neutral = neutral_values(type(query))
-    values = {f.name: getattr(query, f.name) for f in fields(query) if f.name not in ("platform", "site")}
+    neutral, left_out = neutral_values(type(query)), BOUNDS | {"platform", "site"}
+    values = {f.name: getattr(query, f.name) for f in fields(query) if f.name not in left_out}
     for name in neutral.keys() - FIRST_FIELDS:
         if values[name] == neutral[name]:
             del values[name]
+    if isinstance(query, MoEQuery) and not query.facts:
+        del values["facts"]
     return _dump({"kind": query.kind, **values})
 
 

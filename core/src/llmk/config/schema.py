@@ -198,8 +198,9 @@ class CacheSection(Section):
     memory_share: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.9, description="Fraction of the free device memory for the cache, if memory_gib is 0."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "float8_e4m3fn"] = Field(
-        default="auto", description="Cache dtype. auto: the engine's."
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4"] = Field(
+        default="auto",
+        description="Cache dtype. auto: the engine's. int8, int4: with a scale per token and head.",
     )
     state_dtype: Literal["float32", "auto", "bfloat16", "float16"] = Field(
         default="float32", description="Dtype of recurrent states that accumulate small changes. auto: the engine's."

@@ -97,6 +97,14 @@ class Builder:
             )
         return self.build.kernel("op", self.op(spec), linear=linear.site if linear else "")
 
+    def spanning(self, spec: tree.Block, linear: Linear) -> Callable[..., Tensor] | None:
+        """The op that spans the last own op of a block and the linear layer after it, where the plan has one. It is
+        called with the arguments of the first, and the layer's weight and bias."""
+        site = f"{self.ops(spec)[-1]}+{linear.site}"
+        if spec.follower is None or not self.build.plan.has("op", site):
+            return None
+        return linear.reduced(self.build.kernel("op", site, linear=linear.site))
+
     def keep(self, site: str, spec: CacheSpec) -> int:
         """Registers what a layer keeps between steps; returns its position in ``StepContext.caches``."""
         if self.build.here:

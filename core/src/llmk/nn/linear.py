@@ -67,8 +67,8 @@ class Linear(Layer):
         kernel = build.linear(site, module=self._prefixes[0])
         self.site = kernel.site
         self._build = build
-        run = self._completed(kernel.run)
-        self._run = build.parallel.all_reduced(run) if parallel == "row" and not partial else run
+        self._is_reduced = parallel == "row" and not partial
+        self._run = self.reduced(self._completed(kernel.run))
         self._prepare = kernel.prepare
         self._quantization = None if kernel.weight_format == "plain" else build.quantization(kernel.weight_format)
         self._prefix = prefix
@@ -91,6 +91,11 @@ class Linear(Layer):
     def _completed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """What computes this rank's result, by the kernel ``run``."""
         return run
+
+    def reduced(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``run``, which computes this rank's result in the layer's place, and the sum over ranks where there is
+        one."""
+        return self._build.parallel.all_reduced(run) if self._is_reduced else run
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """If the kernel's weight format is not plain, replaces the parameters by those that the checkpoint stores for

@@ -24,7 +24,7 @@ from llmk.api import (
     SlidingWindowCache,
 )
 from llmk.api.cache import DTYPE_BYTES
-from llmk.api.query import cached_elements, expanded_size
+from llmk.api.query import cached_bytes, expanded_size
 from llmk.api.sharding import sharded
 from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
 from llmk.planning.choices.speculation import speculation_of
@@ -147,7 +147,7 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec
     for site in facts.attention:
         query = boot.plan.choice("attention", site.site).query
         assert isinstance(query, AttentionQuery)
-        size = (query.block_size, query.block_size * cached_elements(query) * DTYPE_BYTES[query.cache_dtype])
+        size = (query.block_size, query.block_size * cached_bytes(query, query.cache_dtype))
         window = query.sliding_window
         kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
         yield from [(site.site, LatentCache(*size) if query.latent_dim else kind)] * site.num_layers
@@ -198,9 +198,8 @@ def check_weights(
 def check_context(facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0) -> None:
     """Raises :class:`~llmk.api.NotEnoughMemory` if, for the longest request, a fraction ``share`` of the full-attention
     cache alone exceeds ``available`` bytes. Called before anything of that length is allocated."""
-    widths = [site.latent_dim or cached_elements(site) for site in facts.attention]
-    full = sum(w * s.num_layers for w, s in zip(widths, facts.attention, strict=True) if not s.sliding_window)
-    per_token = max(1.0, full * share * DTYPE_BYTES[dtype])
+    full = sum(cached_bytes(site, dtype) * site.num_layers for site in facts.attention if not site.sliding_window)
+    per_token = max(1.0, full * share)
     if facts.max_model_len * per_token > available:
         raise NotEnoughMemory(
             f"the cache needs {gib(int(facts.max_model_len * per_token))} for one request of {facts.max_model_len}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from llmk.api.plan import Choice, Piece, Plan, QuantizationChoice, Rejection
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import OpQuery, Query, make_query, site_queries
 from llmk.api.sharding import sharded
-from llmk.api.specs import GIVEN_PARTS, ModelSpec, QuantizationSpec, TunedConfigs
+from llmk.api.specs import GIVEN_PARTS, ModelSpec, QuantizationSpec, Tier, TunedConfigs
 from llmk.api.verdict import Reason
 from llmk.config.measurements import Measurements, load_measurements
 from llmk.config.traffic import Traffic, load_traffic
@@ -198,8 +198,36 @@ class Resolver:
         own = [replace(op, facts={**op.facts, **most}) if op.site in drafted else op for op in facts.ops]
         own = [replace(op, facts={**op.facts, **narrow}) if op.site in states else op for op in own]
         ops = [*own, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
-        op_queries = [make_query(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
-        return [*chosen.values(), *(self.choose(query) for query in op_queries)]
+        queries = [make_query(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
+        asked = self._spanning(facts, own)
+        wider = [make_query(OpQuery, op, **self._neighbours(op, chosen), **common) for op in asked]
+        spanning = [choice for query in wider if (choice := self._chosen_if_served(query))]
+        return [*chosen.values(), *map(self.choose, queries), *spanning]
+
+    def _spanning(self, facts: ModelFacts, ops: Iterable[OpFacts]) -> Iterator[OpFacts]:
+        """Ops in place of an op site and the linear site after it, by the patterns of contracts."""
+        patterns = {each.pattern: each.op for each in self.registry.contracts.values() if each.pattern}
+        by_site, linear = {op.site: op for op in ops}, {each.site for each in facts.linear}
+        for first, second in facts.chains:
+            before = by_site.get(first)
+            if before is None or before.linear or before.attention or second not in linear:
+                continue
+            if op := patterns.get((before.op, "linear")):
+                yield replace(before, site=f"{first}+{second}", op=op, linear=second)
+
+    def _chosen_if_served(self, query: OpQuery) -> Choice | None:
+        """The choice for an op that may be left out; ``None`` where no kernel but the reference serves it that someone
+        vouches for, or that the user names."""
+        rules, candidates = self.config.select.op, [c for c in self.kernels("op") if c.spec.op == query.op]
+        named = {*rules.prefer, *([rules.use] if isinstance(rules.use, str) else rules.use.values())}
+        facts = facts_to_know(query.op, (candidate.spec for candidate in candidates))
+        wanted = [c.spec for c in candidates if self._is_vouched(c) or c.spec.id in named]
+        if not any(spec.tier > Tier.REFERENCE and match(spec, query, facts) for spec in wanted):
+            return None
+        try:
+            return self.choose(query)
+        except NoCandidate:  # those that match can't be loaded
+            return None
 
     def _neighbours(self, op: OpFacts, chosen: Mapping[tuple[str, str], Choice]) -> dict[str, str | None]:
         """The kernels chosen at the op's own sites, and their layouts."""

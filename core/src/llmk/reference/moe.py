@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -25,7 +25,7 @@ from llmk.reference.quantized_weight import (
 )
 from llmk.reference.tiles import TiledWeight, tiled
 
-_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
+SCORINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: torch.softmax(logits, dim=-1),
     # Not torch.sigmoid, which computes the last elements of a tensor by other code than the rest, so rows would depend
     # on the batch.
@@ -39,19 +39,27 @@ _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 Weight = TypeVar("Weight", TiledWeight, ScaledWeight, GroupedWeight, PackedWeight)
 Activation = Callable[..., Tensor]
+Scoring = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class MoEExamples:
-    """The ``KernelSpec.examples`` of a MoE kernel: activations that the kernel supports but the core does not define.
-    The conformance kit compares the kernel with them.
+    """The ``KernelSpec.examples`` of a MoE kernel: what the kernel supports but the core does not define. The
+    conformance kit compares the kernel with it.
 
     ``activations`` maps a name, as in :class:`~llmk.api.MoEFacts`, to a function from the gate and up features ``[...,
     2 * I]``, gate first, to ``[..., I]`` in the same dtype. One whose kernel knows the query's ``activation_alpha``,
     ``activation_limit`` or ``up_offset`` gets them as keyword arguments where they are not at their default.
+
+    ``scorings`` maps a name to a function from router logits, float32 ``[T, E]``, to scores. ``facts`` are values of
+    ``MoEFacts.facts`` that the kernel serves, and ``oracle`` is called as :func:`fused_moe` for queries that have
+    facts, with each as a keyword argument.
     """
 
-    activations: Mapping[str, Activation]
+    activations: Mapping[str, Activation] = field(default_factory=dict)
+    scorings: Mapping[str, Scoring] = field(default_factory=dict)
+    facts: Sequence[Mapping[str, Any]] = ()
+    oracle: Callable[..., Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +80,14 @@ def fused_moe(
     top_k: int,
     renormalize: bool,
     activation: str | Activation = "silu",
-    scoring: str = "softmax",
+    scoring: str | Scoring = "softmax",
     selection_bias: Tensor | None = None,
     scaling: float = 1.0,
     num_groups: int = 1,
     top_groups: int = 1,
     group_scoring: str = "max",
     gated: bool = True,
+    router_softcap: float | None = None,
     **gated_options: Unpack[GatedOptions],
 ) -> Tensor:
     """Routes every token to its ``top_k`` experts, and returns the weighted sum of their outputs. ``x`` is not changed.
@@ -91,7 +100,8 @@ def fused_moe(
         weights: ``gate_up`` ``[E, 2 * I, H]``, gate rows before up rows, and ``down`` ``[E, H, I]``; if the experts
             have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``. Without gates, ``gate_up`` has
             the ``I`` up rows alone.
-        renormalize, scoring, selection_bias, scaling, num_groups, top_groups, group_scoring: as in :func:`route`.
+        renormalize, scoring, selection_bias, scaling, num_groups, top_groups, group_scoring, router_softcap: as in
+            :func:`route`.
         activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`, or without gates in
             :data:`llmk.reference.activations.PLAIN_ACTIVATIONS`; or a function.
         gated: whether the experts have gates.
@@ -118,6 +128,7 @@ def fused_moe(
         num_groups=num_groups,
         top_groups=top_groups,
         group_scoring=group_scoring,
+        router_softcap=router_softcap,
     )
     return _mix(x, shares, experts, gate_up.shape[0], compute)
 
@@ -198,7 +209,7 @@ def _prepared(prepare: Callable[[Mapping[str, Tensor]], Weight], parameters: Map
     """Prepares each expert's weights."""
 
     def experts(name: str) -> tuple[Weight, ...]:
-        names = [key for key in parameters if key.startswith(name) and key != f"{name}_bias"]
+        names = [key for key in parameters if key.startswith(name)]
         stored = [f"weight{key.removeprefix(name)}" for key in names]
         each = zip(*(parameters[key] for key in names), strict=True)
         return tuple(prepare(dict(zip(stored, tensors, strict=True))) for tensors in each)
@@ -223,30 +234,36 @@ def route(
     top_k: int,
     *,
     renormalize: bool,
-    scoring: str = "softmax",
+    scoring: str | Scoring = "softmax",
     selection_bias: Tensor | None = None,
     scaling: float = 1.0,
     num_groups: int = 1,
     top_groups: int = 1,
     group_scoring: str = "max",
+    router_softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The experts of each token, and their weights.
 
     Args:
         router_logits: ``[T, E]``; scored in float32.
         renormalize: whether the chosen weights are divided by their sum.
-        scoring: ``"softmax"`` over all experts, or ``"sigmoid"`` of each (DeepSeek-V3, arXiv:2412.19437).
+        scoring: ``"softmax"`` over all experts, ``"sigmoid"`` of each (DeepSeek-V3, arXiv:2412.19437), or a function.
         selection_bias: ``[E]``, added to the scores to choose experts, but not to the weights.
         scaling: multiplies the weights at the end.
         num_groups, top_groups: the experts consist of ``num_groups`` consecutive groups of equal size; a token chooses
             among the experts of its ``top_groups`` best groups (DeepSeek-V2, arXiv:2405.04434).
         group_scoring: a group's score is that of its best expert (``"max"``), or the sum of its two best
             (``"top2_sum"``, DeepSeek-V3).
+        router_softcap: logits are first mapped to ``router_softcap * tanh(logits / router_softcap)`` (Grok-1).
 
     Returns:
         float32 ``[T, top_k]`` and int64 ``[T, top_k]``, best first.
     """
-    scores = _SCORING[scoring](router_logits.float())
+    logits = router_logits.float()
+    if router_softcap is not None:
+        # By exponentials, since torch.tanh computes the last elements of a tensor by other code than the rest.
+        logits = router_softcap * (1 - 2 / (1 + torch.exp(2 * logits / router_softcap)))
+    scores = (scoring if callable(scoring) else SCORINGS[scoring])(logits)
     ranked = scores if selection_bias is None else scores + selection_bias.float()
     if top_groups < num_groups:
         ranked = _within_best(ranked, num_groups, top_groups, group_scoring)

@@ -23,10 +23,10 @@ from llmk.api import (
 from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
-_CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
+_CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
 _ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim"})
 _GATED_FIELDS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
-_MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS | {"gated"}
+_MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS | {"gated", "router_softcap"}
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _PLAIN_ACTIVATIONS = (*_ACTIVATIONS, "relu", "relu2")
 _SCORINGS = ("softmax", "sigmoid")
@@ -141,7 +141,7 @@ _INVARIANT_SCORE = -1
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """Causal attention with any integer number of query heads per K/V head, over a cache of a floating-point dtype."""
+    """Causal attention with any integer number of query heads per K/V head."""
     verdict = OK
     if query.cache_dtype not in _CACHE_DTYPES:
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_CACHE_DTYPES))

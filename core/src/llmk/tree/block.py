@@ -46,6 +46,11 @@ class Block(Spec):
         """The op sites that it binds only if its entry is not fused with the norm before it."""
         return ()
 
+    @property
+    def follower(self) -> Linear | None:
+        """The linear layer that alone reads the result of its last own op, and computes nothing else."""
+        return None
+
     def addend(self, partial: Callable[[Linear], Linear]) -> Block | None:
         """A copy that leaves the sum over tensor-parallel ranks to the joint after it; ``None`` if it can't.
 

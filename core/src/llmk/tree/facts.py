@@ -41,6 +41,8 @@ class Sites:
         for leaf in self._leaves:
             if (own := leaf.site(dtype)) is not None:
                 self._names[id(leaf)] = self._add(own, leaf.quantizable_modules())
+        self.chains: dict[tuple[str, str], None] = {}
+        """Op sites and the linear sites that follow them, in order."""
         fused: set[int] = set()
         for leaf in self._leaves:
             ops = leaf.ops(self.name)
@@ -50,6 +52,8 @@ class Sites:
                 ops = leaf.own_ops(self.name)
             if ops:
                 self._ops[id(leaf)] = [self._add(op) for op in ops]
+                if isinstance(leaf, Block) and leaf.follower is not None:
+                    self.chains[self._ops[id(leaf)][-1], self.name(leaf.follower)] = None
 
     def name(self, leaf: Spec) -> str:
         """The name of the attention, linear, expert or state site that ``leaf`` binds."""
@@ -99,6 +103,7 @@ def model_facts(program: Program, config: Config) -> ModelFacts:
         linear=sites.of("linear"),
         moe=sites.of("moe"),
         ops=sites.of("ops"),
+        chains=tuple(sites.chains),
         parallel=("tensor", "pipeline"),
         default_model_len=model.default_model_len,
         default_why=model.default_why,

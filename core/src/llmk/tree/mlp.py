@@ -144,5 +144,9 @@ class MLP(Block):
         facts = {"intermediate_size": self.down.size, "activation": self.activation}
         return (OpFacts(site=f"{self.prefix}activate", op="activate", facts=facts, divided=("intermediate_size",)),)
 
+    @property
+    def follower(self) -> Linear | None:
+        return self.down if self.down.adapters is None and self.xielu is None else None
+
     def addend(self, partial: Callable[[Linear], Linear]) -> Self:
         return replace(self, down=partial(self.down))

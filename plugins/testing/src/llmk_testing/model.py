@@ -20,6 +20,7 @@ from llmk.kernel.loader import load_object
 from llmk.nn import Build, GivenEmbeddings, Model, StepContext
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import Boot, boot
+from llmk_testing.paged import allocate
 
 
 class ModelHarness:
@@ -157,8 +158,7 @@ class ModelHarness:
     def _cache(self, site: str, spec: CacheSpec, num_blocks: int) -> Any:
         if isinstance(spec, RecurrentCache):
             return tuple(self._poisoned((num_blocks, *tensor.shape), tensor.dtype) for tensor in spec.tensors)
-        layout = self.build.attention(site).cache_layout(num_blocks)
-        return self._poisoned(layout.shape, layout.dtype)
+        return allocate(self.build.attention(site).cache_layout(num_blocks), self.device)
 
     def _poisoned(self, shape: Sequence[int], dtype: str) -> Tensor:
         return torch.full(tuple(shape), float("nan"), dtype=getattr(torch, dtype), device=self.device)

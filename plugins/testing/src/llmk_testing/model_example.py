@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -32,15 +34,40 @@ class ModelExample:
     """Allowed relative error of float32 logits (a different order of summation)."""
     bfloat16_margin: float = 1.25
     """The largest allowed ratio of the model's error to the oracle's, both in bfloat16."""
+    filled: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Fills in what a config leaves out, with the defaults of the implementation that writes such configs, or raises
+    ValueError; ``None``: they are not known."""
+    refused: Sequence[tuple[Mapping[str, Any], str]] = ()
+    """Changes of the config with which the checkpoint can't be served, each with what the refusal says, as a regular
+    expression."""
+    other_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Other names of keys of the config, under which the family reads them too."""
 
     @classmethod
     def of_transformers(
         cls, name: str, model_type: str, *, bfloat16_margin: float = 1.25, **config: Any
     ) -> ModelExample:
         """A random checkpoint of a type that ``transformers`` has, with ``config`` on top of tiny sizes; the model in
-        ``transformers`` is the oracle."""
+        ``transformers`` is the oracle, and its config class has the defaults."""
         write = partial(write_checkpoint, model_type=model_type, **config)
-        return cls(name=name, write=write, logits=transformers_logits, bfloat16_margin=bfloat16_margin)
+        given: dict[str, Any] = {"bfloat16_margin": bfloat16_margin, "filled": transformers_config}
+        return cls(name=name, write=write, logits=transformers_logits, **given)
+
+
+def transformers_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config with the defaults of its class in ``transformers``. Raises ValueError where that refuses it."""
+    try:
+        from transformers import CONFIG_MAPPING
+    except ImportError as error:
+        raise Skip("the defaults are those of transformers, which is not installed") from error
+    with TemporaryDirectory(prefix="llmk-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        try:
+            read = CONFIG_MAPPING[config["model_type"]].from_pretrained(folder)
+        except Exception as error:
+            raise ValueError(f"transformers refuses the config: {error}") from error
+    filled: dict[str, Any] = json.loads(read.to_json_string(use_diff=False))
+    return filled
 
 
 def transformers_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionBackend, AttentionQuery, CacheLayout, CacheStep
+from llmk.api.cache import SCALED_BITS
 from llmk.reference.attention.contiguous import attend_plain
 from llmk_testing.tolerance import Right, check
 
@@ -23,10 +24,14 @@ FP8_SCALES = (0.25, 2.0)
 
 
 def allocate(layout: CacheLayout, device: torch.device, stride: int = 1) -> Tensor:
-    """A cache filled with NaN, with a block stride of ``stride`` times the block size."""
-    shape = list(layout.shape)
+    """A cache filled with NaN, with a block stride of ``stride`` times the block size. Bytes are all ones, so that
+    scales among them are NaN."""
+    shape, dtype = list(layout.shape), getattr(torch, layout.dtype)
     shape[layout.block_dim : layout.block_dim + 1] = [shape[layout.block_dim], stride]
-    cache = torch.full(shape, float("nan"), device=device).to(getattr(torch, layout.dtype))
+    if dtype.is_floating_point:
+        cache = torch.full(shape, float("nan"), device=device).to(dtype)
+    else:
+        cache = torch.full(shape, 255, dtype=torch.uint8, device=device).view(dtype)
     return cache.select(layout.block_dim + 1, 0)
 
 
@@ -151,14 +156,11 @@ class Paged:
 
     def keep(self, work: Work, key: Tensor, value: Tensor | None) -> None:
         """Records the expected contents of the cache for these tokens, ``[tokens, kv_heads, head_dim]`` on the host."""
-        row, cache_dtype = 0, getattr(torch, self.query.cache_dtype)
+        row = 0
         given = [key] if value is None else [key, value]
         for request, start, stop in work:
             for kept, rows, scale in zip(self.kept, given, self.scales, strict=False):
-                stored = rows[row : row + stop - start].float() / scale
-                if cache_dtype.itemsize == 1:
-                    stored = stored.clamp(-torch.finfo(cache_dtype).max, torch.finfo(cache_dtype).max)
-                kept[request, start:stop] = stored.to(cache_dtype).float() * scale
+                kept[request, start:stop] = _rounded(rows[row : row + stop - start], self.query.cache_dtype, scale)
             row += stop - start
 
     def right(self, work: Work, q: Tensor | None = None) -> Tensor:
@@ -189,6 +191,20 @@ class Paged:
         self.keep_own(work)
         tokens = sum(stop - start for _, start, stop in work)
         return check(out[:tokens], Right(self.right(work), self.rows.dtype), f"{what}, {describe(work)}")
+
+
+def _rounded(vectors: Tensor, cache_dtype: str, scale: float) -> Tensor:
+    """What a cache of a dtype makes of vectors, float32."""
+    if bits := SCALED_BITS.get(cache_dtype):
+        limit = (1 << (bits - 1)) - 1
+        own = vectors.float().abs().amax(-1, keepdim=True) / limit
+        own[own == 0] = 1.0
+        return (vectors.float() / own).round() * own
+    dtype: torch.dtype = getattr(torch, cache_dtype)
+    stored = vectors.float() / scale
+    if dtype.itemsize == 1:
+        stored = stored.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+    return stored.to(dtype).float() * scale
 
 
 def describe(work: Work) -> str:

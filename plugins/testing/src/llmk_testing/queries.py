@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from llmk.api import AttentionQuery, LinearQuery, MoEQuery, Query
+from llmk.reference.moe import MoEExamples
 
 Q = TypeVar("Q", bound=Query)
 
@@ -39,9 +40,18 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"shape": (6, 2, 24, 4), "value_dim": 48, "sliding_window": 21, "softcap": 1.5, "sinks": True},
     ),
     ("values of 40, keys of 64, a cache in float8_e4m3fn", {"value_dim": 40, "cache_dtype": "float8_e4m3fn"}),
+    ("a cache in int8", {"cache_dtype": "int8"}),
+    (
+        "a cache in int8, window, soft cap and sinks",
+        {"cache_dtype": "int8", "shape": (6, 2, 24, 4), "sliding_window": 21, "softcap": 1.5, "sinks": True},
+    ),
+    ("values of 40, keys of 64, a cache in int8", {"value_dim": 40, "cache_dtype": "int8"}),
+    ("a cache in int4", {"cache_dtype": "int4"}),
+    ("7 heads over 1 of 45, blocks of 1, a cache in int4", {"cache_dtype": "int4", "shape": (7, 1, 45, 1)}),
     ("latent rows of 48 and 16", {"shape": (4, 1, 64, 16), "latent_dim": 48}),
     ("latent rows of 40 without a shared key", {"shape": (20, 1, 40, 4), "latent_dim": 40}),
     ("latent rows of 512 and 64", {"shape": (3, 1, 576, 16), "latent_dim": 512}),
+    ("latent rows of 48 and 16, a cache in int8", {"shape": (4, 1, 64, 16), "latent_dim": 48, "cache_dtype": "int8"}),
 )
 
 _LINEAR_SIZES: tuple[tuple[int, int, bool], ...] = (
@@ -60,6 +70,8 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("2 of 8 experts", {}),
     ("1 of 5 experts, 72 to 40", {"num_experts": 5, "top_k": 1, "hidden_size": 72, "intermediate_size": 40}),
     ("2 of 3 experts, 256 to 128", {"num_experts": 3, "hidden_size": 256, "intermediate_size": 128}),
+    ("2 of 8 experts, 64 to 40", {"hidden_size": 64, "intermediate_size": 40}),
+    ("2 of 8 experts, 40 to 64", {"hidden_size": 40, "intermediate_size": 64}),
     ("6 of 6 experts", {"num_experts": 6, "top_k": 6, "renormalize": False}),
     ("8 of 64 experts", {"num_experts": 64, "top_k": 8, "renormalize": False}),
     ("GELU", {"activation": "gelu"}),
@@ -89,6 +101,11 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
         "experts without gates, GELU, biases, 72 to 40",
         {"gated": False, "activation": "gelu", "bias": True, "hidden_size": 72, "intermediate_size": 40},
     ),
+    ("soft-capped router logits", {"facts": {"router_softcap": 0.7}}),
+    (
+        "soft-capped router logits, sigmoid scores as they are",
+        {"facts": {"router_softcap": 2.0}, "scoring": "sigmoid", "renormalize": False},
+    ),
     ("long sums", {"num_experts": 3, "hidden_size": 2048, "intermediate_size": 64}),
 )
 
@@ -111,32 +128,33 @@ def linear_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., LinearQ
 
 
 def moe_queries(
-    formats: Iterable[str], serves: Callable[[Callable[..., MoEQuery]], bool], activations: Iterable[str] = ()
+    formats: Iterable[str], serves: Callable[[Callable[..., MoEQuery]], bool], own: MoEExamples
 ) -> Mapping[str, Callable[..., MoEQuery]]:
     """Mixtures of experts, with the weights in each of ``formats``.
 
     They vary the usual combination of options; for a kernel that does not serve it (``serves``), the first other
-    combination that it serves. ``activations`` are those that the kernel supports but the core does not define.
+    combination that it serves. ``own`` is what the kernel supports but the core does not define.
     """
-    own = {name: {"activation": name} for name in activations}
+    asked: dict[str, dict[str, Any]] = {name: {"activation": name} for name in own.activations}
+    asked |= {f"{name} scores": {"scoring": name} for name in own.scorings}
+    asked |= {", ".join(f"{name} = {value}" for name, value in facts.items()): {"facts": facts} for facts in own.facts}
     return {
-        label + ("" if stored == "plain" else f", {stored}"): partial(MoEQuery, **usual | asked, weight_format=stored)
+        label + ("" if stored == "plain" else f", {stored}"): partial(MoEQuery, **usual | changes, weight_format=stored)
         for stored in formats
-        for usual in [_usual_mixture(stored, serves, tuple(own))]
-        for label, asked in (*_MIXTURES, *own.items())
+        for usual in [_usual_mixture(stored, serves, own)]
+        for label, changes in (*_MIXTURES, *asked.items())
     }
 
 
-def _usual_mixture(
-    stored: str, serves: Callable[[Callable[..., MoEQuery]], bool], activations: tuple[str, ...]
-) -> dict[str, Any]:
+def _usual_mixture(stored: str, serves: Callable[[Callable[..., MoEQuery]], bool], own: MoEExamples) -> dict[str, Any]:
     """The options that all MoE queries of a kernel share, unless one overrides them."""
     usual: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 96}
     axes: list[list[dict[str, Any]]] = [
-        [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", *activations)],
-        [{}, {"scoring": "sigmoid"}],
+        [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", *own.activations)],
+        [{}, *({"scoring": name} for name in ("sigmoid", *own.scorings))],
         [{}, {"renormalize": False}],
         [{}, {"bias": True}],
+        [{}, *({"facts": facts} for facts in own.facts)],
         [{}, *({"num_groups": 4, "top_groups": 2, "group_scoring": how} for how in ("max", "top2_sum"))],
         [{}, {"num_experts": 16, "top_k": 3}, {"num_experts": 32, "top_k": 4}, {"top_k": 1}],
         [{}, *({"hidden_size": size, "intermediate_size": size} for size in (128, 256, 512))],

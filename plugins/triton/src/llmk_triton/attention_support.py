@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmk.api import OK, AttentionQuery, OpQuery, Verdict, no
+from llmk.api.cache import SCALE_BYTES
 from llmk_triton.kernel_spec import DTYPES, has_large_tiles
 
 NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
@@ -42,7 +43,22 @@ def _largest_group(query: AttentionQuery) -> int:
 def supports_attention(query: AttentionQuery) -> Verdict:
     """Causal attention over a 16-bit, float32 or fp8 cache, with head sizes and group sizes that fit in a program's
     registers."""
-    verdict = _cache_dtype(query)
+    return _cache_dtype(query) & _fits(query)
+
+
+def supports_int8(query: AttentionQuery) -> Verdict:
+    """What :func:`supports_attention` does, over an int8 cache whose scales are aligned."""
+    verdict = _fits(query)
+    if query.cache_dtype != "int8":
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found="int8")
+    if query.block_size * query.head_dim % SCALE_BYTES:
+        found = f"blocks of a multiple of {SCALE_BYTES} bytes"
+        verdict &= no("block_size", wanted=f"{query.block_size} x {query.head_dim} bytes", found=found)
+    return verdict
+
+
+def _fits(query: AttentionQuery) -> Verdict:
+    verdict = OK
     if query.num_heads % query.num_kv_heads:
         verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} K/V heads")
     elif query.num_heads // query.num_kv_heads > (most := _largest_group(query)):

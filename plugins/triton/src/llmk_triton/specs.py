@@ -11,7 +11,9 @@ from llmk.api import (
     OK,
     KernelSpec,
     LinearQuery,
+    OpContract,
     OpQuery,
+    Tier,
     TokenBand,
     Verdict,
     hookimpl,
@@ -20,6 +22,7 @@ from llmk.api import (
 from llmk_triton.attention_support import (
     NO_FP8,
     supports_attention,
+    supports_int8,
     supports_latent,
     supports_latent_op,
     supports_padded,
@@ -31,6 +34,7 @@ from llmk_triton.moe.specs import library_moe_spec, moe_spec, quantized_moe_spec
 from llmk_triton.recurrent.specs import recurrent_specs
 
 _LAYOUT = "paged_hnd"
+_INT8_LAYOUT = "paged_hnd_int8"
 _LATENT_LAYOUT = "paged_latent"
 
 _NORM_FACTS = frozenset({"norm_offset"})
@@ -137,6 +141,7 @@ _SMALL_N_ROWS, _SMALL_N_INPUTS = 64, 4096
 """Most rows (M) and inputs (K) for which the small-N kernel is faster than a library (measured on an H200)."""
 
 _FUSED_SMALL_M = (
+    ("activate_linear", _SMALL_M, "Activation and small-M GEMM in one launch."),
     ("gate_up_silu", _SMALL_M, "Small-M gate and up projection and SwiGLU in one launch."),
     ("add_rms_norm_linear", 1, "Residual sum, norm and linear layer in one launch, for one row."),
     ("add_rms_norm_router", 1, "Residual sum, norm and router in one launch, for one row."),
@@ -218,6 +223,17 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             "attention_specialized_padded",
             supports=supports_padded,
             opt_in="groups of heads that fill no tile have not been compared on a GPU",
+        ),
+        kernel_spec(
+            "attention_int8",
+            "attention",
+            "attention.int8_cache:Int8Attention",
+            supports=supports_int8,
+            knows=frozenset({"sliding_window", "softcap", "sinks"}),
+            layout=_INT8_LAYOUT,
+            deterministic=True,
+            host_cost_us=10.0,
+            summary="The same over an int8 cache with a scale per token and head.",
         ),
         kernel_spec(
             "attention_latent",
@@ -323,7 +339,7 @@ def _tma_kernel(kind: str, name: str) -> KernelSpec:
 
 
 @hookimpl
-def llmk_ops() -> Iterable[KernelSpec]:
+def llmk_ops() -> Iterable[KernelSpec | OpContract]:
     """Fused ops."""
     small_m = [
         kernel_spec(
@@ -360,4 +376,32 @@ def llmk_ops() -> Iterable[KernelSpec]:
         supports=supports_latent_op,
         summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a GEMM per head.",
     )
-    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent_specs()]
+    return [*small_m, *_activate_linear(), _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent_specs()]
+
+
+def _activate_linear() -> tuple[OpContract, KernelSpec]:
+    """The contract and the reference of an op that models don't name."""
+    pattern = ("activate", "linear")
+    contract = OpContract(
+        id="triton.activate_linear",
+        op="activate_linear",
+        signature="(x, activation, weight, bias) -> out",
+        facts=("intermediate_size", "activation"),
+        parts=pattern,
+        pattern=pattern,
+        examples="llmk_triton.activate_linear:EXAMPLES",
+        weights=("weight",),
+        summary="An activation without a gate, then a linear layer.",
+    )
+    reference = KernelSpec(
+        id="triton.activate_linear_reference",
+        kind="op",
+        op=contract.op,
+        implementation="llmk_triton.activate_linear:make_activate_linear",
+        tier=Tier.REFERENCE,
+        parts=pattern,
+        deterministic=True,
+        capture="full",
+        summary=contract.summary,
+    )
+    return contract, reference

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from llmk.api import ModelFacts
 from llmk.api.cache import DTYPE_BYTES
-from llmk.api.query import expanded_size
+from llmk.api.query import cached_bytes, expanded_size
 from llmk.engine.wire.step import StepPlan
 
 HEAD_SITE = "lm_head"
@@ -75,7 +75,7 @@ class CostModel:
         self._bytes = {weight_format: bits / 8 for weight_format, bits in weight_bits.items()}
         self._count_linear(facts, DTYPE_BYTES[dtype])
         self._count_experts(facts, DTYPE_BYTES[dtype])
-        self._count_caches(facts, DTYPE_BYTES[cache_dtype])
+        self._count_caches(facts, cache_dtype)
 
     def step(self, plan: StepPlan, ends: Sequence[int]) -> Cost:
         """The cost of a step. ``ends`` are the lengths of its requests once it has run, in the order of its work."""
@@ -128,11 +128,10 @@ class CostModel:
             one = Cost(2 * hidden * (expanded + inner), (hidden + inner) * width, (expanded + hidden) * width)
             self._token.add(one, moe.top_k * moe.count)
 
-    def _count_caches(self, facts: ModelFacts, width: int) -> None:
+    def _count_caches(self, facts: ModelFacts, cache_dtype: str) -> None:
         for site in facts.attention:
             value_dim = site.latent_dim or site.head_dim
-            stored = site.head_dim + (0 if site.latent_dim else value_dim)
-            key_bytes = site.num_layers * site.num_kv_heads * stored * width
+            key_bytes = site.num_layers * cached_bytes(site, cache_dtype)
             layers = self._attention.setdefault(site.sliding_window, _Attention())
             layers.flops += 2 * site.num_layers * site.num_heads * (site.head_dim + value_dim)
             layers.num_bytes += key_bytes

@@ -45,6 +45,7 @@ class MLP:
     def __init__(self, builder: Builder, spec: tree.MLP, *, fused: bool) -> None:
         self._up, self._down = builder.linear(spec.up), builder.linear(spec.down)
         kernel = builder.kernel(spec)
+        self._activation, self._spanning = spec.activation, builder.spanning(spec, self._down)
         self._activate: Callable[[Tensor], Tensor]
         if spec.xielu is None:
             self._activate = lambda x: kernel(x, spec.activation)
@@ -52,7 +53,10 @@ class MLP:
             self._activate = Xielu(builder.build, spec.xielu, kernel)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        return self._down(self._activate(self._up(x)))
+        up, down = self._up(x), self._down
+        if self._spanning is not None:
+            return self._spanning(up, self._activation, down.weight, down.bias)
+        return down(self._activate(up))
 
 
 class Xielu(Layer):

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from llmk.api.attention import CacheLayout
-from llmk.api.cache import CacheStep
+from llmk.api.cache import SCALED_BITS, CacheStep
 from llmk.api.query import AttentionQuery
+from llmk.reference.attention.cached_vectors import columns, decoded, encoded
 from llmk.reference.attention.contiguous import attend_fused, attend_plain
 
 
@@ -53,7 +54,8 @@ class ReferenceAttention:
 
     The cache is ``[num_blocks, planes, block_size, kv_heads, head_dim]``. There are two planes, keys and values; for
     latent vectors there is only one. If the query has a ``value_dim``, there is also one, whose rows are a head's key
-    followed by its value: ``[num_blocks, 1, block_size, kv_heads, head_dim + value_dim]``. Slots that no sequence has
+    followed by its value: ``[num_blocks, 1, block_size, kv_heads, head_dim + value_dim]``. Where vectors have scales
+    (int8, int4), rows are the bytes of :mod:`llmk.reference.attention.cached_vectors`. Slots that no sequence has
     written are never read, so they may contain anything. Decode requests of similar length are computed in one batch,
     padded with copies of their own last token, which the mask hides; every other request is computed alone. The padding
     depends on the other requests, and with it the order in which torch's kernels sum, so a row's result is the same in
@@ -72,14 +74,16 @@ class ReferenceAttention:
         self.query = query
         self.device = device
         self._planes = 2 if query.latent_dim is None and query.value_dim is None else 1
-        self._row_dim = query.head_dim + (query.value_dim or 0)
+        sizes = (query.head_dim,) if query.value_dim is None else (query.head_dim, query.value_dim)
+        self._columns = [columns(query.cache_dtype, size) for size in sizes]
+        self._row_dim = sum(self._columns)
         self._gathered = torch.empty(0, 0)
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """``[num_blocks, planes, block_size, kv_heads, row_dim]`` in the query's ``cache_dtype``."""
+        """``[num_blocks, planes, block_size, kv_heads, row_dim]`` in the query's ``cache_dtype``, or in bytes."""
         query = self.query
         shape = (num_blocks, self._planes, query.block_size, query.num_kv_heads, self._row_dim)
-        return CacheLayout("reference", shape, query.cache_dtype)
+        return CacheLayout("reference", shape, "uint8" if query.cache_dtype in SCALED_BITS else query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
         """Groups the requests, and computes the cache rows of their tokens."""
@@ -112,16 +116,16 @@ class ReferenceAttention:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 and
         padding are skipped."""
         key_scale, value_scale = scales
-        keys = _stored(key, cache, meta, key_scale)
+        keys = self._stored(key, meta, key_scale)
         if value is None:
             _write_rows(cache, meta.key_rows, keys)
         elif self._planes == 1:
-            values = _stored(value, cache, meta, value_scale)
+            values = self._stored(value, meta, value_scale)
             joined = torch.cat((_indexable(keys), _indexable(values)), dim=-1).view(cache.dtype)
             _write_rows(cache, meta.key_rows, joined)
         else:
             _write_rows(cache, meta.key_rows, keys)
-            _write_rows(cache, meta.value_rows, _stored(value, cache, meta, value_scale))
+            _write_rows(cache, meta.value_rows, self._stored(value, meta, value_scale))
 
     def run(
         self,
@@ -140,6 +144,10 @@ class ReferenceAttention:
         for group in meta.groups:
             out[group.tokens] = self._attend(query[group.tokens], cache, group, sinks, scales)
         return out
+
+    def _stored(self, tensor: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
+        """The rows of ``tensor`` that are written, as the cache holds them."""
+        return encoded(tensor if meta.written is None else tensor[meta.written], self.query.cache_dtype, scale)
 
     def _attend(
         self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
@@ -170,15 +178,13 @@ class ReferenceAttention:
             with torch.inference_mode(False):
                 self._gathered = torch.empty(needed, *raw.shape[3:], dtype=raw.dtype, device=raw.device)
         buffer = _read_rows(raw, group.gather, self._gathered[:needed])
-        planes = buffer.view(self._planes, group.requests, -1, *raw.shape[3:]).view(cache.dtype).to(dtype)
-        if self.query.value_dim is not None:
-            parts = planes[0].split_with_sizes([self.query.head_dim, self.query.value_dim], dim=-1)
-        else:
-            parts = planes.unbind()
-        if cache.itemsize == 1:
-            for part, scale in zip(parts, scales, strict=False):
-                part.mul_(scale)
-        return parts[0], parts[-1]
+        planes = buffer.view(self._planes, group.requests, -1, *raw.shape[3:]).view(cache.dtype)
+        parts = planes.unbind() if self.query.value_dim is None else planes[0].split_with_sizes(self._columns, dim=-1)
+        spec = self.query
+        sizes = (spec.head_dim, spec.value_dim or spec.head_dim)
+        given = zip(parts, sizes, scales, strict=False)
+        found = [decoded(part, spec.cache_dtype, size, scale, dtype) for part, size, scale in given]
+        return found[0], found[-1]
 
     def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
         """The groups of a step; ``starts``: the requests' first rows, and the end; ``lengths``: their numbers of
@@ -244,15 +250,6 @@ class ReferenceAttention:
         """Rows of the keys in the cache viewed as one row per token; the row of a value is ``block_size`` higher."""
         block_size = self.query.block_size
         return blocks.to(torch.int64) * (self._planes * block_size) + positions % block_size
-
-
-def _stored(tensor: Tensor, cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
-    """The rows of ``tensor`` that are written, in the cache's dtype."""
-    kept = tensor if meta.written is None else tensor[meta.written]
-    if cache.itemsize == 1:
-        limit = torch.finfo(cache.dtype).max
-        kept = (kept.float() / scale).clamp_(-limit, limit)
-    return kept.to(cache.dtype)
 
 
 def _read_rows(cache: Tensor, cache_rows: Tensor, out: Tensor) -> Tensor:

@@ -13,12 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, KernelSpec
+from llmk.api.cache import SCALED_BITS
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.queries import attention_queries
 from llmk_testing.recording import check_recorded
+from llmk_testing.suites import attention_context
 from llmk_testing.tolerance import bits, check_same
 from llmk_testing.trees import mapped
 from llmk_testing.watch import poisoned
@@ -49,15 +51,19 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     narrow = sorted(_typical(candidate.served), key=lambda asked: asked.query.num_kv_heads * asked.query.head_dim)
     for asked in narrow[:2]:
         yield candidate.case(f"reads long sequences: {asked.label}", partial(_long, candidate, asked))
+    for asked in attention_context.least(candidate):
+        for name, run in attention_context.CASES.items():
+            yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, asked))
 
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
-    """The first query, and the first with a window, with an fp8 cache, with latent vectors, and with values of another
-    width than keys."""
+    """The first query, and the first with a window, with an fp8 cache, with vectors that have scales, with latent
+    vectors, and with values of another width than keys."""
     kinds: tuple[Callable[[AttentionQuery], bool], ...] = (
         lambda query: True,
         lambda query: (query.sliding_window or 0) > 1,
         lambda query: query.cache_dtype.startswith("float8"),
+        lambda query: query.cache_dtype in SCALED_BITS,
         lambda query: query.latent_dim is not None,
         lambda query: query.value_dim is not None,
     )
@@ -92,7 +98,8 @@ def _layout(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
     backend, query = _paged(candidate, asked, requests=1, longest=1).backend, asked.query
     small, large = backend.cache_layout(3), backend.cache_layout(7)
     assert small.name == candidate.spec.layout, f"the layout is {small.name!r}, the spec says {candidate.spec.layout!r}"
-    assert small.dtype == query.cache_dtype, f"the layout is in {small.dtype}, the query says {query.cache_dtype}"
+    dtypes = ("int8", "uint8") if query.cache_dtype in SCALED_BITS else (query.cache_dtype,)
+    assert small.dtype in dtypes, f"the layout is in {small.dtype}, the query says {query.cache_dtype}"
     for layout, blocks in ((small, 3), (large, 7)):
         found = layout.shape[layout.block_dim]
         assert found == blocks, f"dimension {layout.block_dim} of {layout.shape} is to count {blocks} blocks"

@@ -55,7 +55,7 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
             "facts are what is built": trial.facts,
             "two tensor parallel ranks are one": partial(trial.spread, 2, 1),
             "two stages are one": partial(trial.spread, 1, 2),
-            **model_files.checks(spec, bench, trial.checkpoint, trial.harness),
+            **model_files.checks(spec, bench, example, trial.checkpoint, trial.harness),
         }
         for name, run in checks.items():
             yield Case(spec.id, "model", f"{example.name}: {name}", run)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,12 +23,14 @@ from llmk.api.errors import describe
 from llmk.kernel.interpreter import PYTHON
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.planning.checkpoint.folder import read_checkpoint
-from llmk.tree import Program, weight_map
+from llmk.reference.rope.rotation import cos_sin_cache
+from llmk.tree import Program, Rope, weight_map
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 from llmk_testing.describing import facts_of, program_of
 from llmk_testing.files import copied, tensors_of
 from llmk_testing.model import ModelHarness
+from llmk_testing.model_example import ModelExample
 
 _SURPRISE = "model.layers.0.surprise.weight"
 _ODD: Mapping[type, tuple[Any, ...]] = {
@@ -52,9 +56,13 @@ print("torch" in sys.modules)
 
 
 def checks(
-    spec: ModelSpec, bench: Bench, folder: Callable[[], Path], harness: Callable[..., ModelHarness]
+    spec: ModelSpec,
+    bench: Bench,
+    example: ModelExample,
+    folder: Callable[[], Path],
+    harness: Callable[..., ModelHarness],
 ) -> dict[str, Callable[[], str | None]]:
-    """Cases by name. ``folder`` returns the checkpoint, ``harness`` loads one."""
+    """Cases by name. ``folder`` returns the example's checkpoint, ``harness`` loads one."""
 
     def needs_no_torch() -> None:
         kind, location = ("tree", spec.tree) if spec.tree else ("describe", spec.describe)
@@ -97,12 +105,106 @@ def checks(
         return name
 
     return {
+        **_of_example(spec, example, folder, harness),
         "describing needs no torch": needs_no_torch,
         "odd configs are refused by the key's name": survives_odd_configs,
+        "absent keys have the oracle's defaults": partial(_check_defaults, spec, example, folder),
         "the tree's weight map is the checkpoint's": has_the_weight_map,
         "missing tensors are named": names_missing_tensors,
         "unknown tensors are named": names_unknown_tensors,
         "tensors of another shape are named": names_wrong_shapes,
+    }
+
+
+def _check_refusals(
+    spec: ModelSpec, example: ModelExample, folder: Callable[[], Path], harness: Callable[..., ModelHarness]
+) -> str:
+    """Raises AssertionError unless the changes that the example names are refused as it says, at the latest when the
+    checkpoint is loaded."""
+    for change, said in example.refused:
+        with TemporaryDirectory(prefix="llmk-") as target:
+            spoilt = Path(target) / "spoilt"
+            shutil.copytree(folder(), spoilt)
+            config = json.loads((spoilt / "config.json").read_text())
+            (spoilt / "config.json").write_text(json.dumps(config | change))
+            try:
+                facts_of(spec, read_checkpoint(spoilt))
+                harness(spoilt)
+                answer = "it is not refused"
+            except LlmkError as error:
+                answer = "" if re.search(said, str(error)) else f"the refusal lacks {said!r}: {error}"
+        assert not answer, f"with {change}, {answer}"
+    return f"{len(example.refused)} configs"
+
+
+def _check_names(spec: ModelSpec, example: ModelExample, folder: Callable[[], Path]) -> str:
+    """Raises AssertionError unless the config means the same with the other names that the example has for its keys."""
+    checkpoint = read_checkpoint(folder())
+    meant = _meaning(spec, checkpoint)
+    pairs = [(key, other) for key, others in example.other_names.items() for other in others]
+    for key, other in pairs:
+        renamed = {other if name == key else name: value for name, value in checkpoint.config.items()}
+        same = _meaning(spec, replace(checkpoint, config=renamed)) == meant
+        assert same, f"with {key} under the name {other}, the model is another"
+    return f"{len(pairs)} names"
+
+
+def _check_defaults(spec: ModelSpec, example: ModelExample, folder: Callable[[], Path]) -> str:
+    """Raises AssertionError unless a config without a key, where that is served, means what it means with the key's
+    default."""
+    if example.filled is None:
+        raise Skip("the example doesn't know the defaults (ModelExample.filled)")
+    checkpoint, wrong, tried = read_checkpoint(folder()), [], 0
+    for key in sorted(checkpoint.config.keys() - {"architectures", "model_type"}):
+        rest = {other: kept for other, kept in checkpoint.config.items() if other != key}
+        without = _meaning(spec, replace(checkpoint, config=rest))
+        default = None if without is None else _default(example.filled, rest, key)
+        stated = None if default is None else _meaning(spec, replace(checkpoint, config={**rest, key: default}))
+        if stated is not None:
+            tried += 1
+            wrong += [f"{key}, whose default is {default!r}"] if stated != without else []
+    assert not wrong, f"without {len(wrong)} of {tried} keys, the model is another: " + "; ".join(wrong[:12])
+    return f"{tried} keys"
+
+
+def _default(filled: Callable[[Mapping[str, Any]], Mapping[str, Any]], config: Mapping[str, Any], key: str) -> Any:
+    """The default of a key that a config lacks; ``None``: there is no default, or the config is refused."""
+    try:
+        return filled(config).get(key)
+    except ValueError:
+        return None
+
+
+def _meaning(spec: ModelSpec, checkpoint: Checkpoint) -> Any:
+    """The tree, or the facts of a family without one; ``None``: the config is refused."""
+    try:
+        return _comparable(program_of(spec, checkpoint) if spec.tree else facts_of(spec, checkpoint))
+    except LlmkError:
+        return None
+
+
+def _comparable(part: Any) -> Any:
+    """A part of a tree, with the angles of a rotary embedding in place of the settings that lead to them."""
+    if isinstance(part, Rope):
+        own = part.parameters
+        table = cos_sin_cache(own, part.dim, 8, own["rope_theta"], trained_positions=part.positions)
+        return part.dim, part.positions, part.sections, part.neighbours, part.interleaved, table.tolist()
+    if is_dataclass(part) and not isinstance(part, type):
+        return type(part), [_comparable(getattr(part, field.name)) for field in fields(part)]
+    if isinstance(part, tuple):
+        return tuple(map(_comparable, part))
+    return part
+
+
+def _of_example(
+    spec: ModelSpec, example: ModelExample, folder: Callable[[], Path], harness: Callable[..., ModelHarness]
+) -> dict[str, Callable[[], str | None]]:
+    """The cases for which the example names something."""
+    refusals = partial(_check_refusals, spec, example, folder, harness)
+    names = partial(_check_names, spec, example, folder)
+    return {
+        **({"what can't be served is refused with the reason": refusals} if example.refused else {}),
+        **({"keys may have other names": names} if example.other_names else {}),
     }
 
 

@@ -3,19 +3,21 @@ represent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from llmk.api import KernelSpec, MoEQuery, PluginError
+from llmk.api import KernelSpec, MoEKernel, MoEQuery, PluginError
 from llmk.api.matching import match
 from llmk.api.query import expanded_size, moe_options
 from llmk.kernel.loader import load_object
 from llmk.reference.activations import ACTIVATIONS, PLAIN_ACTIVATIONS
-from llmk.reference.moe import Activation, MoEExamples, fused_moe
+from llmk.reference.moe import SCORINGS, MoEExamples, fused_moe
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing, dtypes_of
 from llmk_testing.case import Case
@@ -27,23 +29,31 @@ from llmk_testing.watch import poisoned
 from llmk_testing.weights import formats, forms, stored_experts
 
 _ADVICE = (
-    "for an activation that the core doesn't know, KernelSpec.examples names an llmk.reference.moe.MoEExamples,"
-    " which has it"
+    "for an activation, a scoring or facts that the core doesn't know, KernelSpec.examples names an"
+    " llmk.reference.moe.MoEExamples, which has them"
 )
 
 
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in signature(MoEKernel.__call__).parameters.items()
+    if parameter.default is not Parameter.empty and name != "selection_bias"
+}
+"""Those of the contract's options that queries have."""
+
+
 class Experts(Candidate[MoEQuery]):
-    """A MoE kernel under test. ``activations`` are those that it supports but the core does not define."""
+    """A MoE kernel under test. ``own`` is what it supports but the core does not define."""
 
     def __init__(self, spec: KernelSpec, bench: Bench) -> None:
-        self.activations = _own_activations(spec)
+        self.own = _own(spec)
 
         def serves(make: Callable[..., MoEQuery]) -> bool:
             common: dict[str, Any] = {"platform": bench.facts, "site": spec.kind}
             return any(match(spec, make(dtype=dtype, **common)) for dtype in dtypes_of(spec, bench))
 
-        wanted = moe_queries(formats(bench.registry), serves, self.activations)
-        super().__init__(spec, bench, wanted, "" if self.activations else _ADVICE)
+        wanted = moe_queries(formats(bench.registry), serves, self.own)
+        super().__init__(spec, bench, wanted, "" if spec.examples else _ADVICE)
 
 
 class PreparedMoE:
@@ -70,7 +80,12 @@ class PreparedMoE:
         self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
         self.weights = candidate.load(spec.prepare)(on_device) if spec.prepare else on_device
         self.options = moe_options(query)
-        self.activation = candidate.activations.get(query.activation, query.activation)
+        own = candidate.own
+        self.meant = {
+            "activation": own.activations.get(query.activation, query.activation),
+            "scoring": own.scorings.get(query.scoring, query.scoring),
+        }
+        self.oracle = own.oracle if own.oracle and query.facts in own.facts else fused_moe
 
     def draw(self, *shape: int) -> Tensor:
         """Random numbers, float32 on the host."""
@@ -88,8 +103,8 @@ class PreparedMoE:
 
     def check(self, out: Tensor, x: Tensor, logits: Tensor, what: str, **more: Any) -> float:
         """Compares the result with the expected one."""
-        options = self.options | {"activation": self.activation} | more
-        right = fused_moe(x.cpu().float(), logits.cpu().float(), self.meaning, **options)
+        options = self.options | self.meant | more
+        right = self.oracle(x.cpu().float(), logits.cpu().float(), self.meaning, **options)
         return check(out, Right(right, self.dtype), what, self.stored.bound)
 
 
@@ -101,6 +116,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "experts are chosen with a selection bias": _biased,
         "ties are broken in any way, with top_k experts": _ties,
         "rows don't affect each other": _apart,
+        "options that are left out are at their defaults": _left_out,
         "inputs stay as they are": _inputs,
     }
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
@@ -116,20 +132,21 @@ def _sizes(query: MoEQuery) -> int:
     return query.hidden_size | query.intermediate_size
 
 
-def _own_activations(spec: KernelSpec) -> Mapping[str, Activation]:
-    """The activations in a spec's examples that the core does not define. Raises PluginError if the examples have
-    another type."""
+def _own(spec: KernelSpec) -> MoEExamples:
+    """What a spec's examples have that the core does not define. Raises PluginError if the examples have another
+    type."""
     if not spec.examples:
-        return {}
+        return MoEExamples()
     found = load_object(spec.examples, plugin=spec.id)
     if not isinstance(found, MoEExamples):
         hint = "KernelSpec.examples of a MoE kernel names an llmk.reference.moe.MoEExamples"
         raise PluginError(f"{spec.examples} is {found!r}, not the examples of a MoE kernel", hint=hint)
-    return {
-        name: activation
-        for name, activation in found.activations.items()
-        if name not in {*ACTIVATIONS, *PLAIN_ACTIVATIONS}
-    }
+    known = {*ACTIVATIONS, *PLAIN_ACTIVATIONS}
+    return replace(
+        found,
+        activations={name: activation for name, activation in found.activations.items() if name not in known},
+        scorings={name: scoring for name, scoring in found.scorings.items() if name not in SCORINGS},
+    )
 
 
 def _agrees(candidate: Experts, asked: Asked[MoEQuery]) -> str:
@@ -172,6 +189,17 @@ def _biased(candidate: Experts, asked: Asked[MoEQuery]) -> str:
         x, logits = moe.inputs(count)
         out = moe(x, logits, selection_bias=bias.to(moe.device))
         errors.append(moe.check(out, x, logits, f"{count} tokens with a selection bias", selection_bias=bias))
+    return agreeing(errors)
+
+
+def _left_out(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    """Options with a default in the contract, which :class:`~llmk.api.MoEKernel` documents."""
+    neutral = {name: value for name, value in DEFAULTS.items() if getattr(asked.query, name) == value}
+    moe, errors = PreparedMoE(candidate, asked), []
+    moe.options = {name: value for name, value in moe.options.items() if name not in neutral}
+    for count in counts(candidate.spec.bands, few=True):
+        x, logits = moe.inputs(count)
+        errors.append(moe.check(moe(x, logits), x, logits, f"{count} tokens, without {', '.join(neutral)}"))
     return agreeing(errors)
 
 

@@ -11,12 +11,13 @@ import torch
 
 from llmk.api import LinearQuery, OpContract
 from llmk.api.specs import GIVEN_PARTS
+from llmk.reference.linear import linear
 from llmk.reference.op_examples import Draw, Facts, OpExamples, load_examples
 from llmk_testing.bench import Bench
 from llmk_testing.binding import bind, oracle
 from llmk_testing.case import Case, Skip
 from llmk_testing.queries import attention_queries
-from llmk_testing.tolerance import check_same, equal
+from llmk_testing.tolerance import Right, check, check_same, equal
 from llmk_testing.trees import mapped, tensors
 
 _ROWS = 5
@@ -24,11 +25,12 @@ _ROWS = 5
 
 def cases(contract: OpContract, bench: Bench) -> Iterator[Case]:
     """The cases of one contract."""
-    for name, check in (
+    for name, run in (
         ("its reference has its signature and parts", _check_signature),
         ("its examples are true of the reference", _check_examples),
+        *([("it is what its pattern's sites compute in turn", _check_pattern)] if contract.pattern else []),
     ):
-        yield Case(contract.id, "op_contract", name, torch.inference_mode()(partial(check, contract, bench)))
+        yield Case(contract.id, "op_contract", name, torch.inference_mode()(partial(run, contract, bench)))
 
 
 def _check_signature(contract: OpContract, bench: Bench) -> None:
@@ -39,6 +41,25 @@ def _check_signature(contract: OpContract, bench: Bench) -> None:
     parameters = inspect.signature(bind(bench.registry, spec, stubs)).parameters.values()
     names = tuple(parameter.name for parameter in parameters if parameter.kind in kinds)
     assert names == contract.arguments, f"{spec.id} takes {', '.join(names)}; the signature is {contract.signature}"
+
+
+def _check_pattern(contract: OpContract, bench: Bench) -> None:
+    """Its arguments are those of both sites, and its reference computes what they do."""
+    first = bench.registry.contracts.get(contract.pattern[0])
+    assert first is not None, f"the pattern names the op {contract.pattern[0]!r}, which no installed wheel has"
+    taken, wanted = contract.arguments, len(first.arguments) + 2
+    assert len(taken) == wanted, (
+        f"{contract.signature} has {len(taken)} arguments; those of {first.op}, weight and bias are {wanted}"
+    )
+    examples = load_examples(contract)
+    before = bind(bench.registry, oracle(bench.registry, first.op), {})
+    spanning = bind(bench.registry, oracle(bench.registry, contract.op), {"linear": linear})
+    for facts in _facts(examples, bench, frozenset({"linear"})):
+        draw = Draw(bench.random("op", contract.op), torch.float32)
+        given = examples.make(draw, facts, _ROWS)
+        weight, bias = draw.floats(facts["out_features"], facts["in_features"]), draw.floats(facts["out_features"])
+        right = linear(before(*given), weight, bias)
+        check(spanning(*given, weight, bias), Right(right, right.dtype), f"{first.op}, then a linear layer, {facts}")
 
 
 def _check_examples(contract: OpContract, bench: Bench) -> None:

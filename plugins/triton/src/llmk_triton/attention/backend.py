@@ -135,6 +135,7 @@ class TritonAttention:
             "VALUE_BLOCK": value_block,
             "BLOCK_SIZE": query.block_size,
             "PRECISION": dot_precision(current_target()),
+            "SCALED": False,
         }
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
@@ -143,6 +144,10 @@ class TritonAttention:
         if self._value == query.head_dim:
             return CacheLayout(LAYOUT, (num_blocks, 2, *own, query.head_dim), query.cache_dtype)
         return CacheLayout(LAYOUT, (num_blocks, *own, query.head_dim + self._value), query.cache_dtype)
+
+    def strides(self, cache: Tensor) -> tuple[int, int, int, int]:
+        """As :func:`llmk_triton.attention.write.strides`."""
+        return strides(cache, self.query.head_dim)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
         """Selects the kernels to launch, and launches the kernel that schedules the work of decode requests."""
@@ -250,7 +255,7 @@ class TritonAttention:
             meta.stats,
             table,
             query.stride(0),
-            *strides(cache, self.query.head_dim),
+            *self.strides(cache),
             table.stride(0),
             *fresh,
             *scales,
@@ -289,7 +294,7 @@ class TritonAttention:
             meta.prefill_stats,
             requests,
             query.stride(0),
-            *strides(cache, self.query.head_dim),
+            *self.strides(cache),
             table.stride(0),
             *scales,
             **self._shape,

@@ -90,7 +90,7 @@ def decode_kernel(
     key, value, q_weight, k_weight, positions, cos_sin, slot_mapping, stride_key, stride_value, k_scale, v_scale,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, VALUE: tl.constexpr, VALUE_BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, SCALED: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
     FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, NEIGHBOURS: tl.constexpr, NORM_AFTER: tl.constexpr,
     Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr, OFFSET: tl.constexpr,
@@ -152,7 +152,7 @@ def decode_kernel(
             following = blocks_of(table, at + TILE, low, end, BLOCK_SIZE, TILE)
             acc, totals, peak = attend_tile(
                 acc, totals, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block,
-                stride_token, SCALE, SOFTCAP, 0, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True,
+                stride_token, SCALE, SOFTCAP, 0, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True, SCALED,
             )  # fmt: skip
             block = following
         total = tl.sum(totals, axis=1)

@@ -53,7 +53,7 @@ def prefill_kernel(
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
     GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, VALUE: tl.constexpr, VALUE_BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
-    SPLIT_ONLY: tl.constexpr,
+    SPLIT_ONLY: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[at least as many programs as are scheduled, kv_heads]``. The rows of a program are
     ``ROWS // GROUP`` queries of one request times the ``GROUP`` query heads that share a K/V head. Where a tile's keys
@@ -124,7 +124,7 @@ def prefill_kernel(
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, block, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, False,
+            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, False, SCALED,
         )  # fmt: skip
         block = following
     block = border
@@ -132,7 +132,7 @@ def prefill_kernel(
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, block, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True,
+            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True, SCALED,
         )  # fmt: skip
         block = following
     acc = scaled(acc, v_scale, cache)

@@ -60,6 +60,12 @@ def load_known(place, there, WHOLE: tl.constexpr):
 
 
 @triton.jit
+def load_scales(place, there):
+    """Loads float32 scales from among bytes; zeros where ``there`` is false."""
+    return tl.load(place.to(tl.pointer_type(tl.float32)), there, other=0.0)
+
+
+@triton.jit
 def soften(
     logits, total, peak, token, position, known, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
     MASKED: tl.constexpr,
@@ -95,7 +101,7 @@ def soften(
 def attend_tile(
     acc, total, peak, q, keys, values, block, start, position, low, limit, stride_block, stride_token,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, VALUE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """Adds keys ``start`` to ``start + TILE - 1`` of a request to the rows' online softmax.
 
@@ -107,7 +113,8 @@ def attend_tile(
     warps share synchronizes them. Without ``MASKED``, every row sees every key of the tile; with it, a row sees the
     keys up to its position and less than ``WINDOW`` before it (0: no limit). Cache entries of tokens before ``low``,
     and from ``limit`` on, are not read. ``SCALE`` is positive; ``PRECISION`` is the input precision of float32
-    ``tl.dot``.
+    ``tl.dot``. With ``SCALED``, keys and values are int8 with a scale per token
+    (:class:`~llmk_triton.attention.int8_cache.Int8Attention`).
     """
     token = start + tl.arange(0, TILE)
     column = tl.arange(0, q.shape[1])
@@ -119,9 +126,14 @@ def attend_tile(
     whole: tl.constexpr = not MASKED and q.shape[1] == SIZE
     k = load_known(keys + place + column[None, :], there, whole).to(q.dtype)
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if SCALED:
+        scales = block.to(tl.int64) * stride_block + BLOCK_SIZE * SIZE + token % BLOCK_SIZE * 4
+        logits *= load_scales(keys + scales, known)[None, :]
     weights, shrink, total, new_peak = soften(
         logits, total, peak, token, position, known, SCALE, SOFTCAP, WINDOW, MASKED
     )
+    if SCALED:
+        weights *= load_scales(values + scales, known)[None, :]
     own = tl.arange(0, acc.shape[1])
     there = (own < VALUE)[None, :]
     if MASKED:

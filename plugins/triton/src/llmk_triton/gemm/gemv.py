@@ -67,6 +67,18 @@ def _norm(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
+def _activated(tiles, like, KIND: tl.constexpr):
+    """An activation of the rows in ``tiles``, rounded to ``like``'s dtype; without a ``KIND``, the rows."""
+    if KIND == "":
+        return tiles
+    else:
+        found = nothing()
+        for i in tl.static_range(len(tiles)):
+            found = append(found, activate(tiles[i].to(tl.float32), KIND).to(like.dtype.element_ty))
+        return found
+
+
+@triton.jit
 def _dot(left, right):
     """Dot products of the rows in ``left`` and ``right``: float32 ``[rows]``."""
     acc = tl.sum(left[0].to(tl.float32) * right[0].to(tl.float32), axis=2)
@@ -120,14 +132,15 @@ def gemv_kernel(
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, MOST_ROWS: tl.constexpr, ROWS: tl.constexpr,
     THREADS: tl.constexpr, VECTOR: tl.constexpr, APART: tl.constexpr, HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, FACTOR: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr,
-    KEEPS: tl.constexpr, PDL: tl.constexpr,
+    KEEPS: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(FACTOR * x + residual) @ weight.T + bias)``; each program computes ``ROWS`` columns of ``out``.
 
     ``x``, ``residual`` and ``total`` (their sum) are ``[num_rows, SIZE]`` with at most ``MOST_ROWS`` rows, ``weight``
     is ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``KEEPS``, the norm's result is stored in
-    ``kept``. With ``GATED``, ``weight`` and ``bias`` have ``2 * OUT`` rows, and ``f`` is SwiGLU of the first and the
-    second half. ``SCALED`` is 0 for a plain weight, 1 for a scale per row, else the block size of the scales.
+    ``kept``. With an ``ACTIVATION``, that of ``x`` takes the norm's place. With ``GATED``, ``weight`` and ``bias`` have
+    ``2 * OUT`` rows, and ``f`` is SwiGLU of the first and the second half. ``SCALED`` is 0 for a plain weight, 1 for a
+    scale per row, else the block size of the scales.
 
     ``THREADS`` threads share a row, and each loads ``VECTOR`` elements at once. With ``APART``, each warp has rows of
     its own and reads all of ``x`` for them.
@@ -169,6 +182,7 @@ def gemv_kernel(
             _store(tiles, total + m * SIZE, one, column, writes, SIZE)
         if HAS_NORM:
             tiles = _norm(tiles, norms, out, EPS, SIZE)
+        tiles = _activated(tiles, out, ACTIVATION)
         if KEEPS:
             _store(tiles, kept + m * SIZE, one, column, writes, SIZE)
         found = _row_outputs(tiles, held, scales, added, out, SCALED, HAS_BIAS)

@@ -72,3 +72,5 @@ class Operands:
     """Contiguous output buffer for the norm's result; only for one row."""
     factor: float = 1.0
     """Of ``x`` in its sum with the residual."""
+    activation: str = ""
+    """Of ``x``, a name in :data:`llmk_triton.common.activations.KINDS`; empty: none."""

@@ -67,6 +67,15 @@ def _load(place, column, SIZE: tl.constexpr, WHOLE: tl.constexpr):
 
 
 @triton.jit
+def _activated(tile, like, KIND: tl.constexpr):
+    """An activation of a tile, rounded to ``like``'s dtype; without a ``KIND``, the tile."""
+    if KIND == "":
+        return tile
+    else:
+        return activate(tile.to(tl.float32), KIND).to(like.dtype.element_ty)
+
+
+@triton.jit
 def _tile(place, tiles, row, first, column, SIZE: tl.constexpr, WHOLE: tl.constexpr, BULK: tl.constexpr):
     """Loads the tile at ``place``; with ``BULK``, by TMA through the descriptor ``tiles``, from ``row`` and column
     ``first`` on, with zeros out of bounds."""
@@ -131,7 +140,8 @@ def skinny_kernel(
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, BULK: tl.constexpr, LATE: tl.constexpr,
     LINES: tl.constexpr, PRECISION: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    FACTOR: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
+    FACTOR: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr,
+    ACTIVATION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(FACTOR * x + residual) @ weight.T + bias)``; the grid is ``[tiles of columns, SPLITS, tiles of
     rows]``.
@@ -175,6 +185,7 @@ def skinny_kernel(
         else:
             place = x + row[:, None] * SIZE + k[None, :]
             tile = _tile(place, x_tiles, tl.program_id(2) * BLOCK_M, first, k, SIZE, WHOLE, BULK)
+            tile = _activated(tile, out, ACTIVATION)
         place = at + within[:, None] * SIZE + k[None, :]
         known = within + block * BLOCK_N
         held = _tile(place, weight_tiles, block * BLOCK_N, first, k, SIZE, WHOLE, BULK)

@@ -90,6 +90,11 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     return run("linear", Operands(x, weight, bias))[0]
 
 
+def activate_linear(x: Tensor, activation: str, weight: Weight, bias: Tensor | None) -> Tensor:
+    """See :func:`llmk_triton.activate_linear.make_activate_linear`."""
+    return run("linear", Operands(x, weight, bias, activation=activation))[0]
+
+
 def gate_up_silu(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     """See :func:`llmk.reference.activations.make_gate_up_silu`; ``weight`` is ``[2 * I, H]``, gate before up."""
     return run("gate_up_silu", Operands(x, weight, bias))[0]
@@ -265,6 +270,7 @@ def launch(problem: GemmProblem, config: Gemv | Skinny, operands: Operands) -> t
         "HAS_BIAS": operands.bias is not None,
         "GATED": problem.gated,
         "SCALED": problem.scaled,
+        "ACTIVATION": operands.activation,
         "PDL": on,
         "num_warps": config.warps,
         **({"launch_pdl": True} if on else {}),
