@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -26,6 +26,7 @@ from llmk.nn.latent import LatentAttention as LatentLayer
 from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import LayerNorm, RMSNorm
+from llmk.nn.recurrent.lightning import LightningAttention
 from llmk.nn.recurrent.mixers import GatedDeltaNet, StateSpaceMixer
 from llmk.nn.recurrent.selective_scan import SelectiveScan, ShortConv
 from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache
@@ -181,7 +182,8 @@ class Builder:
         """Attention over latent vectors."""
         site, index = self.site(spec), self.attention_cache(spec)
         own: dict[str, Any] = {"index": index, "site": site, "op_site": self.op(spec), "norm_eps": spec.eps}
-        return LatentLayer(self.build, spec.at, spec.shape, cos_sin=self.cos_sin(spec.rope), **own)
+        cos_sin = None if spec.rope is None else self.cos_sin(spec.rope)
+        return LatentLayer(self.build, spec.at, spec.shape, cos_sin=cos_sin, **own)
 
     def norm(self, spec: tree.Norm) -> RMSNorm | LayerNorm:
         """A norm that is not part of a residual stream."""
@@ -214,6 +216,14 @@ class Builder:
         """The gated delta rule."""
         assert isinstance(spec.sizes, tree.DeltaNetSizes)
         return self._recurrent(GatedDeltaNet, spec, spec.sizes)
+
+    def lightning(self, spec: tree.Recurrent, decays: Sequence[float]) -> LightningAttention:
+        """Linear attention with constant log ``decays``, one for each head."""
+        assert isinstance(spec.sizes, tree.LightningSizes)
+        own: dict[str, Any] = {"index": len(self.caches), "op_site": self.op(spec)}
+        layer = LightningAttention(self.build, spec.sizes, decays, **own)
+        self.keep(self.site(spec), layer.cache_spec)
+        return layer
 
     def short_conv(self, spec: tree.Recurrent) -> ShortConv:
         """A short convolution of gated channels."""

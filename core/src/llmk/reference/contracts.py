@@ -323,6 +323,16 @@ _RECURRENT = (
         summary="Convolution, selective scan and gated norm.",
     ),
     contract(
+        op="lightning_attention",
+        signature="(q, k, v, decay, caches, step) -> out",
+        facts=(*_SPACE, "dt_limits"),
+        parts=("state_space_scan",),
+        examples="recurrent:LIGHTNING_ATTENTION",
+        measured=False,
+        mutates_args=("caches",),
+        summary="Linear attention with constant decays.",
+    ),
+    contract(
         op="gated_delta_net",
         signature="(q, k, v, gate, a, b, conv_weight, decay, dt_bias, norm_weight, eps, caches, step) -> out",
         facts=(*_DELTA, "conv_kernel"),
