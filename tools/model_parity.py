@@ -54,6 +54,7 @@ LATENT: Mapping[str, Any] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 12,
 }
+INDEXED: Mapping[str, Any] = {**LATENT, "index_n_heads": 16, "index_head_dim": 24, "index_topk": 20}
 DELTA: Mapping[str, Any] = {
     "num_hidden_layers": 4,
     "linear_num_value_heads": 4,
@@ -117,10 +118,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "bamba": {**SCAN, "attn_layer_indices": [1, 3]},
     "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
     "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2},
+    "deepseek_v32": {**INDEXED, "n_group": 4, "topk_group": 2},
     "dots1": {**ROUTED, "head_dim": 16, "n_shared_experts": 1},
     "ernie4_5_moe": {**ROUTED, "moe_num_experts": 8, "moe_k": 3},
     "falcon": {"num_hidden_layers": 3},
     "flint": {**ROUTED, "head_dim": 16, "sliding_window": 24},
+    "glm_moe_dsa": INDEXED,
     "glm4_moe_lite": {**LATENT, "n_shared_experts": 1},
     "gpt_bigcode": {},
     "gpt_neo": {

@@ -22,9 +22,8 @@ _KEYS = {
 
 def renamed(config: Config, **defaults: Any) -> Config:
     """A config with the usual names of keys; ``defaults`` are values of keys that it does not set."""
-    values = config.values
-    own = {key: values[name] for key, name in _KEYS.items() if values.get(name) is not None}
-    return with_values(config, **{key: value for key, value in defaults.items() if key not in values}, **own)
+    own = {key: config.values[name] for key, name in _KEYS.items() if config.values.get(name) is not None}
+    return with_values(config, **{**defaults, **config.values, **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

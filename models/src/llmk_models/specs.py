@@ -9,6 +9,7 @@ from llmk.api import ModelSpec, hookimpl
 _DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _MINISTRAL3 = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
 _HUNYUAN = ("HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM")
+_INDEXED = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 _QWEN3_5 = (
     "Qwen3_5ForCausalLM",
@@ -67,6 +68,7 @@ _DECODERS: tuple[_Row, ...] = (
 _SPARSE: tuple[_Row, ...] = (
     ("ernie4_5_moe", ("Ernie4_5_MoeForCausalLM",), "Ernie 4.5 MoE: experts by biased scores"),
     ("hy_v3", ("HYV3ForCausalLM",), "Hunyuan 3: sigmoid-scored experts"),
+    ("deepseek_v32", _INDEXED, "DeepSeek-V3.2 and GLM-5: latent attention to tokens that an indexer picks"),
     ("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts"),
     ("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention"),
     ("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention"),

@@ -25,6 +25,7 @@ from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import int4, small_m
 from llmk_triton.gemm.problem import GemmProblem, Operands
 from llmk_triton.latent.backend import LatentAttention, latent_attention
+from llmk_triton.latent.selected import select_tokens, selected_attention
 from llmk_triton.moe import fused as moe
 from llmk_triton.moe import int4 as moe_int4
 from llmk_triton.recurrent import delta_net, lightning, state_space
@@ -81,6 +82,9 @@ LAYERS: dict[str, tuple[Callable[..., torch.Tensor], ...]] = {
 
 LATENT_MODELS = {"deepseek-v2-lite": (16, 512, 64), "deepseek-v3": (128, 512, 64), "minicpm3-4b": (40, 256, 32)}
 """Heads, elements of a latent vector and of the shared key."""
+
+SELECTED_MODELS = {"deepseek-v3.2": (128, 64), "deepseek-v3.2 by 8": (16, 64), "glm-5": (64, 32)}
+"""Heads of attention to selected tokens, and of its indexer."""
 
 EXPERTS: dict[str, tuple[int, int, int, int]] = {
     "qwen3-30b-a3b": (128, 8, 2048, 768),
@@ -448,6 +452,17 @@ def batch_state() -> None:
     batch.update_rows(tokens, slots, slots, slots, slots)
 
 
+def selected(heads: int, index_heads: int, dtype: torch.dtype, requests: int, queries: int) -> None:
+    """Attention to 2,048 selected tokens, and what selects them, with DeepSeek-V3.2's sizes of heads."""
+    step = _cache_step(requests, queries, 512)
+    q, k = torch.zeros(step.num_tokens, index_heads, 128, dtype=dtype), torch.zeros(step.num_tokens, 128, dtype=dtype)
+    weights, keys = torch.zeros(step.num_tokens, index_heads, dtype=dtype), torch.zeros(64, 16, 128, dtype=dtype)
+    select_tokens(q, k, weights, keys, step, top_k=2048)
+    query, row = torch.zeros(step.num_tokens, heads, 576, dtype=dtype), torch.zeros(step.num_tokens, 576, dtype=dtype)
+    picked, rows = torch.zeros(step.num_tokens, 2048, dtype=torch.int32), torch.zeros(64, 16, 576, dtype=dtype)
+    selected_attention(query, row, picked, rows, step, scale=0.1, latent_dim=512)
+
+
 def _latent_cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for model, name in itertools.product(LATENT_MODELS, ("bf16", "fp16")):
@@ -459,6 +474,9 @@ def _latent_cases() -> dict[str, Callable[[], None]]:
         if name == "bf16":
             run = partial(latent, model, dtype, 2, 64, 512, cache_dtype="float8_e4m3fn")
             cases[f"latent mixed {model}, fp8 cache {name}"] = run
+    for (model, heads), name in itertools.product(SELECTED_MODELS.items(), ("bf16", "fp16")):
+        cases[f"selected decode {model} {name}"] = partial(selected, *heads, DTYPES[name], 1, 1)
+        cases[f"selected prompt {model} {name}"] = partial(selected, *heads, DTYPES[name], 2, 256)
     return cases
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from defects import Defect
 from llmk.api import CacheStep
 from llmk.reference import activations, adapters, batch, embedding, norms
+from llmk.reference.attention.selected import select_tokens, selected_attention
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
@@ -275,6 +276,16 @@ def make_lightning_without_decay(parts: Mapping[str, Callable[..., Any]]) -> Cal
     return lambda q, k, v, decay, *arguments: good(q, k, v, torch.zeros_like(decay), *arguments)
 
 
+def select_by_equal_heads(q: Tensor, k: Tensor, weights: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Gives all heads the same weight."""
+    return select_tokens(q, k, torch.ones_like(weights), *arguments, **options)
+
+
+def attend_to_the_first(query: Tensor, row: Tensor, selected: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Takes -1 for the first token."""
+    return selected_attention(query, row, selected.clamp(min=0), *arguments, **options)
+
+
 def conv_gated_once(x: Tensor, *arguments: Any, gated: bool = False, **options: Any) -> Tensor:
     """Forgets the gate after the convolution."""
     if gated:
@@ -399,6 +410,8 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("gated_delta_net", Defect("channels", "elements of a key decay alike", make_one_decay_per_head, _AGREES)),
     ("gated_delta_net", Defect("bound", "decays have no bound", make_unbounded_decays, f"{_AGREES}: num_heads")),
     ("lightning_attention", Defect("constant", "states don't decay", make_lightning_without_decay, _AGREES)),
+    ("select_tokens", Defect("weights", "heads count alike", select_by_equal_heads, _AGREES)),
+    ("selected_attention", Defect("nothing", "no token is taken for the first", attend_to_the_first, _AGREES)),
     ("short_conv", Defect("gate", "the second gate is forgotten", conv_gated_once, _AGREES)),
     ("selective_scan", Defect("decays", "a channel has one decay", scan_of_one_decay, _AGREES)),
     ("selective_scan", Defect("narrow", "computes as states are kept", scan_in_one_dtype, _AGREES)),

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from llmk import tree
-from llmk.api import CacheSpec, PluginError
+from llmk.api import CacheSpec, OpQuery, PluginError, RowsCache
 from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.attention import Attention, cache_spec
 from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
 from llmk.nn.blocks.parallel import Parallel
 from llmk.nn.blocks.scan_mixer import ScanMixer
+from llmk.nn.blocks.selected_attention import SelectedAttention
 from llmk.nn.blocks.selective_mixer import ConvMixer, SelectiveMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
@@ -40,6 +41,7 @@ R = TypeVar("R", StateSpaceMixer, GatedDeltaNet)
 BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
     tree.SelfAttention: SelfAttention,
     tree.LatentAttention: LatentAttention,
+    tree.SelectedAttention: SelectedAttention,
     tree.GatedMLP: GatedMLP,
     tree.MLP: MLP,
     tree.MoE: MoE,
@@ -184,6 +186,13 @@ class Builder:
         own: dict[str, Any] = {"index": index, "site": site, "op_site": self.op(spec), "norm_eps": spec.eps}
         cos_sin = None if spec.rope is None else self.cos_sin(spec.rope)
         return LatentLayer(self.build, spec.at, spec.shape, cos_sin=cos_sin, **own)
+
+    def rows_cache(self, spec: tree.SelectedAttend) -> int:
+        """The position in ``StepContext.caches`` of a layer that keeps rows of each token."""
+        rows = spec.site(self.build.plan.dtype)
+        query = self.build.plan.choice("op", self.ops(spec)[0]).query
+        assert isinstance(query, OpQuery)
+        return self.keep(self.site(spec), RowsCache.of(query.facts["block_size"], rows.tensors))
 
     def norm(self, spec: tree.Norm) -> RMSNorm | LayerNorm:
         """A norm that is not part of a residual stream."""

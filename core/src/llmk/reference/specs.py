@@ -70,6 +70,9 @@ _OPS = {
     "qk_norm_rope_attention": "composites:make_qk_norm_rope_attention",
     "state_space_mixer": "recurrent.mixers:make_state_space_mixer",
     "lightning_attention": "recurrent.mixers:make_lightning_attention",
+    "select_tokens": "attention.selected:select_tokens",
+    "selected_attention": "attention.selected:selected_attention",
+    "selected_latent_attention": "composites:make_selected_latent_attention",
     "gated_delta_net": "recurrent.mixers:make_gated_delta_net",
     "gate_up_silu": "activations:make_gate_up_silu",
     "add_rms_norm_linear": "norm_linear:make_add_rms_norm_linear",
@@ -320,7 +323,7 @@ def _op(name: str, where: str) -> KernelSpec:
         knows=FIRST_FIELDS | _LATER_FACTS.get(name, frozenset()),
         parts=contract.parts,
         deterministic=True,
-        capture="none" if "recurrent" in where else "full",
+        capture="none" if "recurrent" in where or "selected" in where else "full",
         summary=contract.summary,
     )
 

@@ -20,6 +20,7 @@ from llmk.tree.moe import Experts, MoE
 from llmk.tree.norm import Norm
 from llmk.tree.recurrent import DeltaNetSizes, KimiDeltaSizes, Recurrent, RecurrentSizes, ScanMixer, StateSpaceSizes
 from llmk.tree.rope import Rope, default_length
+from llmk.tree.selected import IndexShape, SelectedAttend, SelectedAttention
 from llmk.tree.selective_scan import SelectiveMixer, SelectiveScanSizes
 from llmk.tree.short_conv import ConvMixer, ShortConvSizes
 from llmk.tree.spec import Leaf, Spec, Tensor, nameless
@@ -42,6 +43,7 @@ __all__ = [
     "GatedMLP",
     "Head",
     "Heads",
+    "IndexShape",
     "Joint",
     "KimiDeltaSizes",
     "LatentAttend",
@@ -62,6 +64,8 @@ __all__ = [
     "Residual",
     "Rope",
     "ScanMixer",
+    "SelectedAttend",
+    "SelectedAttention",
     "SelectiveMixer",
     "SelectiveScanSizes",
     "SelfAttention",
