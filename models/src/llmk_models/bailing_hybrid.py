@@ -42,7 +42,7 @@ def tree(config: Config) -> CausalLM:
     def mixer(index: int, at: str) -> Block:
         if attends[index]:
             return LatentAttention.of(at, latent, rope, LATENT_NORM_EPS, out="dense").gated_by(f"{at}.g_proj")
-        gates: dict[str, Any] = {"decays": ("f_proj",), "gates": ("g_proj",), "out": "dense"}
+        gates: dict[str, Any] = {"decays": ("f_proj",), "gates": ("g_proj",), "out_aliases": ("dense",)}
         return KimiDeltaMixer.of(at, parts.hidden_size, sizes, parts.eps, **gates)
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:

@@ -54,10 +54,10 @@ class KimiDeltaMixer(Block):
         decays: tuple[str, ...],
         gates: tuple[str, ...],
         rank: int = 0,
-        out: str = "o_proj",
+        out_aliases: tuple[str, ...] = (),
     ) -> Self:
         """With the names of Kimi-Linear. ``decays`` and ``gates`` are the checkpoint's names of one projection each, or
-        of two, to ``rank`` features and from them; ``out`` is that of the last one."""
+        of two, to ``rank`` features and from them; ``out_aliases`` are other names of the last one."""
         heads, values = sizes.num_heads, sizes.num_heads * sizes.value_dim
 
         def projections(names: tuple[str, ...], role: str) -> tuple[Linear, ...]:
@@ -73,7 +73,10 @@ class KimiDeltaMixer(Block):
             decays=projections(decays, "delta_decay"),
             gates=projections(gates, "delta_gate"),
             net=Recurrent(at=at, sizes=sizes, eps=eps),
-            out=Linear.row(f"{at}.{out}", "delta_out", values, hidden_size),
+            out=Linear.row(
+                *(f"{at}.o_proj", "delta_out", values, hidden_size),
+                aliases=tuple(f"{at}.{alias}" for alias in out_aliases),
+            ),
         )
 
     def addend(self, partial: Callable[[Linear], Linear]) -> Self:

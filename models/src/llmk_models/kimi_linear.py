@@ -40,7 +40,8 @@ def tree(config: Config) -> CausalLM:
     )
     full = config.counts("full_attn_layers") or range(5, parts.num_layers + 1, 4)
     attends = attending_layers(config, parts.num_layers, tuple(i + 1 in full for i in range(parts.num_layers)))
-    feed_forward = sigmoid_experts(parts, **_EXPERTS, scaling=2.446, names=("w1", "w3", "w2"))
+    names: dict[str, Any] = {"names": ("w1", "w3", "w2"), "block_name": "block_sparse_moe"}
+    feed_forward = sigmoid_experts(parts, **_EXPERTS, scaling=2.446, **names)
     gates: dict[str, Any] = {"decays": ("f_a_proj", "f_b_proj"), "gates": ("g_a_proj", "g_b_proj"), "rank": head_dim}
 
     def mixer(index: int, at: str) -> Block:

@@ -17,10 +17,13 @@ from llmk_triton.recurrent.runs import request_of, request_room
 
 _KEYS = 64
 """Keys of the indexer per program."""
-_MOST_SCORES = 1 << 26
+_MOST_SCORES = 1 << 25
 """Of a launch."""
+_LAST = (1 << 31) - 1
+"""From which positions count down in :func:`ranked`."""
 _MOST_PARTS = 16
 """Programs at most that share the selected tokens of one token."""
+_NOTHING = -(1 << 63)
 _LOG2E = 1.4426950408889634
 
 
@@ -32,21 +35,30 @@ def _token_in_step(query_start, seq_lens, token, last, STEPS: tl.constexpr):
     return request.to(tl.int64), tl.load(seq_lens + request) - end + token, token < end
 
 
+@triton.jit
+def ranked(score, place):
+    """An int64 that is the greater, the greater ``score`` (float32) is, and of equal ones the smaller ``place``."""
+    bits = tl.where(score == 0.0, 0.0, score).to(tl.int32, bitcast=True)
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    return ordered * 4294967296 + (0x7FFFFFFF - place).to(tl.int64)
+
+
 @triton.jit(do_not_specialize=["first_token", "last", "stride_table", "width"])
 def index_scores_kernel(
-    scores, q, weights, cache, query_start, seq_lens, block_table, first_token, last, stride_q, stride_weights,
+    ranks, q, weights, cache, query_start, seq_lens, block_table, first_token, last, stride_q, stride_weights,
     stride_block, stride_token, stride_table, width,
     HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    COLUMNS: tl.constexpr, KEYS: tl.constexpr, NOTHING: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The scores of ``KEYS`` keys for one token, -inf for later ones and for padding. The grid is ``[tokens from
-    first_token on, blocks of keys]``; ``scores`` is float32 ``[tokens, width]``, from ``first_token`` on."""
+    """What :func:`ranked` makes of the scores of ``KEYS`` keys for one token, the least number for later ones and for
+    padding. The grid is ``[tokens from first_token on, blocks of keys]``; ``ranks`` is int64 ``[tokens, width]``, from
+    ``first_token`` on."""
     row, column, place = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     pdl.release(PDL)
     pdl.wait(PDL)
     token = first_token + tl.program_id(0)
     request, position, is_real = _token_in_step(query_start, seq_lens, token, last, STEPS)
-    found = tl.full([KEYS], float("-inf"), tl.float32)
+    found = tl.full([KEYS], NOTHING, tl.int64)
     if is_real & (tl.program_id(1) * KEYS <= position):
         seen, has_head, has_column = place <= position, row < HEADS, column < SIZE
         block = tl.load(block_table + request * stride_table + place // BLOCK_SIZE, seen, other=0).to(tl.int64)
@@ -57,14 +69,14 @@ def index_scores_kernel(
         products = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
         factors = tl.load(weights + token.to(tl.int64) * stride_weights + row, has_head, other=0.0).to(tl.float32)
         total = tl.sum(tl.maximum(products, 0.0) * factors[:, None], axis=0)
-        found = tl.where(seen, total, float("-inf"))
-    to = scores + tl.program_id(0).to(tl.int64) * width + place
+        found = tl.where(seen, ranked(total, place), found)
+    to = ranks + tl.program_id(0).to(tl.int64) * width + place
     tl.store(to, found, place < width)
 
 
 def select_tokens(q: Tensor, k: Tensor, weights: Tensor, cache: Tensor, step: CacheStep, *, top_k: int) -> Tensor:
     """As :func:`llmk.reference.attention.selected.select_tokens`: scores in one launch, of which torch picks the
-    greatest; of equal ones any."""
+    greatest."""
     write(k.unsqueeze(1), cache, step.slot_mapping, 1.0)
     tokens, heads, size = q.shape
     q = q if q.stride(2) == 1 and q.stride(1) == size else q.contiguous()
@@ -74,16 +86,16 @@ def select_tokens(q: Tensor, k: Tensor, weights: Tensor, cache: Tensor, step: Ca
     at_once = max(1, _MOST_SCORES // width)
     for first in range(0, tokens, at_once):
         count = min(at_once, tokens - first)
-        scores = torch.empty(count, width, dtype=torch.float32, device=q.device)
+        ranks = torch.empty(count, width, dtype=torch.int64, device=q.device)
         index_scores_kernel[(count, triton.cdiv(width, _KEYS))](
-            scores, q, weights, cache, step.query_start, step.seq_lens, step.block_table, first, last, q.stride(0),
+            ranks, q, weights, cache, step.query_start, step.seq_lens, step.block_table, first, last, q.stride(0),
             weights.stride(0), *cache.stride()[:2], step.block_table.stride(0), width, HEADS=heads, SIZE=size,
             BLOCK_SIZE=cache.shape[1], STEPS=request_room(step.num_requests).bit_length(),
             ROWS=max(16, triton.next_power_of_2(heads)), COLUMNS=max(16, triton.next_power_of_2(size)), KEYS=_KEYS,
-            PRECISION=dot_precision(current_target()), num_warps=4, num_stages=1, **pdl.options(),
+            NOTHING=_NOTHING, PRECISION=dot_precision(current_target()), num_warps=4, num_stages=1, **pdl.options(),
         )  # fmt: skip
-        values, places = scores.topk(min(top_k, width), dim=1, sorted=False)
-        places = torch.where(values == float("-inf"), width, places).sort(dim=1).values
+        best = ranks.topk(min(top_k, width), dim=1, sorted=False).values
+        places = torch.where(best == _NOTHING, width, _LAST - best % (1 << 32)).sort(dim=1).values
         selected[first : first + count, : places.shape[1]] = torch.where(places < width, places, -1).to(torch.int32)
     return selected
 
