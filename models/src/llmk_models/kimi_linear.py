@@ -56,7 +56,7 @@ def tree(config: Config) -> CausalLM:
 
 
 def _flat(config: Config) -> Config:
-    """A config with the keys of ``linear_attn_config`` beside all others. Raises CheckpointError."""
+    """A config with the keys of ``linear_attn_config`` among all others. Raises CheckpointError."""
     nested = config.values.get("linear_attn_config") or {}
     if not isinstance(nested, dict):
         raise config.refuse(f"linear_attn_config = {nested!r}, which is not an object")

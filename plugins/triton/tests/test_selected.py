@@ -144,7 +144,7 @@ def test_queries_may_be_parts_of_wider_rows() -> None:
 
 
 def test_offsets_have_64_bits() -> None:
-    """Of a token's query, by a stride that the last one's product with it exceeds 32 bits."""
+    """Of the last token's query, whose offset exceeds 32 bits."""
     step, before = make_step([(5, 1), (6, 1), (7, 1)], 16)
     stride = (1 << 30) + 8
     query = torch.empty_strided((3, 1, 24), (stride, 24, 1), dtype=torch.bfloat16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -124,8 +124,8 @@ class Linear(Layer):
     def _parameter(self, name: str, columns: Sequence[int]) -> Parameter:
         every = tuple(range(len(self._prefixes)))
         aliases = {f"{whole}.{name}": every for whole in self._whole}
-        for parent, (shard, prefix) in product(self._parents, enumerate(self._prefixes)):
-            aliases[f"{parent}.{prefix.rpartition('.')[2]}.{name}"] = (shard,)
+        for shard, part in enumerate(prefix.rpartition(".")[2] for prefix in self._prefixes):
+            aliases |= {f"{parent}.{part}.{name}": (shard,) for parent in self._parents}
         return Parameter(
             self._build,
             [f"{prefix}.{name}" for prefix in self._prefixes],

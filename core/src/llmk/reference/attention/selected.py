@@ -1,7 +1,7 @@
 """Attention to the tokens that an indexer picked (DeepSeek sparse attention, DSA, arXiv:2512.02556), over rows that ops
 find by the block table themselves.
 
-Products have sizes that depend on neither the batch nor the length of a request, so that results don't either.
+Its GEMMs have sizes that depend on neither the batch nor the length of a request, so that results don't either.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def select_tokens(q: Tensor, k: Tensor, weights: Tensor, cache: Tensor, step: Ca
 
 
 def _index_scores(q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-    """``[tokens, keys]``, by products of :data:`_TOKENS` and :data:`_KEYS`."""
+    """``[tokens, keys]``, by GEMMs of :data:`_TOKENS` and :data:`_KEYS`."""
     count, heads, _ = q.shape
     q, weights = pad(q, (0, 0, 0, 0, 0, _TOKENS - count)), pad(weights, (0, 0, 0, _TOKENS - count))
     found = []
     for at in range(0, keys.shape[0], _KEYS):
         own = keys[at : at + _KEYS]
-        products = q.flatten(0, 1) @ pad(own, (0, 0, 0, _KEYS - own.shape[0])).T
-        scores = weights.unsqueeze(1) @ products.unflatten(0, (-1, heads)).relu()
+        similar = q.flatten(0, 1) @ pad(own, (0, 0, 0, _KEYS - own.shape[0])).T
+        scores = weights.unsqueeze(1) @ similar.unflatten(0, (-1, heads)).relu()
         found.append(scores[:count, 0, : own.shape[0]])
     return torch.cat(found, 1)
 

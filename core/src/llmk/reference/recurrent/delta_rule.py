@@ -119,8 +119,8 @@ def _advance_chunk(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, be
 def _advance_chunk_by_channel(
     state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`_advance_chunk`, where ``g`` is ``[requests, tokens, heads, key_dim]``: decays are in the products of
-    queries and keys. Each pair's is the exponential of a difference, because the exponentials of sums overflow."""
+    """As :func:`_advance_chunk`, where ``g`` is ``[requests, tokens, heads, key_dim]``: decays are in the sums over
+    elements of queries and keys. Each pair's is the exponential of a difference, because those of sums overflow."""
     if v.shape[1] == 1:
         return _advance_by_token(state, q, k, v, g, beta)
     q, k, v, g, beta = (values.transpose(1, 2) for values in (q, k, v.float(), g, beta.unsqueeze(3)))

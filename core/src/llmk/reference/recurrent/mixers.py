@@ -137,30 +137,32 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
             conv_weight: ``[channels, k]`` with ``channels = 2 * key_heads * key_dim + heads * value_dim``: queries,
                 then keys, then values.
             decay, dt_bias: ``[heads]``; ``decay`` is negative. ``dt_bias`` is ``[heads, key_dim]`` with as many decays.
-            norm_weight: ``[value_dim]``; each head is normed before it is gated.
+            norm_weight: ``[value_dim]``; each head is normed before it is gated, by ``gate_activation`` of the gate.
             caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the rule, ``[num_blocks,
                 heads, value_dim, key_dim]``; read and written in place. With drafts, also the tails of the channels,
                 ``a`` and ``b`` (:class:`~llmk.api.DraftTails`).
-            gate_activation: of the gate, ``"silu"`` or ``"sigmoid"``.
 
         Returns:
             ``[tokens, heads * value_dim]``.
         """
         _, heads, value_dim, key_dim = caches[1].shape
-        rows = None
+        rows: Tensor | slice = slice(None)
         mixed, a, b = torch.cat([part.flatten(1) for part in (q, k, v)], 1), a.flatten(1), b.flatten(1)
         if step.tails is not None:
             (mixed, a, b), step, rows = with_accepted((mixed, a, b), caches[2:], step)
         mixed = conv(mixed, conv_weight, None, caches[0], step, activation="silu")
-        values = heads * value_dim
-        keys = (mixed.shape[1] - values) // 2
+        keys, values = (mixed.shape[1] - heads * value_dim) // 2, heads * value_dim
         q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
         q, k, v = q.unflatten(1, (-1, key_dim)), k.unflatten(1, (-1, key_dim)), v.unflatten(1, (heads, -1))
-        given, rate = a.unflatten(1, dt_bias.shape).float() + dt_bias, decay.view(-1, *[1] * (dt_bias.dim() - 1))
-        g = rate * softplus(given) if decay_bound is None else decay_bound * sigmoid(-rate * given)
-        y = rule(q, k, v, g, sigmoid(b.float()), caches[1], step)
-        y = y if rows is None else y[rows]
+        g = _log_decays(a.unflatten(1, dt_bias.shape).float() + dt_bias, decay, decay_bound)
+        y = rule(q, k, v, g, sigmoid(b.float()), caches[1], step)[rows]
         options = {"gate_activation": gate_activation} if gate_activation != "silu" else {}
         return norm(y, gate.flatten(1, 2), norm_weight, eps, groups=1, norm_before_gate=True, **options).flatten(1)
 
     return gated_delta_net
+
+
+def _log_decays(given: Tensor, rate: Tensor, bound: float | None) -> Tensor:
+    """Of each head, or of each element of its keys; ``given`` is ``[tokens, heads, ...]``, ``rate`` ``[heads]``."""
+    rate = rate.view(-1, *[1] * (given.dim() - 2))
+    return rate * softplus(given) if bound is None else bound * sigmoid(-rate * given)

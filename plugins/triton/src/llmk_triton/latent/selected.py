@@ -29,7 +29,7 @@ _LOG2E = 1.4426950408889634
 
 @triton.jit
 def _token_in_step(query_start, seq_lens, token, last, STEPS: tl.constexpr):
-    """The request of a token, its position, and whether it is none of padding."""
+    """The request of a token, its position, and whether it is a token of a request, not padding."""
     request = request_of(query_start, token, last, STEPS)
     end = tl.load(query_start + request + 1)
     return request.to(tl.int64), tl.load(seq_lens + request) - end + token, token < end
@@ -66,9 +66,9 @@ def index_scores_kernel(
         keys = tl.load(at[:, None] + column[None, :], seen[:, None] & has_column[None, :], other=0.0)
         of_q = q + token.to(tl.int64) * stride_q + row[:, None] * SIZE + column[None, :]
         queries = tl.load(of_q, has_head[:, None] & has_column[None, :], other=0.0)
-        products = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+        similar = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
         factors = tl.load(weights + token.to(tl.int64) * stride_weights + row, has_head, other=0.0).to(tl.float32)
-        total = tl.sum(tl.maximum(products, 0.0) * factors[:, None], axis=0)
+        total = tl.sum(tl.maximum(similar, 0.0) * factors[:, None], axis=0)
         found = tl.where(seen, ranked(total, place), found)
     to = ranks + tl.program_id(0).to(tl.int64) * width + place
     tl.store(to, found, place < width)

@@ -1,9 +1,9 @@
 """Kimi delta attention in chunks (KDA, arXiv:2510.26692): as :mod:`llmk_triton.recurrent.delta_chunks`, where each
 element of a key decays by itself.
 
-Decays are then part of the products of queries and keys. Between two blocks of 16 tokens, those of the later one are
-counted from its start, those of the earlier one up to it, so that no exponential is above 1 and pairs are a matrix
-product. Pairs within a block are computed one by one.
+Decays are then part of the sums over elements of queries and keys. Between two blocks of 16 tokens, those of the later
+one are counted from its start, those of the earlier one up to it, so that no exponential is above 1 and pairs are a
+GEMM. Pairs within a block are computed one by one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def kimi_scores_kernel(
         if start + offset < stop:
             head_at, key_at = key_head * a_head + shared * KEY_DIM, mixed + key_head * KEY_DIM
             has_column = column < KEY_DIM
-            # The tokens before the block.
+            # The tokens before the block, then its own.
             place = tl.arange(0, CHUNK)
             token, there = first + start + place, place < offset
             faded = _log_decays(a, a_row, token, there, head_at, column, rate, bias, KEY_DIM, BOUND)
@@ -86,7 +86,6 @@ def kimi_scores_kernel(
             like = earlier.dtype
             scaled = earlier.to(tl.float32) * inverse_norms(earlier)[:, None] * tl.exp(tl.minimum(rest, 0.0))
             earlier = tl.trans(scaled.to(like))
-            # Its own.
             own = tl.arange(0, BLOCK)
             row, here = first + start + offset + own, start + offset + own < stop
             total = tl.cumsum(_log_decays(a, a_row, row, here, head_at, column, rate, bias, KEY_DIM, BOUND), 0)
@@ -105,10 +104,10 @@ def kimi_scores_kernel(
                 there = (place == offset + other)[None, :]
                 read += tl.where(there & (own >= other)[:, None], tl.sum(q * weighted, 1)[:, None], 0.0)
                 taken += tl.where(there & (own > other)[:, None], tl.sum(k * weighted, 1)[:, None], 0.0)
-            given = tl.load(b + row * b_row + key_head * b_head + shared, here, other=0.0).to(tl.float32)
+            beta = tl.sigmoid(tl.load(b + row * b_row + key_head * b_head + shared, here, other=0.0).to(tl.float32))
             to = (row * HEADS + head)[:, None] * CHUNK + place[None, :]
             tl.store(scores + to, read.to(scores.dtype.element_ty), here[:, None])
-            tl.store(system + to, taken * tl.sigmoid(given)[:, None], here[:, None])
+            tl.store(system + to, taken * beta[:, None], here[:, None])
 
 
 @triton.jit(do_not_specialize=["num_requests", "block_size", "longest"])
