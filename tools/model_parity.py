@@ -54,6 +54,7 @@ LATENT: Mapping[str, Any] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 12,
 }
+INDEXED: Mapping[str, Any] = {**LATENT, "index_n_heads": 16, "index_head_dim": 24, "index_topk": 20}
 DELTA: Mapping[str, Any] = {
     "num_hidden_layers": 4,
     "linear_num_value_heads": 4,
@@ -84,6 +85,12 @@ PLAIN_EXPERTS: Mapping[str, Any] = {
     "routed_scaling_factor": 2.5,
 }
 LINEAR, FULL = "linear_attention", "full_attention"
+KIMI: Mapping[str, Any] = {
+    **{key: value for key, value in LATENT.items() if key not in ("q_lora_rank", "n_routed_experts")},
+    "num_hidden_layers": 4,
+    "layer_types": [LINEAR, FULL, LINEAR, LINEAR],
+    "num_local_experts": 8,
+}
 NEMOTRON: Mapping[str, Any] = {
     "head_dim": 16,
     "layers_block_type": [LINEAR, "mlp", FULL, LINEAR],
@@ -107,13 +114,16 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.7},
         "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
     },
+    "bailing_hybrid": {**KIMI, "head_dim": 16, "n_group": 4, "topk_group": 2},
     "bamba": {**SCAN, "attn_layer_indices": [1, 3]},
     "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
     "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2},
+    "deepseek_v32": {**INDEXED, "n_group": 4, "topk_group": 2},
     "dots1": {**ROUTED, "head_dim": 16, "n_shared_experts": 1},
     "ernie4_5_moe": {**ROUTED, "moe_num_experts": 8, "moe_k": 3},
     "falcon": {"num_hidden_layers": 3},
     "flint": {**ROUTED, "head_dim": 16, "sliding_window": 24},
+    "glm_moe_dsa": INDEXED,
     "glm4_moe_lite": {**LATENT, "n_shared_experts": 1},
     "gpt_bigcode": {},
     "gpt_neo": {
@@ -153,6 +163,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "layer_types": ["conv", FULL, "conv", "sliding_attention"],
     },
     "lfm2_moe": {**EXPERTS, "num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", "conv"]},
+    "kimi_linear": {**KIMI, "linear_num_heads": 4, "linear_head_dim": 16},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 24},
     "longcat_flash": {
         **LATENT,
@@ -167,6 +178,15 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "stablelm, norms of heads": {"qk_layernorm": True, "use_parallel_residual": True},
     # transformers sets the row of a padding token to zeros when it loads the kind's checkpoints.
     "youtu": {**LATENT, "pad_token_id": None},
+    "minimax": {
+        "num_hidden_layers": 4,
+        "layer_types": [LINEAR, FULL, LINEAR, LINEAR],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "linear_attn_alpha_factor": 1.4,
+        "full_attn_beta_factor": 0.8,
+        "mlp_alpha_factor": 1.2,
+    },
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "nemotron_h": NEMOTRON,
     "nemotron_h, experts": {**NEMOTRON, **PLAIN_EXPERTS, "layers_block_type": [LINEAR, "moe", FULL, "moe"]},

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from plans import build, choice, piece
 
 from llmk.api import Piece
+from llmk.nn import StepContext
+from llmk.nn.latent import LatentAttention as LatentLayer
 from llmk.nn.latent import LatentUp
 from llmk.nn.parallel import Parallel
 from llmk.tree import LatentAttention, LatentShape, Rope, Sites
@@ -68,3 +72,29 @@ def test_facts_name_the_sites_and_sizes() -> None:
         ("out", 21, 16),
     }
     assert [(op.op, op.attention) for op in sites.of("ops")] == [("latent_attention", "latent_attention")]
+
+
+@pytest.mark.parametrize("is_rotated", [True, False])
+def test_without_rotation_positions_are_those_of_no_angle(is_rotated: bool) -> None:
+    made = build(choice("op", "latent_attention.whole", piece("arguments")))
+    cos_sin = torch.randn(9, 2) if is_rotated else None
+    layer = LatentLayer(made, "layer", SHAPE, index=0, cos_sin=cos_sin, norm_eps=0.5)
+    layer.parameters[0].load((0,), torch.randn(5))
+    layer.finish()
+    up = LatentUp(build(choice("linear", "latent_up", piece("linear"))), "up", SHAPE)
+    up.key = up.value = torch.zeros(1)
+    step, seen = StepContext(torch.tensor([3, 7]), ["cache"], ["meta"]), []
+
+    def record(*given: Any) -> torch.Tensor:
+        seen.extend(given)
+        return torch.zeros(2, 3, 7)
+
+    layer._op = record
+    layer(torch.randn(2, 18), torch.randn(2, 7), up, step)
+    positions, angles = seen[6:8]
+    if is_rotated:
+        assert positions is step.positions
+        assert angles is cos_sin
+    else:
+        assert positions.tolist() == [0, 0]
+        assert angles.tolist() == [[1.0, 0.0]]

@@ -13,10 +13,14 @@ from llmk.api import RecurrentCache
 from llmk.api.sharding import sharded_state
 from llmk.nn import GatedAttention, GatedDeltaNet, Layer, StateSpaceMixer, StepContext
 from llmk.nn.parallel import Parallel
-from llmk.tree import DeltaNetSizes, Recurrent, Sites, StateSpaceSizes
+from llmk.nn.recurrent.lightning import LightningAttention
+from llmk.tree import DeltaNetSizes, KimiDeltaSizes, LightningSizes, Recurrent, Sites, StateSpaceSizes
 
 MAMBA2 = StateSpaceSizes(num_heads=4, head_dim=3, num_groups=2, state_size=5, conv_kernel=4)
 DELTA = DeltaNetSizes(num_heads=4, num_key_heads=2, key_dim=3, value_dim=5, conv_kernel=4)
+
+KIMI = KimiDeltaSizes(num_heads=4, num_key_heads=4, key_dim=3, value_dim=5, conv_kernel=4, decay_bound=-5.0)
+LIGHTNING = LightningSizes(num_heads=4, head_dim=3)
 
 
 def filled(layer: Layer) -> dict[str, torch.Tensor]:
@@ -68,7 +72,7 @@ def test_gated_delta_net() -> None:
     assert rest == [0.5, "caches", "step"]
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [(StateSpaceMixer, MAMBA2), (GatedDeltaNet, DELTA)])
+@pytest.mark.parametrize(("kind", "sizes"), [(StateSpaceMixer, MAMBA2), (GatedDeltaNet, DELTA), (GatedDeltaNet, KIMI)])
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_the_cache_spec_matches_the_facts(kind: Any, sizes: Any, tensor: int) -> None:
     made = build(choice("op", sizes.site, piece("arguments")), parallel=Parallel(tensor_size=tensor))
@@ -112,6 +116,46 @@ def test_a_share_of_a_gated_delta_net() -> None:
     assert torch.equal(decay, -values["A_log"].exp()[:2])
     assert torch.equal(dt_bias, values["dt_bias"][:2])
     assert torch.equal(norm, values["norm.weight"])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_kimi_delta_attention_and_its_share(rank: int) -> None:
+    """Its convolution is stored in three; its decays are those of a head's elements, with further dimensions in some
+    checkpoints; options come by name."""
+    made = build(choice("op", KIMI.site, piece("arguments")), parallel=Parallel(rank, 2))
+    layer = GatedDeltaNet(made, "layer", KIMI, index=1, eps=0.5)
+    conv, a_log, dt_bias, norm = layer.parameters
+    kinds = [torch.randn(rows, 1, 4) for rows in KIMI.conv_parts]
+    for shard, values in enumerate(kinds):
+        conv.load((shard,), values)
+    heads, biases, weight = torch.randn(1, 1, 4, 1), torch.randn(12), torch.randn(5)
+    assert a_log.fits((0,), tuple(heads.shape))
+    assert not a_log.fits((0,), (1, 1, 5, 1))
+    for parameter, values in ((a_log, heads), (dt_bias, biases), (norm, weight)):
+        parameter.load((0,), values)
+    layer.finish()
+    given: Any = layer(*torch.randn(6, 1), context())
+    conv_weight, decay, bias, norm_weight, *_ = given[6:]
+    own = [values.squeeze(1).chunk(2)[rank] for values in kinds]
+    assert [name.removeprefix("layer.") for name in conv.names] == [f"{kind}_conv1d.weight" for kind in "qkv"]
+    assert norm.names == ("layer.o_norm.weight",)
+    assert torch.equal(conv_weight, torch.cat(own))
+    assert torch.equal(decay, -heads.flatten().exp().chunk(2)[rank])
+    assert torch.equal(bias, biases.view(4, 3).chunk(2)[rank])
+    assert torch.equal(norm_weight, weight)
+    assert KIMI.options == {"gate_activation": "sigmoid", "decay_bound": -5.0}
+    assert "decay_bound" not in replace(KIMI, decay_bound=None).facts
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_lightning_attention_has_the_decays_of_its_heads(rank: int) -> None:
+    made = build(choice("op", LIGHTNING.site, piece("arguments")), parallel=Parallel(rank, 2))
+    layer = LightningAttention(made, LIGHTNING, (-1.0, -2.0, -3.0, -4.0), index=1, op_site=LIGHTNING.site)
+    layer.finish()
+    given: Any = layer(*torch.randn(3, 1), context())
+    assert given[3].tolist() == [[-1.0, -2.0], [-3.0, -4.0]][rank]
+    assert given[4:] == ("caches", "step")
+    assert [tensor.shape for tensor in layer.cache_spec.tensors] == [(2, 3, 3)]
 
 
 def test_gated_attention_scales_each_head_by_its_own_gate() -> None:

@@ -72,10 +72,22 @@ def scan(function: Callable[..., Tensor], heads: int, groups: int, head_dim: int
     return Op(make, run, naive, (heads, head_dim, size))
 
 
-def delta(function: Callable[..., Tensor], heads: int, key_heads: int, key_dim: int, value_dim: int) -> Op:
+def delta(
+    function: Callable[..., Tensor],
+    heads: int,
+    key_heads: int,
+    key_dim: int,
+    value_dim: int,
+    *,
+    by_channel: bool = False,
+    steepness: float = 1.0,
+) -> Op:
+    decays = (heads, key_dim) if by_channel else (heads,)
+
     def make(n: int) -> list[Tensor]:
         shapes = (key_heads, key_dim), (key_heads, key_dim), (heads, value_dim)
-        return [*(torch.randn(n, *shape) for shape in shapes), -torch.rand(n, heads), torch.rand(n, heads)]
+        g = -steepness * torch.rand(n, *decays)
+        return [*(torch.randn(n, *shape) for shape in shapes), g, torch.rand(n, heads)]
 
     def naive(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
         """As the paper has it: the state times ``decay * (1 - beta k k^T)``, and ``beta v k^T`` added."""
@@ -103,8 +115,11 @@ OPS: dict[str, Callable[[], Op]] = {
     "delta": partial(delta, gated_delta_rule, 6, 2, 9, 5),
     "delta-one-value-head-each": partial(delta, gated_delta_rule, 3, 3, 16, 8),
     "delta-by-token": partial(delta, gated_delta_rule_by_token, 6, 2, 9, 5),
+    "kimi": partial(delta, gated_delta_rule, 6, 2, 9, 5, by_channel=True),
+    "kimi-steep": partial(delta, gated_delta_rule, 3, 3, 16, 8, by_channel=True, steepness=40.0),
+    "kimi-by-token": partial(delta, gated_delta_rule_by_token, 6, 2, 9, 5, by_channel=True),
 }
-SAME_BITS = ("conv", "conv-plain", "scan-by-token", "delta-by-token")
+SAME_BITS = ("conv", "conv-plain", "scan-by-token", "delta-by-token", "kimi-by-token")
 
 
 @pytest.fixture(params=OPS)
@@ -128,7 +143,7 @@ def test_equals_the_recurrence_and_keeps_its_states(op: Op, steps: Sequence[Step
             assert error(cached.caches[0][block], states[min((i + 1) * block_size, total) - 1]) < BOUND
 
 
-@pytest.mark.parametrize("name", ["conv", "scan", "scan-by-token", "delta", "delta-by-token"])
+@pytest.mark.parametrize("name", ["conv", "scan", "scan-by-token", "delta", "delta-by-token", "kimi"])
 def test_a_prefix_may_be_taken_up_at_any_snapshot(name: str) -> None:
     """Another request that starts with a shared block, as after a prefix hit, continues as if it had computed it."""
     op = OPS[name]()

@@ -63,6 +63,23 @@ GLM4_MOE_LITE = examples(
          "mlp_layer_types": _DENSE_LAST, "rope_parameters": YARN},
     ),
 )  # fmt: skip
+_INDEXED: dict[str, Any] = {**LATENT, "index_n_heads": 16, "index_head_dim": 24, "index_topk": 20}
+DEEPSEEK_V32 = examples(
+    deepseek_v32=("deepseek_v32", {**_INDEXED, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}),
+    deepseek_v32_biases_yarn=(
+        "deepseek_v32",
+        {
+            **_INDEXED,
+            "n_group": 1,
+            "topk_group": 1,
+            "attention_bias": True,
+            "norm_topk_prob": False,
+            "mlp_layer_types": _DENSE_LAST,
+            "rope_parameters": YARN,
+        },
+    ),
+    glm_moe_dsa=("glm_moe_dsa", {**_INDEXED, "first_k_dense_replace": 1, "tie_word_embeddings": True}),
+)
 _YOUTU = {key: value for key, value in LATENT.items() if "expert" not in key and "moe" not in key}
 YOUTU = examples(
     youtu=("youtu", _YOUTU),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmk_models.example_settings import (
     CONV,
     DELTA,
@@ -130,6 +132,61 @@ QWEN3_5 = examples(
         },
     ),
     qwen3_5_moe=("qwen3_5_moe_text", DELTA),
+)
+_KIMI: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 20,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+}
+KIMI_LINEAR = examples(
+    kimi_linear=("kimi_linear", {**_KIMI, "linear_num_heads": 4, "linear_head_dim": 16}),
+    kimi_linear_other_sizes=(
+        "kimi_linear",
+        {
+            **_KIMI,
+            "linear_num_heads": 2,
+            "linear_head_dim": 24,
+            "linear_conv_kernel_dim": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+            "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+            "rms_norm_eps": 1e-3,
+        },
+    ),
+)
+_LING: dict[str, Any] = {**_KIMI, "head_dim": 16, "n_group": 4, "topk_group": 2}
+BAILING_HYBRID = examples(
+    bailing_hybrid=("bailing_hybrid", _LING),
+    bailing_hybrid_unbounded=(
+        "bailing_hybrid",
+        {**_LING, "head_dim": 24, "kda_safe_gate": False, "short_conv_kernel_size": 3, "norm_topk_prob": False},
+    ),
+)
+_MINIMAX: dict[str, Any] = {"num_hidden_layers": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+MINIMAX = examples(
+    minimax=("minimax", {**_MINIMAX, "layer_types": ["linear_attention", "full_attention", *["linear_attention"] * 2]}),
+    minimax_factors=(
+        "minimax",
+        {
+            **_MINIMAX,
+            "head_dim": 24,
+            "linear_attn_alpha_factor": 1.4,
+            "linear_attn_beta_factor": 0.7,
+            "full_attn_alpha_factor": 0.9,
+            "full_attn_beta_factor": 0.8,
+            "mlp_alpha_factor": 1.2,
+            "mlp_beta_factor": 1.1,
+            "rms_norm_eps": 1e-3,
+        },
+    ),
 )
 JAMBA = examples(
     jamba=("jamba", {**PERIODIC, "num_experts": 6}),

@@ -24,11 +24,14 @@ def sigmoid_experts(
     groups: tuple[int, int] = (1, 1),
     inner_size: int = 1408,
     shared_name: str = "shared_experts",
+    block_name: str = "",
     **names: Any,
 ) -> Callable[[int, str], Block]:
     """What makes a layer's feed-forward block by its index and its name: an MLP in the first ``dense`` layers, or as
     ``mlp_layer_types`` says, experts in the others. Numbers not in the config are the given ones; ``shared`` is that of
-    shared experts, which the checkpoint calls ``shared_name``; ``names`` are arguments of :meth:`llmk.tree.MoE.of`."""
+    shared experts, which the checkpoint calls ``shared_name``; ``block_name`` is the last part of the name of blocks
+    with experts, where it is another than of those without, and each kind may be stored under the other's; ``names``
+    are arguments of :meth:`llmk.tree.MoE.of`."""
     config = parts.config
     experts = MoEFacts(
         site="moe",
@@ -52,10 +55,13 @@ def sigmoid_experts(
     shared_size = experts.intermediate_size * config.count("n_shared_experts", shared)
 
     def feed_forward(index: int, at: str) -> Block:
+        other = (f"{at.rpartition('.')[0]}.{block_name}",) if block_name else ()
         if is_dense[index]:
-            return parts.mlp(at)
-        own = {"prefix": "shared_", "partial": True}
+            return parts.mlp(at, aliases=other)
+        at, aliases = (other[0], (at,)) if other else (at, ())
+        own: dict[str, Any] = {"prefix": "shared_", "partial": True}
+        own["aliases"] = tuple(f"{alias}.{shared_name}" for alias in aliases)
         mlp = parts.mlp(f"{at}.{shared_name}", shared_size, **own) if shared_size else None
-        return MoE.of(at, experts, shared=mlp, **names)
+        return MoE.of(at, experts, shared=mlp, aliases=aliases, **names)
 
     return feed_forward

@@ -9,6 +9,7 @@ from llmk.api import ModelSpec, hookimpl
 _DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _MINISTRAL3 = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
 _HUNYUAN = ("HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM")
+_INDEXED = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 _QWEN3_5 = (
     "Qwen3_5ForCausalLM",
@@ -67,6 +68,7 @@ _DECODERS: tuple[_Row, ...] = (
 _SPARSE: tuple[_Row, ...] = (
     ("ernie4_5_moe", ("Ernie4_5_MoeForCausalLM",), "Ernie 4.5 MoE: experts by biased scores"),
     ("hy_v3", ("HYV3ForCausalLM",), "Hunyuan 3: sigmoid-scored experts"),
+    ("deepseek_v32", _INDEXED, "DeepSeek-V3.2 and GLM-5: latent attention to tokens that an indexer picks"),
     ("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts"),
     ("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention"),
     ("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention"),
@@ -77,6 +79,9 @@ _HYBRID: tuple[_Row, ...] = (
     ("bamba", ("BambaForCausalLM",), "Bamba: Mamba-2 in most layers, attention in the others"),
     ("falcon_h1", ("FalconH1ForCausalLM",), "Falcon-H1: Mamba-2 and attention side by side in each layer"),
     ("granitemoehybrid", ("GraniteMoeHybridForCausalLM",), "Granite 4: Mamba-2, attention, experts"),
+    ("kimi_linear", ("KimiLinearForCausalLM",), "Kimi-Linear: Kimi delta attention, latent attention, experts"),
+    ("bailing_hybrid", ("BailingHybridForCausalLM",), "Ling 3: Kimi delta attention, latent attention, experts"),
+    ("minimax", ("MiniMaxForCausalLM",), "MiniMax-Text-01 and M1: lightning attention, experts"),
     ("jamba", ("JambaForCausalLM",), "Jamba: Mamba-1's scan, attention without rotation, experts"),
     ("lfm3", ("Lfm3ForCausalLM",), "LFM3: short convolutions, attention with a gate per head"),
     ("lfm2", ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "LFM2: short convolutions, attention, experts"),

@@ -13,20 +13,22 @@ from llmk.api import CacheStep, DraftTails
 from llmk.reference.recurrent.causal_conv import causal_conv
 from llmk.reference.recurrent.delta_rule import gated_delta_rule
 from llmk.reference.recurrent.gated_norm import gated_rms_norm
-from llmk.reference.recurrent.mixers import make_gated_delta_net, make_state_space_mixer
+from llmk.reference.recurrent.mixers import make_gated_delta_net, make_lightning_attention, make_state_space_mixer
 from llmk.reference.recurrent.state_space_scan import state_space_scan
 
 _PARTS = {"causal_conv": causal_conv, "gated_rms_norm": gated_rms_norm}
 REFERENCES: dict[str, Callable[..., Tensor]] = {
     "scan": make_state_space_mixer({**_PARTS, "state_space_scan": state_space_scan}),
-    "delta": make_gated_delta_net({**_PARTS, "gated_delta_rule": gated_delta_rule}),
+    "lightning": make_lightning_attention({"state_space_scan": state_space_scan}),
+    **dict.fromkeys(("delta", "kimi"), make_gated_delta_net({**_PARTS, "gated_delta_rule": gated_delta_rule})),
 }
 EPS = 1e-5
 
 
 class Layer:
     """A layer with random weights: of sizes ``(heads, head_dim, groups, state_size)``, or ``(heads, key_heads, key_dim,
-    value_dim)``."""
+    value_dim)``; of a ``"lightning"`` layer ``(heads, head_dim)``. In a ``"kimi"`` layer, each element of a key decays
+    by itself, down to ``bound`` if there is one."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Layer:
         kernel: int = 4,
         bias: bool = True,
         gating: str = "",
+        bound: float | None = None,
         kept: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
@@ -47,15 +50,19 @@ class Layer:
             _, head_dim, groups, size = sizes
             self.channels, self.state = heads * head_dim + 2 * groups * size, (heads, head_dim, size)
             self.widths: tuple[int, ...] = (self.channels, heads)
+        elif kind == "lightning":
+            self.channels, self.state, self.widths = 0, (heads, sizes[1], sizes[1]), (heads * sizes[1],) * 3
         else:
             _, key_heads, key_dim, value_dim = sizes
             self.channels, self.state = 2 * key_heads * key_dim + heads * value_dim, (heads, value_dim, key_dim)
-            self.widths = (self.channels, heads, heads)
+            self.widths = (self.channels, heads * (key_dim if kind == "kimi" else 1), heads)
         self.conv = self.floats(self.channels, kernel), self.floats(self.channels) if bias else None
         self.decay = -0.1 - torch.rand(heads, generator=self.random)
-        self.d, self.dt_bias = self.reals(heads), self.reals(heads)
-        self.options = {"gating": gating} if gating else {}
-        norm = self.floats(heads * sizes[1] if kind == "scan" else sizes[3])
+        self.d, self.dt_bias = self.reals(heads), self.reals(*([heads, sizes[2]] if kind == "kimi" else [heads]))
+        self.options: dict[str, Any] = {"gating": gating} if gating else {}
+        if kind == "kimi":
+            self.options = {"gate_activation": "sigmoid", "decay_bound": bound}
+        norm = self.floats(heads * sizes[1] if kind == "scan" else sizes[-1])
         self.norm = None if gating == "gate_only" else norm
 
     def reals(self, *shape: int) -> Tensor:
@@ -71,25 +78,32 @@ class Layer:
             projected = self.floats(tokens, heads * self.sizes[1] + self.channels + heads)
             scanned = self.decay, self.d, self.dt_bias, (0.01, None)
             return projected, *self.conv, *scanned, self.norm, EPS, caches, step
+        if self.kind == "lightning":
+            q, k, v = self.floats(tokens, heads, 3 * self.sizes[1]).chunk(3, 2)
+            return q, k, v, self.decay, caches, step
         _, key_heads, key_dim, value_dim = self.sizes
         shared_by = heads // key_heads
         parts = [key_dim] * 2 + [shared_by * value_dim] * 2
         q, k, v, gate = self.floats(tokens, key_heads, sum(parts)).split_with_sizes(parts, 2)
         v, gate = (x.unflatten(2, (shared_by, value_dim)) for x in (v, gate))
         a, b = self.floats(tokens, key_heads, 2, shared_by).unbind(2)
+        if self.kind == "kimi":
+            a = self.floats(tokens, key_heads, shared_by, key_dim)
         return q, k, v, gate, a, b, self.conv[0], self.decay, self.dt_bias, self.norm, EPS, caches, step
 
     def rows(self, inputs: Sequence[Any], first: int, stop: int) -> list[Any]:
         """Arguments with some of the tokens alone."""
-        count = 1 if self.kind == "scan" else 6
+        count = {"scan": 1, "lightning": 3}.get(self.kind, 6)
         return [*(x[first:stop] for x in inputs[:count]), *inputs[count:]]
 
     def caches(self, num_blocks: int, written: Sequence[int], tails: DraftTails | None, most: int) -> tuple[Any, ...]:
         """Caches, strided in one pool, and tails of drafts; NaN wherever nothing was written."""
-        window = (self.kernel - 1, self.channels)
-        sizes = [torch.Size(window).numel(), torch.Size(self.state).numel()]
+        kept: list[tuple[tuple[int, ...], torch.dtype]] = [(self.state, self.kept)]
+        if self.channels:
+            kept = [((self.kernel - 1, self.channels), self.dtype), *kept]
         found = []
-        for size, shape, dtype in zip(sizes, (window, self.state), (self.dtype, self.kept), strict=True):
+        for shape, dtype in kept:
+            size = torch.Size(shape).numel()
             pool = torch.full((num_blocks, size + 16), torch.nan, dtype=dtype)[:, :size].unflatten(1, shape)
             pool[list(written)] = self.reals(len(written), *shape).to(dtype)
             found.append(pool)

@@ -26,10 +26,11 @@ from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import int4, small_m
 from llmk_triton.gemm.problem import GemmProblem, Operands
 from llmk_triton.latent.backend import LatentAttention, latent_attention
+from llmk_triton.latent.selected import select_tokens, selected_attention
 from llmk_triton.moe import fused as moe
 from llmk_triton.moe import int4 as moe_int4
 from llmk_triton.moe import library
-from llmk_triton.recurrent import delta_net, state_space
+from llmk_triton.recurrent import delta_net, lightning, state_space
 from llmk_triton.recurrent.selective_scan import selective_scan, selective_scan_by_token
 from llmk_triton.recurrent.short_conv import short_conv
 from llmk_triton.sampling.logprobs import logprobs
@@ -72,15 +73,21 @@ RECURRENT: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "falcon-h1-7b": ("state_space_mixer", (24, 128, 1, 256)),
     "mamba-codestral-7b": ("state_space_mixer", (128, 64, 8, 128)),
     "qwen3-next": ("gated_delta_net", (32, 16, 128, 128)),
+    "kimi-linear": ("kimi_delta", (32, 32, 128, 128)),
+    "minimax-m1": ("lightning_attention", (64, 128, 64, 128)),
 }
 """Layers: heads, their size, groups and the state's size; or heads, key heads, and the sizes of keys and values."""
 LAYERS: dict[str, tuple[Callable[..., torch.Tensor], ...]] = {
     "state_space_mixer": (state_space.state_space_mixer, state_space.state_space_mixer_by_token),
-    "gated_delta_net": (delta_net.gated_delta_net, delta_net.gated_delta_net_by_token),
+    "lightning_attention": (lightning.lightning_attention, lightning.lightning_attention_by_token),
+    **dict.fromkeys(("gated_delta_net", "kimi_delta"), (delta_net.gated_delta_net, delta_net.gated_delta_net_by_token)),
 }
 
 LATENT_MODELS = {"deepseek-v2-lite": (16, 512, 64), "deepseek-v3": (128, 512, 64), "minicpm3-4b": (40, 256, 32)}
 """Heads, elements of a latent vector and of the shared key."""
+
+SELECTED_MODELS = {"deepseek-v3.2": (128, 64), "deepseek-v3.2 by 8": (16, 64), "glm-5": (64, 32)}
+"""Heads of attention to selected tokens, and of its indexer."""
 
 EXPERTS: dict[str, tuple[int, int, int, int]] = {
     "qwen3-30b-a3b": (128, 8, 2048, 768),
@@ -250,9 +257,22 @@ def recurrent(layer: str, sizes: tuple[int, ...], dtype: torch.dtype, requests: 
     """A recurrent layer in a step of requests with as many tokens each: in chunks, where there is such a kernel, and by
     token."""
     step = _cache_step(requests, queries, 512)
+    if layer == "lightning_attention":
+        heads, size, *_ = sizes
+        x, states = torch.zeros(step.num_tokens, heads, size, dtype=dtype), torch.zeros(2, heads, size, size)
+        for run in LAYERS[layer][dtype == torch.float32 or has_wave32(current_target()) :]:
+            run(x, x, x, torch.zeros(heads), (states,), step)
+        return
     given = (_scanned if layer == "state_space_mixer" else _delta)(sizes, dtype, step)
+    options: list[dict[str, Any]] = [{}]
+    if layer == "kimi_delta":
+        heads, _, size, _ = sizes
+        given = *given[:4], torch.zeros(step.num_tokens, heads, 1, size, dtype=dtype), *given[5:]
+        given = *given[:8], torch.zeros(heads, size), *given[9:]
+        options = [{"gate_activation": "sigmoid", "decay_bound": bound} for bound in (None, -5.0)]
     for run in LAYERS[layer][dtype == torch.float32 or has_wave32(current_target()) :]:
-        run(*given, step)
+        for each in options:
+            run(*given, step, **each)
 
 
 def _scanned(sizes: tuple[int, ...], dtype: torch.dtype, step: CacheStep) -> tuple[Any, ...]:
@@ -466,6 +486,17 @@ def batch_state() -> None:
     batch.update_rows(tokens, slots, slots, slots, slots)
 
 
+def selected(heads: int, index_heads: int, dtype: torch.dtype, requests: int, queries: int) -> None:
+    """Attention to 2,048 selected tokens, and what selects them, with DeepSeek-V3.2's sizes of heads."""
+    step = _cache_step(requests, queries, 512)
+    q, k = torch.zeros(step.num_tokens, index_heads, 128, dtype=dtype), torch.zeros(step.num_tokens, 128, dtype=dtype)
+    weights, keys = torch.zeros(step.num_tokens, index_heads, dtype=dtype), torch.zeros(64, 16, 128, dtype=dtype)
+    select_tokens(q, k, weights, keys, step, top_k=2048)
+    query, row = torch.zeros(step.num_tokens, heads, 576, dtype=dtype), torch.zeros(step.num_tokens, 576, dtype=dtype)
+    picked, rows = torch.zeros(step.num_tokens, 2048, dtype=torch.int32), torch.zeros(64, 16, 576, dtype=dtype)
+    selected_attention(query, row, picked, rows, step, scale=0.1, latent_dim=512)
+
+
 def _latent_cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for model, name in itertools.product(LATENT_MODELS, ("bf16", "fp16")):
@@ -477,6 +508,9 @@ def _latent_cases() -> dict[str, Callable[[], None]]:
         if name == "bf16":
             run = partial(latent, model, dtype, 2, 64, 512, cache_dtype="float8_e4m3fn")
             cases[f"latent mixed {model}, fp8 cache {name}"] = run
+    for (model, heads), name in itertools.product(SELECTED_MODELS.items(), ("bf16", "fp16")):
+        cases[f"selected decode {model} {name}"] = partial(selected, *heads, DTYPES[name], 1, 1)
+        cases[f"selected prompt {model} {name}"] = partial(selected, *heads, DTYPES[name], 2, 256)
     return cases
 
 

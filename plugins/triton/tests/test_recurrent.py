@@ -12,6 +12,7 @@ from layers import REFERENCES, Layer, error, make_step
 from torch import Tensor
 
 from llmk_triton.recurrent.delta_net import gated_delta_net, gated_delta_net_by_token
+from llmk_triton.recurrent.lightning import lightning_attention, lightning_attention_by_token
 from llmk_triton.recurrent.state_space import state_space_mixer, state_space_mixer_by_token
 
 KERNELS: dict[str, tuple[str, Callable[..., Tensor]]] = {
@@ -19,9 +20,13 @@ KERNELS: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "delta": ("delta", gated_delta_net),
     "scan by token": ("scan", state_space_mixer_by_token),
     "delta by token": ("delta", gated_delta_net_by_token),
+    "kimi": ("kimi", gated_delta_net),
+    "kimi by token": ("kimi", gated_delta_net_by_token),
+    "lightning": ("lightning", lightning_attention),
+    "lightning by token": ("lightning", lightning_attention_by_token),
 }
-CHUNKED = ("scan", "delta")
-SIZES = {"scan": (2, 8, 2, 10), "delta": (2, 1, 12, 8)}
+CHUNKED = ("scan", "delta", "kimi", "lightning")
+SIZES = {"scan": (2, 8, 2, 10), "delta": (2, 1, 12, 8), "kimi": (2, 1, 12, 8), "lightning": (2, 12)}
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2}
 """As the conformance kit has them for ops that round what they hand on."""
 
@@ -98,7 +103,7 @@ def test_drafts_store_no_state(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", [1, 2, 7])
-@pytest.mark.parametrize("name", ["scan by token", "delta by token"])
+@pytest.mark.parametrize("name", ["scan by token", "delta by token", "kimi by token"])
 def test_windows_of_any_length(name: str, kernel: int) -> None:
     kind, _ = KERNELS[name]
     compared(name, Layer(kind, SIZES[kind], torch.float32, kernel=kernel), [(0, 2), (3, 5)], 2)
@@ -113,13 +118,13 @@ def test_chunks_end_anywhere(name: str, count: int, before: int, block_size: int
     kind, _ = KERNELS[name]
     compared(
         name,
-        Layer(kind, (1, 8, 1, 10) if kind == "scan" else (1, 1, 12, 8), torch.float32),
+        Layer(kind, {"scan": (1, 8, 1, 10), "lightning": (1, 12)}.get(kind, (1, 1, 12, 8)), torch.float32),
         [(before, count)],
         block_size,
     )
 
 
-@pytest.mark.parametrize("name", [pytest.param("scan", marks=pytest.mark.slow), "delta"])
+@pytest.mark.parametrize("name", [pytest.param("scan", marks=pytest.mark.slow), "delta", "kimi", "lightning"])
 def test_chunks_and_drafts(name: str) -> None:
     kind, _ = KERNELS[name]
     layer = Layer(kind, SIZES[kind], torch.float32)
@@ -141,6 +146,27 @@ def test_equal_keys_solve_well() -> None:
     assert error(own[1], like[1]) < 1e-4
 
 
+@pytest.mark.parametrize("bound", [-5.0, pytest.param(-0.3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["kimi", "kimi by token"])
+def test_decays_have_a_bound(name: str, bound: float) -> None:
+    compared(name, Layer("kimi", SIZES["kimi"], torch.float32, bound=bound), [*MIXED, (5, 40)], 16)
+
+
+@pytest.mark.parametrize("steepness", [0.0, 30.0, 1000.0])
+def test_decays_of_any_steepness(steepness: float) -> None:
+    """Where nothing decays, where states vanish within a block, and where they do at once: no exponential overflows."""
+    layer = Layer("kimi", (1, 1, 12, 8), torch.float32)
+    step, _, num_blocks = make_step([(0, 40)], 100)
+    *inputs, caches, _ = layer.arguments(step, layer.caches(num_blocks, [], None, 0))
+    inputs[7] = torch.full((1,), -steepness)
+    own, like = (tuple(cache.clone() for cache in caches) for _ in range(2))
+    actual = gated_delta_net(*inputs, own, step, **layer.options)
+    expected = REFERENCES["kimi"](*inputs, like, step, **layer.options)
+    assert actual.isfinite().all()
+    assert error(actual, expected) < 1e-4
+    assert error(own[1], like[1]) < 1e-4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize(
@@ -154,7 +180,13 @@ def test_equal_keys_solve_well() -> None:
         ("scan by token", (2, 64, 1, 128)),
         ("scan by token", (8, 40, 8, 16)),
         ("scan by token", (2, 128, 2, 64)),
+        ("kimi", (1, 1, 128, 128)),
+        ("kimi", (2, 2, 64, 100)),
+        ("lightning", (2, 128)),
+        ("lightning", (3, 40)),
+        ("lightning by token", (2, 128)),
         ("delta by token", (2, 1, 128, 128)),
+        ("kimi by token", (2, 2, 128, 128)),
         ("delta by token", (2, 2, 64, 100)),
     ],
     ids=str,
@@ -164,7 +196,7 @@ def test_sizes_of_models(name: str, sizes: tuple[int, ...], dtype: torch.dtype) 
     compared(name, Layer(kind, sizes, dtype), [(15, 2), (20, 1), *[(0, 40)] * (name in CHUNKED)], 16)
 
 
-@pytest.mark.parametrize("name", ["scan by token", "delta by token"])
+@pytest.mark.parametrize("name", ["scan by token", "delta by token", "kimi by token", "lightning by token"])
 def test_results_do_not_depend_on_batch_or_cut(name: str) -> None:
     """Bit for bit: a request alone and with others, its prompt whole and in two steps."""
     kind, kernel = KERNELS[name]

@@ -12,10 +12,15 @@ from torch import Tensor
 from defects import Defect
 from llmk.api import CacheStep
 from llmk.reference import activations, adapters, batch, embedding, norms
+from llmk.reference.attention.selected import select_tokens, selected_attention
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
-from llmk.reference.recurrent.mixers import make_state_space_mixer
+from llmk.reference.recurrent.mixers import (
+    make_gated_delta_net,
+    make_lightning_attention,
+    make_state_space_mixer,
+)
 from llmk.reference.recurrent.selective_scan import selective_scan
 from llmk.reference.recurrent.short_conv import short_conv
 from llmk.reference.rope import rotation as rope
@@ -249,6 +254,38 @@ def make_gated_first(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., T
     return lambda *arguments, **options: good(*arguments)
 
 
+def make_one_decay_per_head(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Takes the first element's decay for all of a head's."""
+    good = make_gated_delta_net(parts)
+
+    def net(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, a: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        return good(q, k, v, gate, a[..., :1].expand_as(a) if a.dim() == 4 else a, *arguments, **options)
+
+    return net
+
+
+def make_unbounded_decays(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Forgets that decays have a bound."""
+    good = make_gated_delta_net(parts)
+    return lambda *arguments, decay_bound=None, **options: good(*arguments, **options)
+
+
+def make_lightning_without_decay(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Keeps all of the state."""
+    good = make_lightning_attention(parts)
+    return lambda q, k, v, decay, *arguments: good(q, k, v, torch.zeros_like(decay), *arguments)
+
+
+def select_by_equal_heads(q: Tensor, k: Tensor, weights: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Gives all heads the same weight."""
+    return select_tokens(q, k, torch.ones_like(weights), *arguments, **options)
+
+
+def attend_to_the_first(query: Tensor, row: Tensor, selected: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Takes -1 for the first token."""
+    return selected_attention(query, row, selected.clamp(min=0), *arguments, **options)
+
+
 def conv_gated_once(x: Tensor, *arguments: Any, gated: bool = False, **options: Any) -> Tensor:
     """Forgets the gate after the convolution."""
     if gated:
@@ -370,6 +407,11 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("causal_conv", Defect("drafts", "states take in drafts", drafts_in_the_state, _AGREES)),
     ("state_space_mixer", Defect("accepted", "accepted drafts are forgotten", make_forgotten_drafts, _AGREES)),
     ("state_space_mixer", Defect("gating", "gates before the norm in any model", make_gated_first, _AGREES)),
+    ("gated_delta_net", Defect("channels", "elements of a key decay alike", make_one_decay_per_head, _AGREES)),
+    ("gated_delta_net", Defect("bound", "decays have no bound", make_unbounded_decays, f"{_AGREES}: num_heads")),
+    ("lightning_attention", Defect("constant", "states don't decay", make_lightning_without_decay, _AGREES)),
+    ("select_tokens", Defect("weights", "heads count alike", select_by_equal_heads, _AGREES)),
+    ("selected_attention", Defect("nothing", "no token is taken for the first", attend_to_the_first, _AGREES)),
     ("short_conv", Defect("gate", "the second gate is forgotten", conv_gated_once, _AGREES)),
     ("selective_scan", Defect("decays", "a channel has one decay", scan_of_one_decay, _AGREES)),
     ("selective_scan", Defect("narrow", "computes as states are kept", scan_in_one_dtype, _AGREES)),

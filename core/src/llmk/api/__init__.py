@@ -15,6 +15,7 @@ from llmk.api.cache import (
     FullAttentionCache,
     LatentCache,
     RecurrentCache,
+    RowsCache,
     SlidingWindowCache,
     StateTensor,
 )
@@ -72,7 +73,16 @@ from llmk.api.errors import (
     UnknownArchitecture,
     UnsupportedOption,
 )
-from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.api.facts import (
+    AttentionFacts,
+    DescribeModel,
+    LinearFacts,
+    ModelFacts,
+    MoEFacts,
+    OpFacts,
+    RecurrentFacts,
+    RowsFacts,
+)
 from llmk.api.hooks import Command, Default, Problem
 from llmk.api.http.page import PageSpec
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
@@ -305,6 +315,8 @@ __all__ = [
     "Router",
     "RouterContext",
     "RouterSpec",
+    "RowsCache",
+    "RowsFacts",
     "SchedulingPolicy",
     "SelectionError",
     "ServedModelInfo",

@@ -5,7 +5,7 @@ of layers; and :class:`CacheStep`, the index tensors of a step for one group of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,12 @@ class CacheSpec:
     """Tokens per block."""
     page_bytes: int
     """Bytes that one layer stores for one block."""
+
+    @property
+    def pages(self) -> tuple[StateTensor, ...]:
+        """What a layer stores for one block, where ops find it by the step themselves; empty: an attention backend lays
+        it out."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +94,33 @@ class RecurrentCache(CacheSpec):
     """What a token adds to the state is computed from: one row of each. Only a layer that names them can be used with
     drafts (:class:`DraftTails`)."""
 
+    @property
+    def pages(self) -> tuple[StateTensor, ...]:
+        """The state."""
+        return self.tensors
+
     @classmethod
     def of(cls, tensors: tuple[StateTensor, ...], inputs: tuple[StateTensor, ...] = ()) -> RecurrentCache:
         """The spec of a layer whose state is ``tensors``."""
         return cls(0, sum(tensor.num_bytes for tensor in tensors), tensors, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCache(CacheSpec):
+    """Rows of every earlier token, which ops read and write by the block table themselves: a tensor ``[num_blocks,
+    block_size, *shape]`` for each of ``tensors``."""
+
+    tensors: tuple[StateTensor, ...] = ()
+
+    @property
+    def pages(self) -> tuple[StateTensor, ...]:
+        """The rows of a block."""
+        return tuple(replace(tensor, shape=(self.block_size, *tensor.shape)) for tensor in self.tensors)
+
+    @classmethod
+    def of(cls, block_size: int, tensors: tuple[StateTensor, ...]) -> RowsCache:
+        """The spec of a layer that keeps ``tensors`` for each token."""
+        return cls(block_size, block_size * sum(tensor.num_bytes for tensor in tensors), tensors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,17 @@ class RecurrentFacts:
     sharded. Empty: the model can't be used with drafts."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsFacts:
+    """Layers that keep rows of each token, which ops find by the block table themselves. ``tensors`` are the rows of
+    one token in one layer; every tensor-parallel rank keeps them. The op site of the same name gets the block size as
+    the fact ``block_size``."""
+
+    site: str
+    num_layers: int
+    tensors: tuple[StateTensor, ...]
+
+
 def in_state_dtype(site: RecurrentFacts, dtype: str) -> RecurrentFacts:
     """A recurrent site whose states that accumulate small changes are kept in ``dtype``."""
     tensors = (replace(each, dtype=dtype) if each.accumulates else each for each in site.tensors)
@@ -187,6 +198,7 @@ class ModelFacts:
     num_parameters: int
     attention: tuple[AttentionFacts, ...] = ()
     recurrent: tuple[RecurrentFacts, ...] = ()
+    rows: tuple[RowsFacts, ...] = ()
     linear: tuple[LinearFacts, ...] = ()
     moe: tuple[MoEFacts, ...] = ()
     ops: tuple[OpFacts, ...] = ()

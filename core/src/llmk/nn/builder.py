@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from llmk import tree
-from llmk.api import CacheSpec, PluginError
+from llmk.api import CacheSpec, OpQuery, PluginError, RowsCache
 from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.attention import Attention, cache_spec
 from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
 from llmk.nn.blocks.parallel import Parallel
 from llmk.nn.blocks.scan_mixer import ScanMixer
+from llmk.nn.blocks.selected_attention import SelectedAttention
 from llmk.nn.blocks.selective_mixer import ConvMixer, SelectiveMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
@@ -26,6 +27,7 @@ from llmk.nn.latent import LatentAttention as LatentLayer
 from llmk.nn.linear import Linear
 from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import LayerNorm, RMSNorm
+from llmk.nn.recurrent.lightning import LightningAttention
 from llmk.nn.recurrent.mixers import GatedDeltaNet, StateSpaceMixer
 from llmk.nn.recurrent.selective_scan import SelectiveScan, ShortConv
 from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache
@@ -39,6 +41,7 @@ R = TypeVar("R", StateSpaceMixer, GatedDeltaNet)
 BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
     tree.SelfAttention: SelfAttention,
     tree.LatentAttention: LatentAttention,
+    tree.SelectedAttention: SelectedAttention,
     tree.GatedMLP: GatedMLP,
     tree.MLP: MLP,
     tree.MoE: MoE,
@@ -189,7 +192,15 @@ class Builder:
         """Attention over latent vectors."""
         site, index = self.site(spec), self.attention_cache(spec)
         own: dict[str, Any] = {"index": index, "site": site, "op_site": self.op(spec), "norm_eps": spec.eps}
-        return LatentLayer(self.build, spec.at, spec.shape, cos_sin=self.cos_sin(spec.rope), **own)
+        cos_sin = None if spec.rope is None else self.cos_sin(spec.rope)
+        return LatentLayer(self.build, spec.at, spec.shape, cos_sin=cos_sin, **own)
+
+    def rows_cache(self, spec: tree.SelectedAttend) -> int:
+        """The position in ``StepContext.caches`` of a layer that keeps rows of each token."""
+        rows = spec.site(self.build.plan.dtype)
+        query = self.build.plan.choice("op", self.ops(spec)[0]).query
+        assert isinstance(query, OpQuery)
+        return self.keep(self.site(spec), RowsCache.of(query.facts["block_size"], rows.tensors))
 
     def norm(self, spec: tree.Norm) -> RMSNorm | LayerNorm:
         """A norm that is not part of a residual stream."""
@@ -222,6 +233,14 @@ class Builder:
         """The gated delta rule."""
         assert isinstance(spec.sizes, tree.DeltaNetSizes)
         return self._recurrent(GatedDeltaNet, spec, spec.sizes)
+
+    def lightning(self, spec: tree.Recurrent, decays: Sequence[float]) -> LightningAttention:
+        """Linear attention with constant log ``decays``, one for each head."""
+        assert isinstance(spec.sizes, tree.LightningSizes)
+        own: dict[str, Any] = {"index": len(self.caches), "op_site": self.op(spec)}
+        layer = LightningAttention(self.build, spec.sizes, decays, **own)
+        self.keep(self.site(spec), layer.cache_spec)
+        return layer
 
     def short_conv(self, spec: tree.Recurrent) -> ShortConv:
         """A short convolution of gated channels."""

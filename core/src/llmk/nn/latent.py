@@ -68,6 +68,7 @@ class LatentAttention(Layer):
         prefix: the attention module's name in the checkpoint.
         index: position of this layer's cache in ``StepContext.caches``.
         cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers.
+            ``None``: queries and keys are not rotated.
         norm_eps: epsilon of the norm.
         op_site: the site of the op over the attention site ``site``.
     """
@@ -79,14 +80,15 @@ class LatentAttention(Layer):
         shape: LatentShape,
         *,
         index: int,
-        cos_sin: Tensor,
+        cos_sin: Tensor | None,
         norm_eps: float,
         site: str = "latent_attention",
         op_site: str = "latent_attention.whole",
     ) -> None:
         self._op = build.kernel("op", op_site, attention=site)
         self._index = index
-        self._cos_sin = cos_sin
+        self._is_rotated = cos_sin is not None
+        self._cos_sin = _unrotated(build, shape.qk_rope_head_dim) if cos_sin is None else cos_sin
         self._eps = norm_eps
         self._qk_head_dim = shape.qk_head_dim
         self._norm = Parameter(build, [f"{prefix}.kv_a_layernorm.weight"], [shape.kv_lora_rank], dummy_std=None)
@@ -105,9 +107,16 @@ class LatentAttention(Layer):
             self._eps,
             up.key,
             up.value,
-            step.positions,
+            step.positions if self._is_rotated else torch.zeros_like(step.positions),
             self._cos_sin,
             step.caches[self._index],
             step.meta[self._index],
         )
         return out.flatten(1)
+
+
+def _unrotated(build: Build, rotary_dim: int) -> Tensor:
+    """The angles of position 0 alone, which leave queries and keys as they are: float32 ``[1, rotary_dim]``."""
+    table = torch.zeros(1, rotary_dim, device=build.device)
+    table[:, : rotary_dim // 2] = 1.0
+    return table

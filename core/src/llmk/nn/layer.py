@@ -131,8 +131,8 @@ class Parameter:
         if self._stacks and len(shape) > len(expected):
             rows = sum(self._rows) // self._stacks
             return shape == (expected[0] // rows, rows, *self._columns)
-        # One row may be stored as a vector, and one number as a scalar.
-        return shape in (expected, (1, *expected)) or (1, *shape) == expected
+        # Dimensions of one element don't change what lies where: one row may be stored as a vector.
+        return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
     def places(self, shards: tuple[int, ...]) -> Iterator[Place]:
         """Where this rank's part of ``shards`` is copied to, from a stored tensor that holds these shards one below the

@@ -73,6 +73,7 @@ class Linear(Layer):
         self._quantization = None if kernel.weight_format == "plain" else build.quantization(kernel.weight_format)
         self._prefix = prefix
         self._whole = (*([prefix] if parts else []), *aliases)
+        self._parents = [alias.rpartition(".")[0] for alias in aliases] if parts else []
         self.in_features = in_features
         self._rows = list(sizes) if parts else [sum(sizes)]
         self._kept_rows, self._kept_columns, self._grouped = None, None, groups > 0
@@ -126,12 +127,16 @@ class Linear(Layer):
         self.parameters = tuple(self._named.values())
 
     def _parameter(self, name: str, columns: Sequence[int]) -> Parameter:
+        every = tuple(range(len(self._prefixes)))
+        aliases = {f"{whole}.{name}": every for whole in self._whole}
+        for shard, part in enumerate(prefix.rpartition(".")[2] for prefix in self._prefixes):
+            aliases |= {f"{parent}.{part}.{name}": (shard,) for parent in self._parents}
         return Parameter(
             self._build,
             [f"{prefix}.{name}" for prefix in self._prefixes],
             self._rows,
             columns,
-            aliases={f"{whole}.{name}": tuple(range(len(self._prefixes))) for whole in self._whole},
+            aliases=aliases,
             kept_rows=self._kept_rows,
             kept_columns=self._kept_columns if columns else None,
         )

@@ -77,12 +77,13 @@ def cache_groups(boot: Boot, stages: Sequence[Sequence[CacheSpec]]) -> list[tupl
     """The cache groups of each stage, from the specs of its layers.
 
     With prefix caching, the interval at which recurrent state is stored is a multiple of the block size of every
-    attention site, so that a cached prefix can end at a block boundary of all groups. Without it, the interval is
-    longer than any sequence.
+    attention site and of rows, so that a cached prefix can end at a block boundary of all groups. Without it, the
+    interval is longer than any sequence.
     """
     config = boot.settings.config.cache
     queries = (choice.query for choice in boot.plan.choices)
-    unit = lcm(*(query.block_size for query in queries if isinstance(query, AttentionQuery)))
+    rows = (config.block_size,) if boot.facts.rows else ()
+    unit = lcm(*(query.block_size for query in queries if isinstance(query, AttentionQuery)), *rows)
     apart = -(-config.state_block_size // unit) * unit if config.prefix_caching else boot.facts.max_model_len + 1
     return form_groups(stages, state_block_size=apart)
 
@@ -107,12 +108,12 @@ def width_of(groups: Sequence[CacheGroup]) -> int:
 
 def page_bytes(specs: Sequence[CacheSpec]) -> int:
     """Bytes of a page that is large enough for every layer."""
-    sizes = [state_offsets(s.tensors)[-1] if isinstance(s, RecurrentCache) else s.page_bytes for s in specs]
+    sizes = [state_offsets(spec.pages)[-1] if spec.pages else spec.page_bytes for spec in specs]
     return aligned(max(sizes)) if len(set(sizes)) > 1 else sizes[0]
 
 
 def state_offsets(tensors: Sequence[StateTensor]) -> list[int]:
-    """The offset of each tensor of a recurrent layer's state in its page, in bytes, followed by the page's size."""
+    """The offset of each tensor of a page, in bytes, followed by the page's size."""
     offsets = [0]
     for tensor in tensors:
         offsets.append(aligned(offsets[-1] + tensor.num_bytes))

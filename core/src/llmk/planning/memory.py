@@ -21,6 +21,7 @@ from llmk.api import (
     PlatformFacts,
     Problem,
     RecurrentCache,
+    RowsCache,
     SlidingWindowCache,
 )
 from llmk.api.cache import DTYPE_BYTES
@@ -147,10 +148,13 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec
     for site in facts.attention:
         query = boot.plan.choice("attention", site.site).query
         assert isinstance(query, AttentionQuery)
-        size = (query.block_size, query.block_size * cached_bytes(query, query.cache_dtype))
+        sizes = (query.block_size, query.block_size * cached_bytes(query, query.cache_dtype))
         window = query.sliding_window
-        kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
-        yield from [(site.site, LatentCache(*size) if query.latent_dim else kind)] * site.num_layers
+        kind = SlidingWindowCache(*sizes, window) if window else FullAttentionCache(*sizes)
+        yield from [(site.site, LatentCache(*sizes) if query.latent_dim else kind)] * site.num_layers
+    size = boot.settings.config.cache.block_size
+    for rows in facts.rows:
+        yield from [(rows.site, RowsCache.of(size, rows.tensors))] * rows.num_layers
     for state in facts.recurrent:
         yield from [(state.site, RecurrentCache.of(state.tensors, state.inputs))] * state.num_layers
 

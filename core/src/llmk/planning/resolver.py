@@ -197,6 +197,8 @@ class Resolver:
         narrow = {} if kept == "float32" else {"state_dtype": kept}
         own = [replace(op, facts={**op.facts, **most}) if op.site in drafted else op for op in facts.ops]
         own = [replace(op, facts={**op.facts, **narrow}) if op.site in states else op for op in own]
+        rows, block = {rows.site for rows in facts.rows}, {"block_size": self.config.cache.block_size}
+        own = [replace(op, facts={**op.facts, **block}) if op.site in rows else op for op in own]
         ops = [*own, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
         queries = [make_query(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
         asked = self._spanning(facts, own)

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from llmk.api.cache import CacheStep
 from llmk.reference.norms import NormOptions
 from llmk.reference.rope.rotation import RopeOptions
 
@@ -195,3 +196,44 @@ def make_latent_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[.
         return out
 
     return latent_attention
+
+
+def make_selected_latent_attention(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    """Builds ``selected_latent_attention`` from ``rms_norm``, ``rope_interleaved``, ``per_head_matmul`` and
+    ``selected_attention``."""
+    norm, rotate = parts["rms_norm"], parts["rope_interleaved"]
+    matmul, attend = parts["per_head_matmul"], parts["selected_attention"]
+
+    def selected_latent_attention(
+        q: Tensor,
+        latent: Tensor,
+        norm_weight: Tensor,
+        eps: float,
+        k_up: Tensor,
+        v_up: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        selected: Tensor,
+        cache: Tensor,
+        step: CacheStep,
+        *,
+        scale: float,
+    ) -> Tensor:
+        """``latent_attention`` to the tokens that are ``selected`` for each token.
+
+        Args:
+            q, latent, norm_weight, eps, k_up, v_up, positions, cos_sin: as in ``latent_attention``.
+            selected, cache, scale: as in ``selected_attention``.
+
+        Returns:
+            ``[tokens, heads, value_dim]``.
+        """
+        rank = norm_weight.shape[0]
+        compressed, shared_key = latent.split_with_sizes([rank, cos_sin.shape[1]], dim=1)
+        q_plain, q_rope = q.split_with_sizes([k_up.shape[1], cos_sin.shape[1]], dim=-1)
+        q_rope, k_rope = rotate(q_rope, shared_key[:, None], positions, cos_sin)
+        row = torch.cat((norm(compressed, norm_weight, eps), k_rope[:, 0]), dim=1)
+        query = torch.cat((matmul(q_plain, k_up), q_rope), dim=-1)
+        return matmul(attend(query, row, selected, cache, step, scale=scale, latent_dim=rank), v_up)
+
+    return selected_latent_attention

@@ -323,6 +323,16 @@ _RECURRENT = (
         summary="Convolution, selective scan and gated norm.",
     ),
     contract(
+        op="lightning_attention",
+        signature="(q, k, v, decay, caches, step) -> out",
+        facts=(*_SPACE, "dt_limits"),
+        parts=("state_space_scan",),
+        examples="recurrent:LIGHTNING_ATTENTION",
+        measured=False,
+        mutates_args=("caches",),
+        summary="Linear attention with constant decays.",
+    ),
+    contract(
         op="gated_delta_net",
         signature="(q, k, v, gate, a, b, conv_weight, decay, dt_bias, norm_weight, eps, caches, step) -> out",
         facts=(*_DELTA, "conv_kernel"),
@@ -334,9 +344,40 @@ _RECURRENT = (
     ),
 )
 
+_SELECTED = (
+    contract(
+        op="select_tokens",
+        signature="(q, k, weights, cache, step) -> selected",
+        facts=("num_heads", "head_dim", "top_k"),
+        examples="selected:SELECT_TOKENS",
+        measured=False,
+        mutates_args=("cache",),
+        summary="The tokens that each token attends to, by an indexer.",
+    ),
+    contract(
+        op="selected_attention",
+        signature="(query, row, selected, cache, step) -> out",
+        facts=(*_LATENT, "top_k"),
+        examples="selected:SELECTED_ATTENTION",
+        measured=False,
+        mutates_args=("cache",),
+        summary="Attention over latent rows of selected tokens.",
+    ),
+    contract(
+        op="selected_latent_attention",
+        signature=("(q, latent, norm_weight, eps, k_up, v_up, positions, cos_sin, selected, cache, step) -> out"),
+        facts=(*_LATENT, "top_k"),
+        parts=("rms_norm", "rope_interleaved", "per_head_matmul", "selected_attention"),
+        examples="selected:SELECTED_LATENT_ATTENTION",
+        measured=False,
+        mutates_args=("cache",),
+        summary="Latent attention to selected tokens.",
+    ),
+)
+
 CONTRACTS: Mapping[str, OpContract] = {
     each.op: each
-    for group in (_NORMS, _ROWS, _OVER_ATTENTION, _WITH_LINEAR, SAMPLING, BATCH, _RECURRENT)
+    for group in (_NORMS, _ROWS, _OVER_ATTENTION, _WITH_LINEAR, SAMPLING, BATCH, _RECURRENT, _SELECTED)
     for each in group
 }
 """By the op's name."""

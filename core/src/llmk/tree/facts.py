@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from llmk.api import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.api import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts, RowsFacts
 from llmk.tree.block import Block
 from llmk.tree.config import Config
 from llmk.tree.lowering import Program, Sublayer
@@ -15,6 +15,7 @@ from llmk.tree.spec import Spec
 _KINDS = {
     AttentionFacts: ("attention", "num_layers"),
     RecurrentFacts: ("recurrent", "num_layers"),
+    RowsFacts: ("rows", "num_layers"),
     LinearFacts: ("linear", "count"),
     MoEFacts: ("moe", "count"),
     OpFacts: ("ops", ""),
@@ -100,6 +101,7 @@ def model_facts(program: Program, config: Config) -> ModelFacts:
         num_parameters=program.num_parameters,
         attention=sites.of("attention"),
         recurrent=sites.of("recurrent"),
+        rows=sites.of("rows"),
         linear=sites.of("linear"),
         moe=sites.of("moe"),
         ops=sites.of("ops"),

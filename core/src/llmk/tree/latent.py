@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from llmk.api import AttentionFacts, OpFacts, PluginError
+from llmk.tree.attention import Gate
 from llmk.tree.block import Block
 from llmk.tree.linear import Linear, Part
 from llmk.tree.norm import Norm
@@ -52,7 +53,8 @@ class LatentAttend(Leaf):
     role: str = "latent_attention"
     """The name of its site."""
     shape: LatentShape
-    rope: Rope
+    rope: Rope | None
+    """``None``: queries and keys are not rotated (NoPE)."""
     eps: float
     """Epsilon of the norm."""
 
@@ -72,7 +74,7 @@ class LatentAttend(Leaf):
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
-        if self.rope.sections:
+        if self.rope is not None and self.rope.sections:
             raise PluginError(
                 f"attention over latent vectors at {self.at!r} can't be rotated by positions of several axes",
                 hint="leave out Rope.sections; no op has both",
@@ -95,10 +97,14 @@ class LatentAttention(Block):
     up: Linear
     """From the latent vector to the heads' keys and values. It is absorbed into queries and results, never run."""
     out: Linear
+    gate: Gate | None = None
+    """Gates each head's output, by ``gate_proj`` of the hidden state (Ling 3)."""
+    gate_proj: Linear | None = None
 
     @classmethod
-    def of(cls, at: str, shape: LatentShape, rope: Rope, eps: float) -> Self:
-        """With the names of DeepSeek-V2. ``eps`` is the epsilon of the norms of compressed vectors."""
+    def of(cls, at: str, shape: LatentShape, rope: Rope | None, eps: float, *, out: str = "o_proj") -> Self:
+        """With the names of DeepSeek-V2. ``eps`` is the epsilon of the norms of compressed vectors, ``out`` the
+        checkpoint's name of the output projection."""
         hidden, heads, rank, bias = shape.hidden_size, shape.num_heads, shape.q_lora_rank, shape.bias
 
         def by_heads(name: str, role: str, size: int, head_size: int, *, absorbed: bool = False) -> Linear:
@@ -120,8 +126,15 @@ class LatentAttention(Block):
                 *("kv_b_proj", "latent_up", shape.kv_lora_rank, shape.qk_nope_head_dim + shape.v_head_dim),
                 absorbed=True,
             ),
-            out=Linear.row(f"{at}.o_proj", "out", heads * shape.v_head_dim, hidden, bias=bias),
+            out=Linear.row(f"{at}.{out}", "out", heads * shape.v_head_dim, hidden, bias=bias),
         )
+
+    def gated_by(self, at: str) -> Self:
+        """The same with a gate for each head, by a projection ``at`` of the hidden state."""
+        shape = self.attend.shape
+        gate = Gate(role="attention_gate", size=shape.v_head_dim, gate_size=1)
+        proj = Linear.column(at, "output_gate", shape.hidden_size, shape.num_heads)
+        return replace(self, gate=gate, gate_proj=proj)
 
     def addend(self, partial: Callable[[Linear], Linear]) -> Self:
         return replace(self, out=partial(self.out))

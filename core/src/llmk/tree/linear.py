@@ -53,7 +53,7 @@ class Linear(Leaf):
     """If not 0, the packed tensor is stored as that many groups, one below the other; each has an equal share of every
     output, in order (GPT-NeoX, Falcon). No output has a name then."""
     aliases: tuple[str, ...] = ()
-    """Other names of the whole layer in the checkpoint."""
+    """Other names of the whole layer in the checkpoint. Parts with a name may be stored under their parents too."""
     absorbed: bool = False
     """Whether another op has its weight, so that it is never run by itself."""
     adapters: AdapterRoom | None = None

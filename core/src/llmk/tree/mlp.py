@@ -42,16 +42,20 @@ class GatedMLP(Block):
         bias: bool = False,
         prefix: str = "",
         partial: bool = False,
+        aliases: tuple[str, ...] = (),
         **activation_options: float,
     ) -> Self:
         """With the usual names. ``prefix`` is prepended to its roles; ``partial``: see :class:`~llmk.tree.Linear`;
-        ``activation_options`` are the parameters of the activation."""
+        ``aliases`` are other names of the block in the checkpoint; ``activation_options`` are the parameters of the
+        activation."""
         names, rows = ("gate_proj", "up_proj"), (inner_size, inner_size)
-        down = f"{prefix}down"
+        gate_up, down = (f"{at}.gate_up_proj", f"{prefix}gate_up"), (f"{at}.down_proj", f"{prefix}down")
+        known = [tuple(f"{alias}.{name}" for alias in aliases) for name in ("gate_up_proj", "down_proj")]
+        own: dict[str, Any] = {"bias": bias, "partial": partial}
         return cls(
             at=at,
-            gate_up=Linear.packed(f"{at}.gate_up_proj", f"{prefix}gate_up", hidden_size, names, rows, bias=bias),
-            down=Linear.row(f"{at}.down_proj", down, inner_size, hidden_size, bias=bias, partial=partial),
+            gate_up=Linear.packed(*gate_up, hidden_size, names, rows, bias=bias, aliases=known[0]),
+            down=Linear.row(*down, inner_size, hidden_size, aliases=known[1], **own),
             activation=activation,
             **activation_options,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any, ClassVar, Protocol, Self
 
 from llmk.api import OpFacts, RecurrentFacts, StateTensor
@@ -97,6 +98,9 @@ class DeltaNetSizes:
     site: ClassVar[str] = "gated_delta_net"
     divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads")
     state_divided: ClassVar[tuple[int, ...]] = (1, 0)
+    conv_names: ClassVar[tuple[str, ...]] = ("conv1d",)
+    """The checkpoint's names of the convolution, or of its parts."""
+    norm_name: ClassVar[str] = "norm"
 
     num_heads: int
     num_key_heads: int
@@ -128,19 +132,63 @@ class DeltaNetSizes:
         """The facts of its op."""
         return asdict(self)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those facts that its kernel gets by name."""
+        return {}
+
+    @property
+    def decays(self) -> tuple[int, ...]:
+        """The shape of the decays of a token: one for each head."""
+        return (self.num_heads,)
+
+    def conv_weights(self, at: str) -> dict[str, int]:
+        """The names of the convolution's tensors, and the channels of each."""
+        parts = self.conv_parts if len(self.conv_names) > 1 else (sum(self.conv_parts),)
+        return {f"{at}.{name}.weight": rows for name, rows in zip(self.conv_names, parts, strict=True)}
+
     def inputs(self, dtype: str) -> tuple[StateTensor, ...]:
-        """What a token adds to the state is computed from: the channels of the convolution, and each head's decay and
+        """What a token adds to the state is computed from: the channels of the convolution, and each head's decays and
         ``beta``."""
-        heads = (StateTensor(name, (self.num_heads,), dtype) for name in ("a", "b"))
-        return StateTensor("conv", (sum(self.conv_parts),), dtype), *heads
+        scalars = StateTensor("a", (prod(self.decays),), dtype), StateTensor("b", (self.num_heads,), dtype)
+        return StateTensor("conv", (sum(self.conv_parts),), dtype), *scalars
 
     def tensors(self, at: str) -> tuple[Tensor, ...]:
         """The tensors of the mixer ``at``, apart from its projections."""
         return (
-            Tensor(f"{at}.conv1d.weight", (sum(self.conv_parts), 1, self.conv_kernel)),
-            *(Tensor(f"{at}.{name}", (self.num_heads,)) for name in ("A_log", "dt_bias")),
-            Tensor(f"{at}.norm.weight", (self.value_dim,)),
+            *(Tensor(name, (rows, 1, self.conv_kernel)) for name, rows in self.conv_weights(at).items()),
+            Tensor(f"{at}.A_log", (self.num_heads,)),
+            Tensor(f"{at}.dt_bias", (prod(self.decays),)),
+            Tensor(f"{at}.{self.norm_name}.weight", (self.value_dim,)),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KimiDeltaSizes(DeltaNetSizes):
+    """Sizes of Kimi delta attention (KDA, arXiv:2510.26692): a gated delta rule in which each element of a key decays
+    by itself, and whose gate is a sigmoid."""
+
+    conv_names: ClassVar[tuple[str, ...]] = ("q_conv1d", "k_conv1d", "v_conv1d")
+    norm_name: ClassVar[str] = "o_norm"
+
+    decay_bound: float | None = None
+    """Least log decay, which all approach as their inputs grow; ``None``: unbounded."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of its op."""
+        kept = _without(asdict(self), decay_bound=None)
+        return {**kept, "channel_decays": True, "gate_activation": "sigmoid"}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those facts that its kernel gets by name."""
+        return _without({"gate_activation": "sigmoid", "decay_bound": self.decay_bound}, decay_bound=None)
+
+    @property
+    def decays(self) -> tuple[int, ...]:
+        """The shape of the decays of a token: one for each element of a head's key."""
+        return self.num_heads, self.key_dim
 
 
 class RecurrentSizes(Protocol):
@@ -153,10 +201,6 @@ class RecurrentSizes(Protocol):
 
     @property
     def units(self) -> int: ...
-    @property
-    def conv_kernel(self) -> int: ...
-    @property
-    def conv_parts(self) -> tuple[int, ...]: ...
     @property
     def facts(self) -> dict[str, Any]: ...
     def state(self, dtype: str) -> tuple[StateTensor, ...]: ...

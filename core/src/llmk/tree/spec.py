@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
-from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFacts, RowsFacts
 
-SiteFacts = AttentionFacts | LinearFacts | MoEFacts | RecurrentFacts
+SiteFacts = AttentionFacts | LinearFacts | MoEFacts | RecurrentFacts | RowsFacts
 """Facts of a site that is not an op."""
 
 

@@ -19,6 +19,8 @@ CHAT_TEMPLATE = (
     "{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+"""Ends of the names of stored buffers that follow from the config: MiniMax's decays."""
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -53,7 +55,7 @@ def write_checkpoint(
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     with torch.no_grad():
         kept = model.state_dict().keys()
-        buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in kept)
+        buffers = (each for each in model.named_buffers() if each[0] in kept and not each[0].endswith(_DERIVED))
         for name, parameter in (*model.named_parameters(), *buffers):
             if name.endswith(".A_log"):
                 # The default decays of recurrent states let most of them fade within a token.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import CacheSpec, CacheStep, Platform, RecurrentCache
+from llmk.api import CacheSpec, CacheStep, Platform
 from llmk.config import load
 from llmk.engine.execution.weights import load_weights
 from llmk.kernel.loader import load_object
@@ -138,7 +138,7 @@ class ModelHarness:
         )
 
     def _prepare(self, site: str, spec: CacheSpec, step: CacheStep) -> Any:
-        return step if isinstance(spec, RecurrentCache) else self.build.attention(site).prepare(step)
+        return step if spec.pages else self.build.attention(site).prepare(step)
 
     def _size(self, spec: CacheSpec) -> int:
         return spec.block_size or self._state_block_size
@@ -156,8 +156,8 @@ class ModelHarness:
         return blocks
 
     def _cache(self, site: str, spec: CacheSpec, num_blocks: int) -> Any:
-        if isinstance(spec, RecurrentCache):
-            return tuple(self._poisoned((num_blocks, *tensor.shape), tensor.dtype) for tensor in spec.tensors)
+        if spec.pages:
+            return tuple(self._poisoned((num_blocks, *tensor.shape), tensor.dtype) for tensor in spec.pages)
         return allocate(self.build.attention(site).cache_layout(num_blocks), self.device)
 
     def _poisoned(self, shape: Sequence[int], dtype: str) -> Tensor:

@@ -30,6 +30,7 @@ from llmk_triton.attention_support import (
     supports_write,
 )
 from llmk_triton.kernel_spec import HALVES, HOPPER, SMALL_N, WIDEST_ROW, kernel_spec
+from llmk_triton.latent.specs import selected_specs
 from llmk_triton.moe.specs import library_moe_spec, moe_spec, quantized_moe_specs
 from llmk_triton.recurrent.specs import recurrent_specs
 
@@ -376,7 +377,8 @@ def llmk_ops() -> Iterable[KernelSpec | OpContract]:
         supports=supports_latent_op,
         summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a GEMM per head.",
     )
-    return [*small_m, *_activate_linear(), _tma_kernel("op", "gate_up_silu"), *others, latent, *recurrent_specs()]
+    own = (*_activate_linear(), _tma_kernel("op", "gate_up_silu"), latent, *selected_specs(), *recurrent_specs())
+    return [*small_m, *others, *own]
 
 
 def _activate_linear() -> tuple[OpContract, KernelSpec]:

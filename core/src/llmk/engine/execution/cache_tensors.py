@@ -45,7 +45,7 @@ class CacheTensors:
     def layers(self) -> list[CachedLayer]:
         """How each layer gets its part of a step, in the order of the specs."""
         return self._in_order([
-            CachedLayer(number, None if isinstance(self.specs[layer], RecurrentCache) else self._backend(layer))
+            CachedLayer(number, None if self.specs[layer].pages else self._backend(layer))
             for number, group in enumerate(self.groups)
             for layer in group.layers
         ])  # fmt: skip
@@ -95,12 +95,11 @@ class CacheTensors:
     def _view(self, buffer: Tensor, page: int, layer: int, layout: CacheLayout | None) -> Any:
         num_blocks = buffer.shape[0] // page
         if layout is None:
-            spec = self.specs[layer]
-            assert isinstance(spec, RecurrentCache)
-            starts = state_offsets(spec.tensors)
+            tensors = self.specs[layer].pages
+            starts = state_offsets(tensors)
             return tuple(
                 _pages(buffer, page, start, (num_blocks, *tensor.shape), tensor.dtype)
-                for start, tensor in zip(starts, spec.tensors, strict=False)
+                for start, tensor in zip(starts, tensors, strict=False)
             )
         if layout.block_dim:
             raise PluginError(
@@ -111,7 +110,7 @@ class CacheTensors:
         return _pages(buffer, page, 0, layout.shape, layout.dtype)
 
     def _layout(self, layer: int, num_blocks: int) -> CacheLayout | None:
-        return None if isinstance(self.specs[layer], RecurrentCache) else self._backend(layer).cache_layout(num_blocks)
+        return None if self.specs[layer].pages else self._backend(layer).cache_layout(num_blocks)
 
     def _backend(self, layer: int) -> Any:
         return self.build.attention(self.sites[layer])

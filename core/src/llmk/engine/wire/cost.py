@@ -136,6 +136,8 @@ class CostModel:
             layers.flops += 2 * site.num_layers * site.num_heads * (site.head_dim + value_dim)
             layers.num_bytes += key_bytes
             self._token.written_bytes += key_bytes
+        for rows in facts.rows:
+            self._token.written_bytes += rows.num_layers * sum(tensor.num_bytes for tensor in rows.tensors)
         for state in facts.recurrent:
             self._state_bytes += state.num_layers * sum(tensor.num_bytes for tensor in state.tensors)
 

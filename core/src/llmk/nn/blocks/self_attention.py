@@ -26,7 +26,7 @@ class SelfAttention:
             self._attention = builder.attention(spec.attend, Attention)
         else:
             self._attention = builder.attention(spec.attend, GatedAttention, gate_site=builder.op(spec.gate))
-        self._gate = None if spec.gate_proj is None else OutputGate(builder, spec)
+        self._gate = output_gate(builder, spec)
         self._out = builder.linear(spec.out)
         self._clip, self._out_scale = spec.clip, spec.out_scale
 
@@ -45,11 +45,9 @@ class SelfAttention:
 class OutputGate:
     """A sigmoid gate of attention's output, by a projection of its input."""
 
-    def __init__(self, builder: Builder, spec: tree.SelfAttention) -> None:
-        assert spec.gate is not None
-        assert spec.gate_proj is not None
-        self._head_dim = spec.gate.size if spec.gate.gate_size == 1 else 0
-        self._linear, self._gate = builder.linear(spec.gate_proj), builder.kernel(spec.gate)
+    def __init__(self, builder: Builder, gate: tree.Gate, proj: tree.Linear) -> None:
+        self._head_dim = gate.size if gate.gate_size == 1 else 0
+        self._linear, self._gate = builder.linear(proj), builder.kernel(gate)
 
     def __call__(self, out: Tensor, x: Tensor) -> Tensor:
         """Gates the attention's output, ``[tokens, heads * value_dim]`` of this rank's heads, for its input ``x``,
@@ -60,6 +58,13 @@ class OutputGate:
             return heads.flatten(1)
         gated: Tensor = self._gate(out, gate)
         return gated
+
+
+def output_gate(builder: Builder, spec: tree.SelfAttention | tree.LatentAttention) -> OutputGate | None:
+    """The gate of attention's output by its input, if there is one."""
+    if spec.gate is None or spec.gate_proj is None:
+        return None
+    return OutputGate(builder, spec.gate, spec.gate_proj)
 
 
 class LatentAttention:
@@ -73,11 +78,13 @@ class LatentAttention:
         self._q = builder.linear(spec.q)
         self._attention = builder.latent_attention(spec.attend)
         self._up = LatentUp(builder.build, spec.up.at, shape, site=builder.site(spec.up))
+        self._gate = output_gate(builder, spec)
         self._out = builder.linear(spec.out)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        down = self._down(x)
-        if self._q_norm is None:
-            return self._out(self._attention(self._q(x), down, self._up, step))
-        compressed, latent = down.split_with_sizes(self._sizes, 1)
-        return self._out(self._attention(self._q(self._q_norm(compressed)), latent, self._up, step))
+        queried, latent = x, self._down(x)
+        if self._q_norm is not None:
+            compressed, latent = latent.split_with_sizes(self._sizes, 1)
+            queried = self._q_norm(compressed)
+        out = self._attention(self._q(queried), latent, self._up, step)
+        return self._out(out if self._gate is None else self._gate(out, x))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,19 +86,24 @@ class GatedDeltaNet(Layer):
         self, build: Build, prefix: str, sizes: DeltaNetSizes, *, index: int, eps: float, op_site: str = ""
     ) -> None:
         self.cache_spec = state_cache(build, sizes, op_site)
-        self._op = build.kernel("op", op_site or sizes.site)
+        self._op = partial(build.kernel("op", op_site or sizes.site), **sizes.options)
         self._index = index
         self._eps = eps
-        self._conv_weight = _conv_weight(build, prefix, sizes)
-        self._a_log, self._dt_bias = (_per_head(build, f"{prefix}.{name}", sizes) for name in ("A_log", "dt_bias"))
-        self._norm = Parameter(build, [f"{prefix}.norm.weight"], [sizes.value_dim], dummy_std=None)
+        self._decays = sizes.decays[1:]
+        stored, parts = sizes.conv_weights(prefix), [(size, sizes.units) for size in sizes.conv_parts]
+        groups = [parts] if len(stored) == 1 else [[part] for part in parts]
+        kept = [build.parallel.shares(group) for group in groups]
+        self._conv_weight = Parameter(build, [*stored], [*stored.values()], (1, sizes.conv_kernel), kept_rows=kept)
+        self._a_log = _per_head(build, f"{prefix}.A_log", sizes)
+        self._dt_bias = _per_head(build, f"{prefix}.dt_bias", sizes, prod(self._decays))
+        self._norm = Parameter(build, [f"{prefix}.{sizes.norm_name}.weight"], [sizes.value_dim], dummy_std=None)
         super().__init__(build, [self._conv_weight, self._a_log, self._dt_bias, self._norm])
 
     def finish(self) -> None:
         self._weights = (
             self._conv_weight.take().squeeze(1),
             -self._a_log.take().exp(),
-            self._dt_bias.take(),
+            self._dt_bias.take().unflatten(0, (-1, *self._decays)),
             self._norm.take(),
         )
 
@@ -105,8 +111,9 @@ class GatedDeltaNet(Layer):
         self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, a: Tensor, b: Tensor, step: StepContext
     ) -> Tensor:
         """Maps queries and keys ``[tokens, key_heads, key_dim]``, values and gates ``[tokens, key_heads, shared,
-        value_dim]``, where ``shared`` heads share a key head, and ``a`` and ``b`` ``[tokens, key_heads, shared]``, to
-        ``[tokens, heads * value_dim]``; all are this rank's share. They may be parts of wider rows."""
+        value_dim]``, where ``shared`` heads share a key head, and ``a`` and ``b`` ``[tokens, key_heads, shared]``, or
+        ``a`` ``[tokens, key_heads, shared, key_dim]``, to ``[tokens, heads * value_dim]``; all are this rank's share.
+        They may be parts of wider rows."""
         caches, meta = step.caches[self._index], step.meta[self._index]
         out: Tensor = self._op(q, k, v, gate, a, b, *self._weights, self._eps, caches, meta)
         return out
@@ -129,11 +136,11 @@ def state_parameter(
     return Parameter(build, [name], [sum(parts)], columns, kept_rows=[kept], **options)
 
 
-def _conv_weight(build: Build, prefix: str, sizes: RecurrentSizes) -> Parameter:
+def _conv_weight(build: Build, prefix: str, sizes: StateSpaceSizes) -> Parameter:
     return state_parameter(build, f"{prefix}.conv1d.weight", sizes.conv_parts, sizes, (1, sizes.conv_kernel))
 
 
-def _per_head(build: Build, name: str, sizes: StateSpaceSizes | DeltaNetSizes) -> Parameter:
-    """A parameter that controls a head's decay: float32 in an engine of any dtype, because small changes accumulate
-    over many tokens."""
-    return state_parameter(build, name, [sizes.num_heads], sizes, dtype=torch.float32, dummy_std=None)
+def _per_head(build: Build, name: str, sizes: StateSpaceSizes | DeltaNetSizes, each: int = 1) -> Parameter:
+    """A parameter that controls a head's decay, or ``each`` of its decays: float32 in an engine of any dtype, because
+    small changes accumulate over many tokens."""
+    return state_parameter(build, name, [sizes.num_heads * each], sizes, dtype=torch.float32, dummy_std=None)

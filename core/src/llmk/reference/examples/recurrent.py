@@ -156,9 +156,19 @@ def _delta(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     step, before, blocks = _step(draw, rows, facts)
     tokens, heads, keys = step.num_tokens, facts["num_heads"], facts["num_key_heads"]
     q, k = (draw.floats(tokens, keys, facts["key_dim"]) for _ in range(2))
-    g, beta = -torch.rand(tokens, heads, generator=draw.random), torch.rand(tokens, heads, generator=draw.random)
+    decays = (heads, facts["key_dim"]) if "channel_decays" in facts else (heads,)
+    g, beta = (torch.rand(tokens, *of, generator=draw.random) for of in (decays, (heads,)))
     cache = _cache(draw, before, blocks, _kept(facts), heads, facts["value_dim"], facts["key_dim"])
-    return q, k, draw.floats(tokens, heads, facts["value_dim"]), g, beta, cache, step
+    return q, k, draw.floats(tokens, heads, facts["value_dim"]), -g, beta, cache, step
+
+
+def _lightning(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    """Of ``lightning_attention``."""
+    step, before, blocks = _step(draw, rows, facts, late=True)
+    heads, size = facts["num_heads"], facts["head_dim"]
+    q, k, v = draw.floats(step.num_tokens, 3 * heads, size).chunk(3, 1)
+    states = _cache(draw, before, blocks, _kept(facts), heads, size, size)
+    return q, k, v, _decay(draw, heads), (states, *_tails(draw, step, *[heads * size] * 3)), step
 
 
 def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -173,16 +183,24 @@ def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     sizes = [facts["key_dim"]] * 2 + [shared_by * value] * 2
     q, k, v, gate = draw.floats(tokens, keys, sum(sizes)).split_with_sizes(sizes, 2)
     a, b = draw.floats(tokens, keys, 2, shared_by).unbind(2)
+    decays = (heads,)
+    if "channel_decays" in facts:
+        decays = heads, facts["key_dim"]
+        a = draw.floats(tokens, keys, shared_by, facts["key_dim"])
     rows_of = q, k, v.unflatten(2, (shared_by, value)), gate.unflatten(2, (shared_by, value)), a, b
     weights = (
         draw.floats(channels, facts["conv_kernel"]),
         _decay(draw, heads),
-        draw.reals(heads),
+        draw.reals(*decays),
         draw.floats(value),
         1e-5,
     )
-    caches = conv, memory, *_tails(draw, step, channels, heads, heads)
+    caches = conv, memory, *_tails(draw, step, channels, a[0].numel(), heads)
     return *rows_of, *weights, caches, step
+
+
+def _delta_options(draw: Draw, facts: Facts) -> Facts:
+    return {name: facts[name] for name in ("gate_activation", "decay_bound") if name in facts}
 
 
 _DELTA = {"num_heads": 6, "num_key_heads": 2, "key_dim": 12, "value_dim": 8, "conv_kernel": 4}
@@ -196,10 +214,22 @@ _SPACE: Facts = {
     "dt_limits": (0.0, None),
 }
 
+_HEADS: Facts = {"num_heads": 3, "head_dim": 12, "num_groups": 3, "state_size": 12, "dt_limits": (1.0, 1.0)}
+_LARGE_HEADS = {**_HEADS, "num_heads": 2, "head_dim": 96, "num_groups": 2, "state_size": 96, "block_size": 100}
 _LARGE_SPACE = {**_SPACE, "num_heads": 4, "head_dim": 64, "num_groups": 1, "state_size": 128, "block_size": 100}
 _LARGE_DELTA = {**_DELTA, "num_heads": 2, "num_key_heads": 1, "key_dim": 128, "value_dim": 64, "block_size": 100}
 _SPACES = (_SPACE, {**_SPACE, "max_drafts": 3}, {**_SPACE, "state_dtype": "bfloat16"}, _LARGE_SPACE)
-_DELTAS = (_DELTA, {**_DELTA, "max_drafts": 3}, {**_DELTA, "state_dtype": "bfloat16"}, _LARGE_DELTA)
+_KIMI = {"channel_decays": True, "gate_activation": "sigmoid"}
+_DELTAS = (
+    _DELTA,
+    {**_DELTA, "max_drafts": 3},
+    {**_DELTA, "state_dtype": "bfloat16"},
+    _LARGE_DELTA,
+    {**_DELTA, **_KIMI},
+    {**_DELTA, **_KIMI, "max_drafts": 3},
+    {**_DELTA, **_KIMI, "decay_bound": -5.0},
+    {**_LARGE_DELTA, **_KIMI},
+)
 
 _PLAIN_CONV: Facts = {"channels": 40, "conv_kernel": 4, "gated": False, "activation": "silu"}
 _GATED_CONV: Facts = {"channels": 40, "conv_kernel": 3, "gated": True, "activation": ""}
@@ -222,10 +252,13 @@ SELECTIVE_SCAN = OpExamples(
     (_CHANNELS, {**_CHANNELS, "state_dtype": "bfloat16"}, {**_CHANNELS, "state_size": 16, "block_size": 100}),
     _selective,
 )
+LIGHTNING_ATTENTION = OpExamples(
+    (_HEADS, {**_HEADS, "max_drafts": 3}, {**_HEADS, "state_dtype": "bfloat16"}, _LARGE_HEADS), _lightning, chained=True
+)
 CAUSAL_CONV = OpExamples(_SPACES, _conv)
 STATE_SPACE_SCAN = OpExamples(_SPACES, _scan)
 GATED_DELTA_RULE = OpExamples(_DELTAS, _delta)
 _GATED = tuple({**_SPACE, "gating": gating} for gating in ("norm_first", "gate_only"))
 
 STATE_SPACE_MIXER = OpExamples((*_SPACES, *_GATED), _mixer, keywords=_gating, chained=True)
-GATED_DELTA_NET = OpExamples(_DELTAS, _delta_net, chained=True)
+GATED_DELTA_NET = OpExamples(_DELTAS, _delta_net, keywords=_delta_options, chained=True)

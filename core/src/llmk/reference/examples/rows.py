@@ -170,7 +170,14 @@ ADD_RMS_NORM = OpExamples((*_NORMED, {"size": 72, "residual_multiplier": 0.22}),
 RMS_NORM_ADD = OpExamples(_NORMED, _add_norm, **_SUMS)
 SANDWICH_NORM = OpExamples(_NORMED, _sandwich, **_SUMS)
 ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, by_row=("x", "residual"))
-GATED_RMS_NORM = OpExamples(_SPACE, _gated_norm, by_row=("x", "gate"), wide=("gate",), options={"groups": 2})
+GATED_RMS_NORM = OpExamples(
+    (*_SPACE, {**_SPACE[0], "gate_activation": "sigmoid"}),
+    _gated_norm,
+    by_row=("x", "gate"),
+    wide=("gate",),
+    options={"groups": 2},
+    keywords=lambda draw, facts: {name: facts[name] for name in ("gate_activation",) if name in facts},
+)
 GATED = OpExamples(_GATED, _gated, by_row=("x",), keywords=gated_keywords)
 ACTIVATE = OpExamples(_ACTIVATED, _activate, by_row=("x",))
 XIELU = OpExamples(_INNER, _xielu, by_row=("x",))

@@ -1,4 +1,5 @@
-"""The gated delta rule (arXiv:2412.06464), in chunks and token by token."""
+"""The gated delta rule (arXiv:2412.06464), in chunks and token by token; decays of each key's elements as in KDA
+(arXiv:2510.26692)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from llmk.reference.recurrent.walk import walk
 
 _EPS = 1e-6
 """Epsilon of the L2 norm of queries and keys."""
+_SHORT = 16
+"""Most tokens per chunk where each element of a key decays by itself: their pairs are not a matrix product."""
 
 
 def gated_delta_rule(
@@ -28,19 +31,21 @@ def gated_delta_rule(
     """The gated delta rule, in float32, for each head's state ``S``: ``S = exp(g) * S``, ``S = S + beta * (v - S k)
     k^T``, ``y = S q``.
 
-    Queries and keys are first L2-normalized, and queries divided by the square root of ``key_dim``.
+    Where each element of a key decays by itself, ``exp(g)`` multiplies the columns of ``S``. Queries and keys are first
+    L2-normalized, and queries divided by the square root of ``key_dim``.
 
     Args:
         q, k: ``[tokens, key_heads, key_dim]``; head ``i`` reads key head ``i // (heads // key_heads)``.
         v: ``[tokens, heads, value_dim]``.
-        g: ``[tokens, heads]``, log decays, not positive.
+        g: ``[tokens, heads]`` or ``[tokens, heads, key_dim]``, log decays, not positive.
         beta: ``[tokens, heads]``, between 0 and 1.
         cache: ``[num_blocks, heads, value_dim, key_dim]`` of any floating dtype, read and written in place.
 
     Returns:
         ``[tokens, heads, value_dim]`` in ``v``'s dtype; rows of padding are zeros.
     """
-    return _run(_advance_chunk, q, k, v, g, beta, cache, step)
+    rule = _advance_chunk if g.dim() == 2 else _advance_chunk_by_channel
+    return _run(rule, q, k, v, g, beta, cache, step)
 
 
 def gated_delta_rule_by_token(*arguments: Any) -> Tensor:
@@ -68,7 +73,7 @@ def _run(
         out,
         cache,
         step,
-        longest=CHUNK,
+        longest=CHUNK if g.dim() == 2 else _SHORT,
         wide=torch.float32,
     )
     return out
@@ -80,7 +85,8 @@ def _unit(x: Tensor) -> Tensor:
 
 def _advance_by_token(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence, one token at a time."""
-    decay, beta, v = torch.exp(g)[..., None, None], beta.unsqueeze(3), v.float()
+    decay = torch.exp(g)[..., None, None] if g.dim() == 3 else torch.exp(g).unsqueeze(3)
+    beta, v = beta.unsqueeze(3), v.float()
     q, k = q.unsqueeze(3), k.unsqueeze(3)
     outputs = []
     for t in range(v.shape[1]):
@@ -107,4 +113,26 @@ def _advance_chunk(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, be
     outputs = (between * (q @ k.mT)) @ written + decayed * (q @ state.mT)
     last = decay[:, :, -1:]
     state = torch.exp(last).unsqueeze(3) * state + written.mT @ (torch.exp(last - decay).unsqueeze(3) * k)
+    return outputs.transpose(1, 2), state
+
+
+def _advance_chunk_by_channel(
+    state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As :func:`_advance_chunk`, where ``g`` is ``[requests, tokens, heads, key_dim]``: decays are in the sums over
+    elements of queries and keys. Each pair's is the exponential of a difference, because those of sums overflow."""
+    if v.shape[1] == 1:
+        return _advance_by_token(state, q, k, v, g, beta)
+    q, k, v, g, beta = (values.transpose(1, 2) for values in (q, k, v.float(), g, beta.unsqueeze(3)))
+    decay = g.cumsum(2)
+    later = torch.ones(decay.shape[2], decay.shape[2], dtype=torch.bool, device=g.device).triu(1)
+    pairs = (decay.unsqueeze(3) - decay.unsqueeze(2)).masked_fill(later[..., None], float("-inf")).exp()
+    keyed = pairs * k.unsqueeze(2)  # [requests, heads, t, s, key_dim]
+    attended, system = (keyed @ x.unsqueeze(4) for x in (q, k))
+    decayed = torch.exp(decay)
+    right_hand_side = beta * (v - (decayed * k) @ state.mT)
+    written = torch.linalg.solve_triangular(beta * system.squeeze(4), right_hand_side, upper=False, unitriangular=True)
+    outputs = attended.squeeze(4) @ written + (decayed * q) @ state.mT
+    last = decay[:, :, -1:]
+    state = torch.exp(last) * state + written.mT @ (torch.exp(last - decay) * k)
     return outputs.transpose(1, 2), state

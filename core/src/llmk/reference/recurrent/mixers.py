@@ -68,6 +68,38 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
     return state_space_mixer
 
 
+def make_lightning_attention(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    """Builds ``lightning_attention`` from ``state_space_scan``, of which it is a case."""
+    scan = parts["state_space_scan"]
+
+    def lightning_attention(
+        q: Tensor, k: Tensor, v: Tensor, decay: Tensor, caches: tuple[Tensor, ...], step: CacheStep
+    ) -> Tensor:
+        """Lightning attention (arXiv:2405.17381), linear attention with constant decays, in float32: ``S = exp(decay) *
+        S + v k^T``, ``y = S q``, of queries, keys and values that pass SiLU first.
+
+        Args:
+            q, k, v: ``[tokens, heads, head_dim]``; dimensions of a head are contiguous, others have any strides.
+            decay: float32 ``[heads]``, log decays, negative.
+            caches: the states, ``[num_blocks, heads, head_dim, head_dim]``, values by keys, of any floating dtype, read
+                and written in place. With drafts, also the tails of queries, keys and values
+                (:class:`~llmk.api.DraftTails`).
+
+        Returns:
+            ``[tokens, heads * head_dim]`` in ``v``'s dtype; rows of padding are zeros.
+        """
+        rows, heads = None, q.shape[1:]
+        given = [part.flatten(1) for part in (q, k, v)]
+        if step.tails is not None:
+            given, step, rows = with_accepted(given, caches[1:], step)
+        q, k, v = (silu(part.float()).to(part.dtype).unflatten(1, heads) for part in given)
+        nothing, constant = v.new_zeros(v.shape[:2]), torch.zeros_like(decay)
+        y = scan(v, nothing, decay, k, q, constant, constant, (1.0, 1.0), caches[0], step).flatten(1)
+        return y if rows is None else y[rows]
+
+    return lightning_attention
+
+
 def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
     """Builds ``gated_delta_net`` from ``causal_conv``, ``gated_delta_rule`` and ``gated_rms_norm``."""
     conv, rule, norm = parts["causal_conv"], parts["gated_delta_rule"], parts["gated_rms_norm"]
@@ -86,8 +118,11 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
         eps: float,
         caches: tuple[Tensor, ...],
         step: CacheStep,
+        *,
+        gate_activation: str = "silu",
+        decay_bound: float | None = None,
     ) -> Tensor:
-        """Convolution, gated delta rule, norm and gate (Gated DeltaNet, arXiv:2412.06464).
+        """Convolution, gated delta rule, norm and gate (Gated DeltaNet, arXiv:2412.06464; KDA, arXiv:2510.26692).
 
         Queries to ``b`` are parts of what the layer projects, as they lie there: dimensions of a head, and those of the
         heads that share a key head, are contiguous, all others have any strides.
@@ -95,12 +130,14 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
         Args:
             q, k: ``[tokens, key_heads, key_dim]``.
             v, gate: ``[tokens, key_heads, heads / key_heads, value_dim]``.
-            a: ``[tokens, key_heads, heads / key_heads]``; log decays are ``decay * softplus(a + dt_bias)``.
-            b: as ``a``; the ``beta`` of the delta rule is ``sigmoid(b)``.
+            a: ``[tokens, key_heads, heads / key_heads]``, or with a decay for each element of a key ``[tokens,
+                key_heads, heads / key_heads, key_dim]``; log decays are ``decay * softplus(a + dt_bias)``, or with a
+                ``decay_bound`` ``decay_bound * sigmoid(-decay * (a + dt_bias))``.
+            b: ``[tokens, key_heads, heads / key_heads]``; the ``beta`` of the delta rule is ``sigmoid(b)``.
             conv_weight: ``[channels, k]`` with ``channels = 2 * key_heads * key_dim + heads * value_dim``: queries,
                 then keys, then values.
-            decay, dt_bias: ``[heads]``; ``decay`` is negative.
-            norm_weight: ``[value_dim]``; each head is normed before it is gated.
+            decay, dt_bias: ``[heads]``; ``decay`` is negative. ``dt_bias`` is ``[heads, key_dim]`` with as many decays.
+            norm_weight: ``[value_dim]``; each head is normed before it is gated, by ``gate_activation`` of the gate.
             caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the rule, ``[num_blocks,
                 heads, value_dim, key_dim]``; read and written in place. With drafts, also the tails of the channels,
                 ``a`` and ``b`` (:class:`~llmk.api.DraftTails`).
@@ -109,18 +146,23 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
             ``[tokens, heads * value_dim]``.
         """
         _, heads, value_dim, key_dim = caches[1].shape
-        rows = None
+        rows: Tensor | slice = slice(None)
         mixed, a, b = torch.cat([part.flatten(1) for part in (q, k, v)], 1), a.flatten(1), b.flatten(1)
         if step.tails is not None:
             (mixed, a, b), step, rows = with_accepted((mixed, a, b), caches[2:], step)
         mixed = conv(mixed, conv_weight, None, caches[0], step, activation="silu")
-        values = heads * value_dim
-        keys = (mixed.shape[1] - values) // 2
+        keys, values = (mixed.shape[1] - heads * value_dim) // 2, heads * value_dim
         q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
         q, k, v = q.unflatten(1, (-1, key_dim)), k.unflatten(1, (-1, key_dim)), v.unflatten(1, (heads, -1))
-        g = decay * softplus(a.float() + dt_bias)
-        y = rule(q, k, v, g, sigmoid(b.float()), caches[1], step)
-        y = y if rows is None else y[rows]
-        return norm(y, gate.flatten(1, 2), norm_weight, eps, groups=1, norm_before_gate=True).flatten(1)
+        g = _log_decays(a.unflatten(1, dt_bias.shape).float() + dt_bias, decay, decay_bound)
+        y = rule(q, k, v, g, sigmoid(b.float()), caches[1], step)[rows]
+        options = {"gate_activation": gate_activation} if gate_activation != "silu" else {}
+        return norm(y, gate.flatten(1, 2), norm_weight, eps, groups=1, norm_before_gate=True, **options).flatten(1)
 
     return gated_delta_net
+
+
+def _log_decays(given: Tensor, rate: Tensor, bound: float | None) -> Tensor:
+    """Of each head, or of each element of its keys; ``given`` is ``[tokens, heads, ...]``, ``rate`` ``[heads]``."""
+    rate = rate.view(-1, *[1] * (given.dim() - 2))
+    return rate * softplus(given) if bound is None else bound * sigmoid(-rate * given)

@@ -221,7 +221,7 @@ class Trial:
         facts, model = self.model.boot.facts, self.model.model
         kept = [site for _, site, _ in model.cache_specs()]
         stated = {site.site: site.num_layers for site in facts.attention}
-        stated |= {site.site: site.num_layers for site in facts.recurrent}
+        stated |= {site.site: site.num_layers for site in (*facts.recurrent, *facts.rows)}
         for site, count in stated.items():
             found = kept.count(site)
             assert found == count, f"{count} layers of site {site!r} in the facts, {found} built"

@@ -75,7 +75,7 @@ def latent_decode_kernel(
 
 
 @triton.jit
-def _merged(
+def merged_parts(
     partial, stats, at, count, column, HEADS: tl.constexpr, LATENT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Some columns of the attention of one head of a request over all keys, float32, from ``count`` partial results,
@@ -116,7 +116,7 @@ def latent_merge_kernel(
         token = tl.load(query_start + request).to(tl.int64)
         column = tl.arange(0, BLOCK)
         at = before.to(tl.int64) * HEADS + head
-        found = _merged(partial, stats, at, count, column, HEADS, LATENT, AT_ONCE)
+        found = merged_parts(partial, stats, at, count, column, HEADS, LATENT, AT_ONCE)
         place = out + (token * HEADS + head) * LATENT + column
         tl.store(place, found.to(out.dtype.element_ty), column < LATENT)
 
@@ -143,7 +143,7 @@ def latent_value_kernel(
         there = (column < LATENT)[:, None] & (feature < VALUE)[None, :]
         up = tl.load(v_up + (head * LATENT + column)[:, None] * VALUE + feature[None, :], there, other=0.0)
         if count > 1:
-            x = _merged(partial, stats, at, count, column, HEADS, LATENT, AT_ONCE).to(out.dtype.element_ty)
+            x = merged_parts(partial, stats, at, count, column, HEADS, LATENT, AT_ONCE).to(out.dtype.element_ty)
         else:
             x = tl.load(attended + (request * HEADS + head) * LATENT + column, column < LATENT, other=0.0)
         acc += x.to(tl.float32)[:, None] * up.to(tl.float32)

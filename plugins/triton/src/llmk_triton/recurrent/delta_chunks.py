@@ -70,7 +70,7 @@ def inverse_of(system, CHUNK: tl.constexpr, SIZE: tl.constexpr, PRECISION: tl.co
 
 
 @triton.jit
-def _inverse_norms(x):
+def inverse_norms(x):
     """Of each row, one divided by its 2-norm."""
     wide = x.to(tl.float32)
     return tl.rsqrt(tl.sum(wide * wide, axis=1) + 1e-6)
@@ -110,7 +110,7 @@ def delta_writes_kernel(
         beta = tl.where(there, tl.sigmoid(given), 0.0)
         total = tl.cumsum(log_decay, 0)
         last = tl.sum(log_decay, 0)
-        q_scale, k_scale = _inverse_norms(q) * KEY_DIM**-0.5, _inverse_norms(k)
+        q_scale, k_scale = inverse_norms(q) * KEY_DIM**-0.5, inverse_norms(k)
         between = tl.exp(tl.minimum(total[:, None] - total[None, :], 0.0)) * k_scale[None, :]
         system = tl.dot(k, tl.trans(k), input_precision=PRECISION) * between * (beta * k_scale)[:, None]
         system = tl.where(place[:, None] > place[None, :], system, 0.0)

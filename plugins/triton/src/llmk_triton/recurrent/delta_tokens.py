@@ -10,7 +10,7 @@ from torch import Tensor
 from llmk.api import CacheStep
 from llmk_triton.common import pdl
 from llmk_triton.recurrent.channels import Channels, input_of
-from llmk_triton.recurrent.runs import block_after, block_before, is_kept, run_of, softplus
+from llmk_triton.recurrent.runs import block_after, block_before, is_kept, log_decay, run_of
 from llmk_triton.recurrent.tiles import state_rows, warps_for
 
 
@@ -20,6 +20,14 @@ def unit(x):
     return x * tl.rsqrt(tl.sum(x * x, axis=0) + 1e-6)
 
 
+@triton.jit
+def _of_decay(x, head, column, KEY_DIM: tl.constexpr, CHANNEL_DECAYS: tl.constexpr):
+    """A head's element of ``x``, or with ``CHANNEL_DECAYS`` its element for each of ``column``."""
+    if CHANNEL_DECAYS:
+        return tl.load(x + head * KEY_DIM + column, column < KEY_DIM, other=0.0)
+    return tl.load(x + head)
+
+
 @triton.jit(do_not_specialize=["table_stride", "block_size", "longest"])
 def delta_tokens_kernel(
     q, k, v, q_row, k_row, v_row, q_head, k_head, v_head, a, b, a_row, a_head, b_row, b_head,
@@ -27,17 +35,17 @@ def delta_tokens_kernel(
     conv_stride, cache_stride, table_stride, block_size, longest,
     HEADS: tl.constexpr, SHARED_BY: tl.constexpr, KEYS: tl.constexpr, KEY_DIM: tl.constexpr, GROUP: tl.constexpr,
     VALUE_DIM: tl.constexpr, KERNEL: tl.constexpr, CONVOLVED: tl.constexpr, HAS_DRAFTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    CHANNEL_DECAYS: tl.constexpr, BOUND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Convolution, unless ``CONVOLVED``, and delta rule of requests with at most ``longest`` tokens. A program has
     ``ROWS`` rows of the state ``[VALUE_DIM, KEY_DIM]`` of one head of one request; the grid is ``[parts of heads,
-    requests]``."""
+    requests]``. With ``CHANNEL_DECAYS``, ``a`` and ``dt_bias`` have ``KEY_DIM`` elements for each head."""
     head = tl.program_id(0) // tl.cdiv(VALUE_DIM, ROWS)
     row = tl.program_id(0) % tl.cdiv(VALUE_DIM, ROWS) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     request = tl.program_id(1)
     key_head, shared = head // SHARED_BY, head % SHARED_BY
-    rate, bias = tl.load(decay + head), tl.load(dt_bias + head)
+    rate, bias = tl.load(decay + head), _of_decay(dt_bias, head, column, KEY_DIM, CHANNEL_DECAYS)
     pdl.release(PDL)
     pdl.wait(PDL)
     first, count, before, known = run_of(query_start, seq_lens, num_drafts, request, HAS_DRAFTS)
@@ -67,9 +75,10 @@ def delta_tokens_kernel(
                 v_at, v_row, conv_weight, conv_weight, window, before > 0, first, at, 2 * KEYS + value, has_row,
                 channels, KERNEL, False, CONVOLVED, out,
             )  # fmt: skip
-            log_decay = rate * softplus(tl.load(a + token * a_row + key_head * a_head + shared).to(tl.float32) + bias)
+            given = _of_decay(a + token * a_row + key_head * a_head, shared, column, KEY_DIM, CHANNEL_DECAYS)
+            fading = tl.exp(log_decay(given, rate, bias, BOUND))
             beta = tl.sigmoid(tl.load(b + token * b_row + key_head * b_head + shared).to(tl.float32))
-            state *= tl.exp(log_decay)
+            state *= fading[None, :] if CHANNEL_DECAYS else fading
             error = wanted - tl.sum(state * k_unit[None, :], axis=1)
             state += (beta * error)[:, None] * k_unit[None, :]
             y = tl.sum(state * q_unit[None, :], axis=1)
@@ -92,10 +101,12 @@ def delta_tokens(
     *,
     longest: int,
     is_convolved: bool,
+    decay_bound: float | None,
 ) -> None:
     """``gated_delta_rule`` of the convolution of ``channels``, or of ``channels`` if they are convolved, for requests
     with at most ``longest`` tokens, into ``out`` ``[tokens, heads, value_dim]``. ``a`` and ``b`` are ``[tokens,
-    key_heads, heads / key_heads]``. States of the convolution are only read."""
+    key_heads, heads / key_heads]``, ``a`` may have a further dimension ``key_dim``, as ``dt_bias`` then. States of the
+    convolution are only read."""
     _, heads, value_dim, key_dim = caches[1].shape
     columns = triton.next_power_of_2(key_dim)
     rows = state_rows(value_dim, heads * step.num_requests, columns, out.device)
@@ -105,6 +116,7 @@ def delta_tokens(
         step.query_start if step.tails is None else step.tails.num_drafts, out, caches[0].stride(0),
         caches[1].stride(0), step.block_table.stride(0), step.block_size, longest, HEADS=heads, SHARED_BY=a.shape[2],
         **channels.sizes(), VALUE_DIM=value_dim, KERNEL=conv_weight.shape[1], CONVOLVED=is_convolved,
-        HAS_DRAFTS=step.tails is not None, ROWS=rows, COLUMNS=columns, num_warps=warps_for(rows * columns),
+        HAS_DRAFTS=step.tails is not None, CHANNEL_DECAYS=a.dim() == 4, BOUND=decay_bound or 0.0,
+        ROWS=rows, COLUMNS=columns, num_warps=warps_for(rows * columns),
         num_stages=1, **pdl.options(),
     )  # fmt: skip

@@ -22,7 +22,7 @@ _COLUMNS = 512
 def _norm_rows(
     y, gate, weight, out, row, num_rows, query_start, num_requests, gate_row, gate_head, EPS: tl.constexpr,
     SIZE: tl.constexpr, NORMS: tl.constexpr, GATE_GROUP: tl.constexpr, SHARED_WEIGHT: tl.constexpr,
-    HAS_NORM: tl.constexpr, NORM_FIRST: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_NORM: tl.constexpr, NORM_FIRST: tl.constexpr, SIGMOID: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gated norm, or only the gate, of rows of ``y`` ``[tokens * NORMS, SIZE]``; those of padding become zeros."""
     column, token, norm = tl.arange(0, BLOCK), row // NORMS, row % NORMS
@@ -32,8 +32,8 @@ def _norm_rows(
     index = norm[:, None] * SIZE + column[None, :]
     values = tl.load(y + place, inside, other=0.0).to(tl.float32)
     gates = gate + token.to(tl.int64)[:, None] * gate_row + index // GATE_GROUP * gate_head + index % GATE_GROUP
-    gating = tl.load(gates, inside, other=0.0).to(tl.float32)
-    gating /= 1.0 + tl.exp(-gating)
+    given = tl.load(gates, inside, other=0.0).to(tl.float32)
+    gating = (1.0 if SIGMOID else given) / (1.0 + tl.exp(-given))
     if not NORM_FIRST:
         values *= gating
     written = (row < num_rows)[:, None] & (column < SIZE)[None, :]
@@ -82,7 +82,7 @@ def finish_kernel(
     q, k, v, q_row, k_row, v_row, q_head, k_head, v_head, cache, query_start, seq_lens, block_table, num_drafts,
     cache_stride, table_stride, block_size,
     EPS: tl.constexpr, SIZE: tl.constexpr, NORMS: tl.constexpr, GATE_GROUP: tl.constexpr, SHARED_WEIGHT: tl.constexpr,
-    HAS_NORM: tl.constexpr, NORM_FIRST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_NORM: tl.constexpr, NORM_FIRST: tl.constexpr, SIGMOID: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     CHANNELS: tl.constexpr, KEYS: tl.constexpr, KEY_DIM: tl.constexpr, GROUP: tl.constexpr, KERNEL: tl.constexpr,
     COLUMNS: tl.constexpr, HAS_DRAFTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -95,7 +95,7 @@ def finish_kernel(
         row = program * ROWS + tl.arange(0, ROWS)
         _norm_rows(
             y, gate, weight, out, row, num_rows, row_start, num_requests, gate_row, gate_head, EPS, SIZE, NORMS,
-            GATE_GROUP, SHARED_WEIGHT, HAS_NORM, NORM_FIRST, BLOCK,
+            GATE_GROUP, SHARED_WEIGHT, HAS_NORM, NORM_FIRST, SIGMOID, BLOCK,
         )  # fmt: skip
     elif KERNEL > 1:
         request = (program - norm_programs) // parts
@@ -119,6 +119,7 @@ def finish(
     row_start: Tensor,
     *,
     norm_first: bool = False,
+    gate_activation: str = "silu",
 ) -> Tensor:
     """``gated_rms_norm`` of ``y``, and the states of the convolution.
 
@@ -140,7 +141,7 @@ def finish(
         step.block_table, step.query_start if step.tails is None else step.tails.num_drafts, cache.stride(0),
         step.block_table.stride(0), step.block_size, EPS=eps, SIZE=size, NORMS=norms, GATE_GROUP=gate.shape[-1],
         SHARED_WEIGHT=weight is not None and weight.numel() == size, HAS_NORM=weight is not None,
-        NORM_FIRST=norm_first, ROWS=rows, BLOCK=block, CHANNELS=channels.count,
+        NORM_FIRST=norm_first, SIGMOID=gate_activation == "sigmoid", ROWS=rows, BLOCK=block, CHANNELS=channels.count,
         **channels.sizes(), KERNEL=cache.shape[1] + 1, COLUMNS=_COLUMNS, HAS_DRAFTS=step.tails is not None,
         num_warps=min(max(rows * block // 512, 1), 16), **pdl.options(),
     )  # fmt: skip

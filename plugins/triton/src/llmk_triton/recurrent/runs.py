@@ -91,6 +91,16 @@ def softplus(x):
 
 
 @triton.jit
+def log_decay(given, rate, bias, BOUND: tl.constexpr):
+    """What a head's input ``given`` makes of its decay's logarithm, float32; ``rate`` is negative. ``BOUND`` 0: it has
+    none."""
+    total = given.to(tl.float32) + bias
+    if BOUND == 0.0:
+        return rate * softplus(total)
+    return BOUND * tl.sigmoid(-rate * total)
+
+
+@triton.jit
 def rounded(x, like):
     """``x`` rounded to the dtype that ``like`` points to, as float32."""
     return x.to(like.dtype.element_ty).to(tl.float32)
@@ -126,12 +136,11 @@ def chunk_bounds(index, count, before, known, block_size, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def chunk_in_step(
-    number, query_start, seq_lens, num_drafts, num_requests, block_size, longest, HAS_DRAFTS: tl.constexpr,
+def chunks_of_requests(
+    query_start, seq_lens, num_drafts, num_requests, block_size, longest, HAS_DRAFTS: tl.constexpr,
     CHUNK: tl.constexpr, REQUESTS: tl.constexpr,
 ):  # fmt: skip
-    """Of all chunks of requests with more than ``longest`` tokens, the request of the one with a number, and its number
-    in there; the request is ``REQUESTS`` where there are not so many."""
+    """How many chunks each request has that has more than ``longest`` tokens; others have none."""
     request = tl.arange(0, REQUESTS)
     there = request < num_requests
     first = tl.load(query_start + request, there, other=0)
@@ -140,7 +149,19 @@ def chunk_in_step(
     known = count
     if HAS_DRAFTS:
         known -= tl.load(num_drafts + request, there, other=0).to(tl.int32)
-    chunks = tl.where(count > longest, num_chunks(count, before, known, block_size, CHUNK), 0)
+    return tl.where(count > longest, num_chunks(count, before, known, block_size, CHUNK), 0)
+
+
+@triton.jit
+def chunk_in_step(
+    number, query_start, seq_lens, num_drafts, num_requests, block_size, longest, HAS_DRAFTS: tl.constexpr,
+    CHUNK: tl.constexpr, REQUESTS: tl.constexpr,
+):  # fmt: skip
+    """Of all chunks of requests with more than ``longest`` tokens, the request of the one with a number, and its number
+    in there; the request is ``REQUESTS`` where there are not so many."""
+    chunks = chunks_of_requests(
+        query_start, seq_lens, num_drafts, num_requests, block_size, longest, HAS_DRAFTS, CHUNK, REQUESTS
+    )
     ends = tl.cumsum(chunks, 0)
     passed = ends <= number
     found = tl.sum(passed.to(tl.int32), 0)

@@ -10,8 +10,9 @@ from llmk_triton.kernel_spec import HALVES, WIDEST_ROW, has_large_tiles, kernel_
 
 _LATER_FACTS = {
     "state_space_mixer": frozenset({"max_drafts", "state_dtype", "gating"}),
-    "gated_delta_net": frozenset({"max_drafts", "state_dtype"}),
+    "gated_delta_net": frozenset({"max_drafts", "state_dtype", "channel_decays", "decay_bound", "gate_activation"}),
     "selective_scan": frozenset({"state_dtype"}),
+    "lightning_attention": frozenset({"max_drafts", "state_dtype"}),
 }
 """By op, the facts that were added after the first release and that its kernels know."""
 _WIDEST_CHANNEL = 128
@@ -77,9 +78,13 @@ _LAYERS = (
     ("state_space_mixer", "recurrent.state_space", supports_scan),
     ("gated_delta_net", "recurrent.delta_net", supports_delta),
     ("selective_scan", "recurrent.selective_scan", supports_channels),
+    ("lightning_attention", "recurrent.lightning", supports_scan),
 )
 """Recurrent layers: op, module, and what is supported."""
-_SUMMARIES = {"selective_scan": "Scan and gate in one launch, token by token."}
+_SUMMARIES = {
+    "selective_scan": "Scan and gate in one launch, token by token.",
+    "lightning_attention": "SiLU and recurrence in one launch, token by token.",
+}
 """Of ops that are not a whole layer."""
 
 
