@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import gc
 import importlib
@@ -22,9 +21,10 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import stale_mutant  # noqa: F401
 import torch
 from mutants import Mutant
-from mutation_subjects import COPY, CORE, Subject
+from mutation_subjects import COPY, CORE, ONCE, Subject
 
 from llmk.api import KernelSpec
 from llmk.config import load
@@ -42,6 +42,8 @@ LEAST, TIMES = 8, 5
 that never ends."""
 LONGEST = 900
 """Seconds in which the kit must have ended without a mistake, and any mutant, of a processor or not."""
+IMPORTING = "importing it"
+"""Stands for the name of a case where a mutant can't be imported."""
 FIRST = re.compile("oracle|comes? back|as they say|agrees|edges|stored tensors represent")
 """Names of the cases that run first."""
 
@@ -98,23 +100,27 @@ class Ready:
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
             run = functools.partial(_try, self.bench, subject, path, chosen, leave=red)
-            result = _forked(run, LEAST)
-            if result["outcome"] == "timed out":
-                result = _forked(run, self._limit(subject, chosen))
+            key = (*(spec.id for _, spec in chosen), subject.distribution)
+            result = _forked(run, self._limits.get(key, LEAST))
+            if result["outcome"] == "timed out" and key not in self._limits:
+                result = _forked(run, self._limit(key, subject, chosen))
             if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
                 return result
+            if result["case"] == IMPORTING:
+                raise RuntimeError(f"{subject.module} can't be imported again: {result['message']}")
 
-    def _limit(self, subject: Subject, chosen: Sequence[tuple[str, Any]]) -> int:
+    def _limit(self, key: tuple[str, ...], subject: Subject, chosen: Sequence[tuple[str, Any]]) -> int:
         """Seconds of a processor, from a run without a mistake."""
-        key = (*(spec.id for _, spec in chosen), subject.distribution)
         if key not in self._limits:
             whole = _forked(lambda: _try(self.bench, subject, subject.path, chosen), LONGEST)
             self._limits[key] = LEAST + int(TIMES * whole["processor"])
         return self._limits[key]
 
     def _is_good(self, subject: Subject, chosen: Sequence[tuple[str, Any]], case: str) -> bool:
-        """Whether a case, ``spec::name``, passes without a mistake."""
-        if "::" in case and case not in self._good:
+        """Whether a case, ``spec::name``, passes without a mistake, or the module can be imported."""
+        if case == IMPORTING:
+            case = f"{IMPORTING} {subject.module}"
+        if ("::" in case or case.startswith(IMPORTING)) and case not in self._good:
             only = frozenset([case])
             result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, only=only), LONGEST)
             self._good[case] = result["outcome"] == "survived"
@@ -159,7 +165,7 @@ def _answer(run: Callable[[], dict[str, Any]], read: int, write: int) -> None:
     try:
         answer = run()
     except BaseException:
-        answer = {"outcome": "killed", "case": "importing it", "message": traceback.format_exc()[-600:]}
+        answer = {"outcome": "killed", "case": IMPORTING, "message": traceback.format_exc()[-600:]}
     os.write(write, json.dumps(answer).encode())
     os.close(write)
     os._exit(0)
@@ -176,11 +182,11 @@ def _try(
     """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails; of cases
     ``spec::name``, ``only`` some, or all but those to ``leave``."""
     torch.set_num_threads(1)
-    builtins.stale_mutant = stale  # type: ignore[attr-defined]
     name = COPY if subject.distribution == CORE else subject.module
     sys.meta_path.insert(0, _Finder(name, path))
+    sys.path.insert(0, _for_children(path.parent, name, path))
     if subject.distribution != CORE and subject.module in sys.modules:
-        bench = _discovered(bench, subject.module.partition(".")[0])
+        bench = _discovered(bench, subject.module.partition(".")[0], anew=chosen[0][0] == "platform")
         registered: Sequence[Any] = bench.registry.of(object)
         now = {(one.kind, one.spec.id): one.spec for one in registered}
         chosen = [(kind, now[kind, spec.id]) for kind, spec in chosen]
@@ -207,12 +213,16 @@ def _late(case: Case) -> bool:
     return not FIRST.search(case.name)
 
 
-def _discovered(bench: Bench, package: str) -> Bench:
-    """A bench whose plugins are discovered again, without what is left of a package."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+def _discovered(bench: Bench, package: str, *, anew: bool) -> Bench:
+    """A bench whose plugins are discovered again, without what is left of a package; ``anew``: its platform, too."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package and name not in ONCE]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    return replace(bench, registry=Registry.discover(load().config.plugins))
+    if not anew:
+        return replace(bench, registry=Registry.discover(load().config.plugins))
+    made = Bench.open(bench.facts.name, seed=bench.seed)
+    torch.set_num_threads(1)
+    return made
 
 
 class _Finder:
@@ -226,25 +236,26 @@ class _Finder:
         return spec_from_file_location(name, self._path) if name == self._name else None
 
 
-def stale(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps answers by the shapes and lengths of arguments, which is the mistake that it stands for."""
-    kept: dict[Any, Any] = {}
-
-    @functools.wraps(function)
-    def cached(*args: Any, **kwargs: Any) -> Any:
-        key = tuple(map(_shape, args)), tuple((name, _shape(value)) for name, value in sorted(kwargs.items()))
-        if key not in kept:
-            kept[key] = function(*args, **kwargs)
-        return kept[key]
-
-    return cached
+_CHILD = """
+import sys
+from importlib.util import spec_from_file_location
 
 
-def _shape(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.dtype
-    if value is None or isinstance(value, int | float | str | bool):
-        return value
-    if hasattr(value, "__len__"):
-        return type(value), len(value)
-    return type(value) if hasattr(value, "__dataclass_fields__") else id(value)
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, {path!r}) if name == {name!r} else None
+
+
+sys.meta_path.insert(0, Finder)
+sys.path.append({tools!r})
+import stale_mutant
+"""
+
+
+def _for_children(folder: Path, name: str, path: Path) -> str:
+    """A folder for Python's path, with which children that a suite starts find the mutated file, too."""
+    place = folder / f"children-{os.getpid()}"
+    place.mkdir(exist_ok=True)
+    (place / "sitecustomize.py").write_text(_CHILD.format(name=name, path=str(path), tools=str(Path(__file__).parent)))
+    return str(place)

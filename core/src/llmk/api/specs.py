@@ -212,6 +212,8 @@ class PlatformSpec(CheckedSpec):
     since :meth:`Device.setup` is always called later, possibly before ``f`` has returned."""
     ranks: RankRules = field(default_factory=RankRules)
     """What holds of the processes that run a model together on this platform."""
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
