@@ -37,11 +37,10 @@ from llmk_testing.case import Case, Result
 from llmk_testing.collect import missing_needs
 from llmk_testing.imports import Imports
 
-LEAST, TIMES = 8, 5
-"""Seconds of a processor, and how many times what the kit takes without a mistake: after both, a mutant counts as one
-that never ends."""
+CASE = 15
+"""Seconds of a processor in which a case must end; a mutant with which one doesn't never ends."""
 LONGEST = 900
-"""Seconds in which the kit must have ended without a mistake, and any mutant, of a processor or not."""
+"""Seconds in which all must have ended."""
 IMPORTING = "importing it"
 """Stands for the name of a case where a mutant can't be imported."""
 FIRST = re.compile("oracle|comes? back|as they say|agrees|edges|stored tensors represent")
@@ -79,8 +78,6 @@ class Ready:
     """Specs that a mutant is tried on."""
     _good: dict[str, bool] = field(default_factory=dict)
     """Whether cases that found a mistake pass without one."""
-    _limits: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """Seconds of a processor for the specs of these ids."""
 
     def specs(self, distribution: str, kinds: Sequence[str]) -> list[tuple[str, Any]]:
         """Those of a distribution that run on this platform, with their kinds."""
@@ -100,21 +97,11 @@ class Ready:
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
             run = functools.partial(_try, self.bench, subject, path, chosen, leave=red)
-            key = (*(spec.id for _, spec in chosen), subject.distribution)
-            result = _forked(run, self._limits.get(key, LEAST))
-            if result["outcome"] == "timed out" and key not in self._limits:
-                result = _forked(run, self._limit(key, subject, chosen))
-            if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
+            result = _forked(run)
+            if result["outcome"] == "survived" or self._is_good(subject, chosen, result["case"]):
                 return result
             if result["case"] == IMPORTING:
                 raise RuntimeError(f"{subject.module} can't be imported again: {result['message']}")
-
-    def _limit(self, key: tuple[str, ...], subject: Subject, chosen: Sequence[tuple[str, Any]]) -> int:
-        """Seconds of a processor, from a run without a mistake."""
-        if key not in self._limits:
-            whole = _forked(lambda: _try(self.bench, subject, subject.path, chosen), LONGEST)
-            self._limits[key] = LEAST + int(TIMES * whole["processor"])
-        return self._limits[key]
 
     def _is_good(self, subject: Subject, chosen: Sequence[tuple[str, Any]], case: str) -> bool:
         """Whether a case, ``spec::name``, passes without a mistake, or the module can be imported."""
@@ -122,18 +109,18 @@ class Ready:
             case = f"{IMPORTING} {subject.module}"
         if ("::" in case or case.startswith(IMPORTING)) and case not in self._good:
             only = frozenset([case])
-            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, only=only), LONGEST)
+            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, only=only))
             self._good[case] = result["outcome"] == "survived"
         return self._good.get(case, True)
 
 
-def _forked(run: Callable[[], dict[str, Any]], limit: int) -> dict[str, Any]:
-    """The result of a function, which runs in a fork of this process for so many seconds of a processor."""
+def _forked(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of a function, which runs in a fork of this process."""
     sys.stdout.flush()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST + 5))
         _answer(run, read, write)
     os.close(write)
     deadline, text, ended = time.monotonic() + LONGEST, b"", False
@@ -150,7 +137,7 @@ def _forked(run: Callable[[], dict[str, Any]], limit: int) -> dict[str, Any]:
     found: dict[str, Any] = {"outcome": "killed", "case": "the process died"}
     if text and ended:
         found = json.loads(text)
-    elif not ended or seconds >= limit - 1:
+    elif not ended or seconds >= LONGEST - 1:
         found = {"outcome": "timed out", "case": f"after {seconds:.0f} seconds of a processor"}
     return {**found, "processor": round(seconds, 1)}
 
@@ -182,6 +169,8 @@ def _try(
     """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails; of cases
     ``spec::name``, ``only`` some, or all but those to ``leave``."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGVTALRM, _end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CASE)  # for what it imports
     name = COPY if subject.distribution == CORE else subject.module
     sys.meta_path.insert(0, _Finder(name, path))
     sys.path.insert(0, _for_children(path.parent, name, path))
@@ -201,11 +190,31 @@ def _try(
         name = f"{case.spec}::{case.name}"
         if name in leave or (only and name not in only):
             continue
-        result = Result.of(case)
+        try:
+            result = _in_time(case)
+        except Endless:
+            return {"outcome": "timed out", "case": name}
         count += result.outcome == "passed"
         if result.outcome == "failed":
             return {"outcome": "killed", "case": name, "message": result.message[:300]}
     return {"outcome": "survived", "case": f"{count} cases passed"}
+
+
+class Endless(BaseException):
+    """Raised where a case does not end."""
+
+
+def _end(number: int, frame: object) -> None:
+    raise Endless
+
+
+def _in_time(case: Case) -> Result:
+    """Runs a case. Raises Endless if it takes too long."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, CASE)
+    try:
+        return Result.of(case)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _late(case: Case) -> bool:
