@@ -75,6 +75,7 @@ def value_cases(spec: ParserSpec, make: Factory, case: Callable[..., Case]) -> I
     """The cases of one dialect that has a writer."""
     yield case("JSON in a call comes back, however it is written", check_json_values, spec, make)
     yield case("what is no JSON does not come back as arguments", check_no_json, spec, make)
+    yield case("a call whose name is missing, or far too long, is no call", check_names, spec, make)
 
 
 def check_json_values(spec: ParserSpec, make: Factory) -> str:
@@ -100,6 +101,18 @@ def check_no_json(spec: ParserSpec, make: Factory) -> str:
             parsers.check_json(call)
         assert answer.calls or "say_it" in answer.content, f"{text!r} is lost: {answer}"
     return f"{len(NO_JSON)} values"
+
+
+def check_names(spec: ParserSpec, make: Factory) -> None:
+    """Clients can't call what has no name, and no tool's name has thousands of characters."""
+    writer: CallWriter = load_object(spec.writer)
+    for arguments in ({}, {"text": "x"}):
+        text = writer.render([WrittenCall("say_it", arguments, "call_x")])
+        for name in ("", "x" * 5000):
+            changed = text.replace("say_it", name)
+            answer = parsers.check_chunking(make, changed, rounds=1)
+            names = [call.name for call in answer.calls]
+            assert all(0 < len(found) < 5000 for found in names), f"calls of {names} in {changed[:200]!r}"
 
 
 def _around(spec: ParserSpec) -> tuple[str, str]:
