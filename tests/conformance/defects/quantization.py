@@ -101,12 +101,12 @@ class _Any(list[tuple[int, ...]]):
 
 
 def _any_shape(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StoredChannels, "_shapes", lambda self, rows, columns: _Any([(rows, 1)]))
+    patch.setattr(StoredBlocks, "_shapes", lambda self, rows, columns: _Any([]))
 
 
 def _flat(patch: pytest.MonkeyPatch) -> None:
     """Takes the scales of blocks in any shape, column by column."""
-    patch.setattr(StoredBlocks, "_shapes", lambda self, rows, columns: _Any([]))
+    _any_shape(patch)
     size = -(-COLUMNS // 128)
     patch.setattr(StoredBlocks, "_packed", lambda self, layer, scale, rows: scale.reshape(size, -1).T.contiguous())
 
@@ -167,7 +167,7 @@ DEFECTS = (
         _unchecked,
         "dense: what is left plain",
     ),
-    Defect("any_size", "takes scales of any size", "stored_fp8", _any_shape, "dense: tensors of other sizes"),
+    Defect("any_size", "takes scales of any size", "stored_fp8_block", _any_shape, "dense: tensors of other sizes"),
     Defect("unknown_tensors", "takes unknown tensors", "stored_fp8", _unchecked, "dense: tensors that are missing"),
     Defect("flat", "reads scales in any shape", "stored_fp8_block", _flat, "dense: a tensor in another shape"),
     Defect("zeros_for_dummies", "makes dummies zeros", "stored_fp8", _dummy_zeros, "dense: a method without"),

@@ -81,14 +81,16 @@ def value_cases(spec: ParserSpec, make: Factory, case: Callable[..., Case]) -> I
 def check_json_values(spec: ParserSpec, make: Factory) -> str:
     """Numbers, white space, escapes, and brackets in strings."""
     before, after = _around(spec)
-    for value in JSON:
+    stops = [stop for stop in getattr(load_object(spec.writer), "stops", ()) if stop]
+    values = [value for value in JSON if not any(stop in value for stop in stops)]
+    for value in values:
         text = before + value + after
         answer = parsers.check_chunking(make, text, rounds=1)
         assert [call.name for call in answer.calls] == ["say_it"], f"no call is found in {text!r}: {answer}"
         found, right = json.loads(answer.calls[0].arguments), {"free": {"k": json.loads(value)}}
         same = json.dumps(found) == json.dumps(right)
         assert same, f"arguments {answer.calls[0].arguments}, expected {right}: {text!r}"
-    return f"{len(JSON)} values"
+    return f"{len(values)} values"
 
 
 def check_no_json(spec: ParserSpec, make: Factory) -> str:
