@@ -12,7 +12,9 @@ RINGS = (
     ParserExample(text="<ring>Hm.</ring>\nIt is 4.", reasoning="Hm.", content="It is 4."),
     ParserExample(text="A <ring>b</ring>\n\nc <ring>d\n</ring>", reasoning="bd\n", content="A \nc "),
     ParserExample(text="a < b, </ring> and <rings>", content="a < b, </ring> and <rings>"),
-    ParserExample(text="Hm.</ring>A", reasoning="Hm.", content="A", context=ParserContext(thinking=True)),
+    ParserExample(
+        text="Hm.</ring>A", reasoning="Hm.", content="A", context=ParserContext(prompt_tail="<|assistant|><ring>\n")
+    ),
     ParserExample(
         text="A",
         content="A",

@@ -1,4 +1,5 @@
-"""Thoughts between ``<ring>`` and ``</ring>``, in any number of blocks. A line break behind a block belongs to it."""
+"""Thoughts between ``<ring>`` and ``</ring>``, in any number of blocks, of which the prompt may open the first. A line
+break behind a block belongs to it."""
 
 from __future__ import annotations
 
@@ -13,11 +14,8 @@ class Rings:
     def __init__(self, context: ParserContext) -> None:
         tail = context.prompt_tail.rstrip()
         self._inside = tail.endswith(OPEN)
-        self._closed = tail.endswith(CLOSE)
         self._held = ""
         self._behind = False
-        if context.thinking and not self._closed:
-            self._inside = True
 
     def push(self, text: str) -> list[Event]:
         """Everything but what may be the start of a marker."""

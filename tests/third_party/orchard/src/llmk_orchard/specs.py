@@ -15,7 +15,6 @@ from llmk.api import (
     Needs,
     ParserQuery,
     ParserSpec,
-    PlatformSpec,
     PolicySpec,
     QuantizationSpec,
     Tier,
@@ -23,7 +22,6 @@ from llmk.api import (
     hookimpl,
     no,
 )
-from llmk_orchard.soil import KNOWN, probe
 
 _DTYPES = Needs(dtypes=("bfloat16", "float16", "float32"))
 
@@ -183,23 +181,6 @@ def llmk_reasoning_parsers() -> list[ParserSpec]:
             markers=("<ring>", "</ring>"),
             examples="llmk_orchard.more_examples:RINGS",
             summary="any number of <ring> blocks",
-        )
-    ]
-
-
-@hookimpl
-def llmk_platforms() -> list[PlatformSpec]:
-    """Cores of x86, which are used only by name."""
-    return [
-        PlatformSpec(
-            id="orchard.grove",
-            name="grove",
-            implementation="llmk_orchard.grove:Grove",
-            probe=probe,
-            known=KNOWN,
-            rank=-10,
-            examples="llmk_orchard.more_examples:MACHINES",
-            summary="x86 by its generations",
         )
     ]
 
