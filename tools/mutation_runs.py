@@ -45,6 +45,8 @@ IMPORTING = "importing it"
 """Stands for the name of a case where a mutant can't be imported."""
 FIRST = re.compile("oracle|comes? back|as they say|agrees|edges|stored tensors represent")
 """Names of the cases that run first."""
+CHEAP = re.compile("as they say")
+"""Names of the cases that run for every spec that reaches a line; others, for the nearest."""
 
 
 @dataclass
@@ -91,12 +93,12 @@ class Ready:
 
     def attempt(self, subject: Subject, mutant: Mutant) -> dict[str, Any]:
         """What the kit says of one mutant: ``killed``, ``survived`` or ``timed out``, and by which case."""
-        chosen = subject.specs_at(mutant.line)[: self.most]
+        chosen = subject.specs_at(mutant.line)
         path = self.folder / f"{subject.module.rpartition('.')[2]}_mutant.py"
         path.write_bytes(mutant.apply(subject.path.read_bytes()))
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
-            run = functools.partial(_try, self.bench, subject, path, chosen, leave=red)
+            run = functools.partial(_try, self.bench, subject, path, chosen, self.most, leave=red)
             result = _forked(run)
             if result["outcome"] == "survived" or self._is_good(subject, chosen, result["case"]):
                 return result
@@ -109,7 +111,7 @@ class Ready:
             case = f"{IMPORTING} {subject.module}"
         if ("::" in case or case.startswith(IMPORTING)) and case not in self._good:
             only = frozenset([case])
-            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, only=only))
+            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, self.most, only=only))
             self._good[case] = result["outcome"] == "survived"
         return self._good.get(case, True)
 
@@ -163,11 +165,13 @@ def _try(
     subject: Subject,
     path: Path,
     chosen: Sequence[tuple[str, Any]],
+    most: int,
     only: Container[str] = (),
     leave: Container[str] = (),
 ) -> dict[str, Any]:
-    """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails; of cases
-    ``spec::name``, ``only`` some, or all but those to ``leave``."""
+    """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails: of the first
+    specs, ``most`` of them, all cases, of others the cheap ones; of cases ``spec::name``, ``only`` some, or all but
+    those to ``leave``."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGVTALRM, _end)
     signal.setitimer(signal.ITIMER_VIRTUAL, CASE)  # for what it imports
@@ -180,11 +184,12 @@ def _try(
         now = {(one.kind, one.spec.id): one.spec for one in registered}
         chosen = [(kind, now[kind, spec.id]) for kind, spec in chosen]
     cases: list[Case] = []
-    for kind, spec in chosen:
+    for number, (kind, spec) in enumerate(chosen):
         places = [getattr(spec, name, "") for name in ("implementation", "prepare", "describe", "examples")]
         for place in filter(None, places):
             load_object(place)
-        cases += suites.cases(kind, spec, bench)
+        made = suites.cases(kind, spec, bench)
+        cases += [case for case in made if number < most or CHEAP.search(case.name)]
     count = 0
     for case in sorted(cases, key=_late):
         name = f"{case.spec}::{case.name}"
