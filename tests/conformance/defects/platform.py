@@ -324,7 +324,7 @@ DEFECTS = (
     ),
     Defect(
         "memory_that_is_free",
-        "the facts have the memory that is free when they are asked for",
+        "the facts have the memory that is free at the time",
         "facts stay",
         lambda spec, bench: (replace(spec, probe=probe_what_is_free), bench),
     ),

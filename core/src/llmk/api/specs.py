@@ -201,7 +201,7 @@ class PlatformSpec(CheckedSpec):
     probe: Callable[[Host], Probe]
     known: tuple[PlatformFacts, ...] = ()
     vouches: tuple[str, ...] = ()
-    """Distributions whose kernels may be chosen by tier on this platform, beside the spec's own and the core."""
+    """Distributions whose kernels may be chosen by tier on this platform, as the spec's own and the core's are."""
     rank: int = 0
     """Of the platforms that are usable on a machine, the one with the highest rank is used, unless the config names
     one."""

@@ -177,8 +177,8 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(schema.get("$ref"), str):
         return schema
     target = Schema(schema, root).target
-    beside = {key: value for key, value in schema.items() if key != "$ref"}
-    return {**(target if isinstance(target, Mapping) else {}), **beside}
+    others = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**(target if isinstance(target, Mapping) else {}), **others}
 
 
 def _constants(schema: Mapping[str, Any]) -> Sequence[Any] | None:

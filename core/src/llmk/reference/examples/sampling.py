@@ -12,7 +12,7 @@ from llmk.reference.op_examples import Draw, Facts, OpExamples
 _FACTS: tuple[Facts, ...] = ({"vocab_size": 1000},)
 _VOCABULARIES: tuple[Facts, ...] = (*_FACTS, {"vocab_size": 4097}, {"vocab_size": 64}, {"vocab_size": 31})
 _SAMPLED: tuple[Facts, ...] = (*_FACTS, {"vocab_size": 1500})
-"""The reference sorts the likeliest tokens of a large vocabulary first, and rows that these don't settle as a whole."""
+"""Of a large vocabulary, the reference sorts the most likely tokens first, and whole rows only where these don't do."""
 _TOP = 20
 """Log-probabilities per token in what is measured."""
 

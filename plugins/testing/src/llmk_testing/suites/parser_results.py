@@ -180,7 +180,7 @@ def check_started(made: Callable[[ParserContext], Factory], markers: tuple[str, 
 
 
 def check_ended(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
-    """Templates may write an empty thought, whatever the request says."""
+    """Templates may write an empty thought, no matter what the request says."""
     for thinking in (None, True, False):
         make = made(ParserContext(thinking=thinking, prompt_tail=f"<|assistant|>\n{markers[0]}\n\n{markers[1]}\n\n"))
         for answer in ANSWERS:

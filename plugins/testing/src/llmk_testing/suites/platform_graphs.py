@@ -100,7 +100,7 @@ def _kept(bench: Bench) -> str:
 
 
 def _failed(bench: Bench) -> None:
-    """The exception arrives, and the next graph and what runs beside it are as ever."""
+    """The exception arrives, and the next graph replays as ever."""
     graphs, x = _facet(bench), torch.ones(4, 4, device=bench.device)
 
     def broken() -> Tensor:

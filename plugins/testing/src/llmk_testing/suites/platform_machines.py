@@ -1,4 +1,4 @@
-"""The part of the platform suite that asks for facts: of machines whose files are given, and of this one again."""
+"""The part of the platform suite that compares facts: of machines whose files are given, and of this one again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmk_testing.case import Skip
 from llmk_testing.platform_example import PlatformExample
 
 _TAKEN = 64 << 20
-"""Bytes of a tensor that is there while facts are asked for."""
+"""Bytes of a tensor that is there during a probe."""
 
 
 def check_machines(spec: PlatformSpec) -> str:

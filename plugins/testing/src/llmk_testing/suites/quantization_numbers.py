@@ -104,7 +104,7 @@ class Numbers:
             for at, size in enumerate(good[part].shape):
                 for other in sorted({size + 1, size - 1, 2 * size + 1, 0} - {size}):
                     shape = (*good[part].shape[:at], other, *good[part].shape[at + 1 :])
-                    # A dimension of 1 less is none, and a weight by itself may have any number of rows.
+                    # A weight by itself may have any number of rows.
                     if other < 0 or (self._spec.online and len(good) == 1):
                         continue
                     self._refuse(good | {part: replace(good[part], shape=shape)}, f"{part} of {list(shape)}")
@@ -180,7 +180,7 @@ class Numbers:
 
     def _refuse(self, stored: Mapping[str, StoredTensor], what: str) -> None:
         refusal = self._refusal(stored)
-        assert refusal, f"{what} is accepted, beside {', '.join(stored)}"
+        assert refusal, f"{what} is accepted, with {', '.join(stored)}"
         assert "model.layer" in refusal, f"the refusal of {what} doesn't name the module: {refusal}"
 
     def _check(self, stored: Mapping[str, StoredTensor]) -> None:
