@@ -78,7 +78,7 @@ class Good:
         return [ToolCallStart(index, name), ToolCallArguments(index, arguments), ToolCallEnd(index)]
 
     def _may_be_name(self, name: str) -> bool:
-        return 0 < len(name) <= 256
+        return bool(name)
 
 
 def _refuse(name: str) -> float:

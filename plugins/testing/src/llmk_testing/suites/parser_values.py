@@ -16,7 +16,7 @@ _VALUE = 7316519842003
 """Stands for the value in a rendered call."""
 JSON = (
     *("0", "-0", "-1", "10", "0.5", "-0.25", "1.50", "1e5", "1E+5", "2e-7", "1.5e07", "12345678901234567890", "0e0"),
-    *("true", "false", "null", "[]", "{}", "[ ]", "{ }", "[true,false,null]", "[1,2]", "[ 1 ,\n\t2 ]", "[[], [[]]]"),
+    *("true", "false", "null", "[]", "{}", "[ ]", "{ }", "[true,false,null]", "[1,2]", "[ 1 ,\t2 ]", "[[], [[]]]"),
     *('{"a":1}', '{ "a" : 1 , "b":[ ] }', '{"a": {"b": {"c": [{}]}}}', '{"":""}', '[{"a": 1}, {"b": 2}]'),
     *(
         '""',
@@ -75,7 +75,7 @@ def value_cases(spec: ParserSpec, make: Factory, case: Callable[..., Case]) -> I
     """The cases of one dialect that has a writer."""
     yield case("JSON in a call comes back, however it is written", check_json_values, spec, make)
     yield case("what is no JSON does not come back as arguments", check_no_json, spec, make)
-    yield case("a call whose name is missing, or far too long, is no call", check_names, spec, make)
+    yield case("a call whose name is missing is no call", check_names, spec, make)
 
 
 def check_json_values(spec: ParserSpec, make: Factory) -> str:
@@ -106,15 +106,12 @@ def check_no_json(spec: ParserSpec, make: Factory) -> str:
 
 
 def check_names(spec: ParserSpec, make: Factory) -> None:
-    """Clients can't call what has no name, and no tool's name has thousands of characters."""
+    """Clients can't call what has no name."""
     writer: CallWriter = load_object(spec.writer)
     for arguments in ({}, {"text": "x"}):
-        text = writer.render([WrittenCall("say_it", arguments, "call_x")])
-        for name in ("", "x" * 5000):
-            changed = text.replace("say_it", name)
-            answer = parsers.check_chunking(make, changed, rounds=1)
-            names = [call.name for call in answer.calls]
-            assert all(0 < len(found) < 5000 for found in names), f"calls of {names} in {changed[:200]!r}"
+        text = writer.render([WrittenCall("say_it", arguments, "call_x")]).replace("say_it", "")
+        names = [call.name for call in parsers.check_chunking(make, text, rounds=1).calls]
+        assert all(names), f"calls of {names} in {text!r}"
 
 
 def _around(spec: ParserSpec) -> tuple[str, str]:
