@@ -43,8 +43,11 @@ LONGEST = 900
 """Seconds in which all must have ended."""
 IMPORTING = "importing it"
 """Stands for the name of a case where a mutant can't be imported."""
-FIRST = re.compile("oracle|comes? back|as they say|agrees|edges|stored tensors represent")
-"""Names of the cases that run first."""
+ORDER = (
+    re.compile("oracle|comes? back|(as they|examples) say|agrees|edges|are refused by name|what they say"),
+    re.compile("stored tensors represent"),
+)
+"""Names of the cases that run first, which find most mistakes, and of those that run next."""
 CHEAP = dict.fromkeys(("tool_parser", "reasoning_parser"), "examples are answered as they say")
 """By kind the case that runs for every spec that reaches a line; others, for the nearest."""
 
@@ -224,9 +227,9 @@ def _in_time(case: Case) -> Result:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def _late(case: Case) -> bool:
-    """Whether a case comes after those that compare results, which find most mistakes."""
-    return not FIRST.search(case.name)
+def _late(case: Case) -> int:
+    """The place of a case in the order in which they run."""
+    return next((place for place, names in enumerate(ORDER) if names.search(case.name)), len(ORDER))
 
 
 def _discovered(bench: Bench, package: str, *, anew: bool) -> Bench:
