@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import gc
 import importlib
@@ -22,9 +21,10 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import stale_mutant  # noqa: F401
 import torch
 from mutants import Mutant
-from mutation_subjects import COPY, CORE, Subject
+from mutation_subjects import COPY, CORE, ONCE, Subject
 
 from llmk.api import KernelSpec
 from llmk.config import load
@@ -37,13 +37,19 @@ from llmk_testing.case import Case, Result
 from llmk_testing.collect import missing_needs
 from llmk_testing.imports import Imports
 
-LEAST, TIMES = 15, 5
-"""Seconds of a processor, and how many times what the kit takes without a mistake: after both, a mutant counts as one
-that never ends."""
+CASE = 15
+"""Seconds of a processor in which a case must end; a mutant with which one doesn't never ends."""
 LONGEST = 900
-"""Seconds in which the kit must have ended without a mistake, and any mutant, of a processor or not."""
-FIRST = re.compile("oracle|comes? back|agrees|edges|stored tensors represent")
-"""Names of the cases that run first."""
+"""Seconds in which all must have ended."""
+IMPORTING = "importing it"
+"""Stands for the name of a case where a mutant can't be imported."""
+ORDER = (
+    re.compile("oracle|comes? back|(as they|examples) say|agrees|edges|are refused by name|what they say"),
+    re.compile("stored tensors represent"),
+)
+"""Names of the cases that run first, which find most mistakes, and of those that run next."""
+CHEAP = dict.fromkeys(("tool_parser", "reasoning_parser"), "examples are answered as they say")
+"""By kind the case that runs for every spec that reaches a line; others, for the nearest."""
 
 
 @dataclass
@@ -77,8 +83,6 @@ class Ready:
     """Specs that a mutant is tried on."""
     _good: dict[str, bool] = field(default_factory=dict)
     """Whether cases that found a mistake pass without one."""
-    _limits: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """Seconds of a processor for the specs of these ids."""
 
     def specs(self, distribution: str, kinds: Sequence[str]) -> list[tuple[str, Any]]:
         """Those of a distribution that run on this platform, with their kinds."""
@@ -92,42 +96,36 @@ class Ready:
 
     def attempt(self, subject: Subject, mutant: Mutant) -> dict[str, Any]:
         """What the kit says of one mutant: ``killed``, ``survived`` or ``timed out``, and by which case."""
-        chosen = subject.specs_at(mutant.line)[: self.most]
+        chosen = subject.specs_at(mutant.line)
         path = self.folder / f"{subject.module.rpartition('.')[2]}_mutant.py"
         path.write_bytes(mutant.apply(subject.path.read_bytes()))
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
-            run = functools.partial(_try, self.bench, subject, path, chosen, leave=red)
-            result = _forked(run, LEAST)
-            if result["outcome"] == "timed out":
-                result = _forked(run, self._limit(subject, chosen))
-            if result["outcome"] != "killed" or self._is_good(subject, chosen, result["case"]):
+            run = functools.partial(_try, self.bench, subject, path, chosen, self.most, leave=red)
+            result = _forked(run)
+            if result["outcome"] == "survived" or self._is_good(subject, chosen, result["case"]):
                 return result
-
-    def _limit(self, subject: Subject, chosen: Sequence[tuple[str, Any]]) -> int:
-        """Seconds of a processor, from a run without a mistake."""
-        key = (*(spec.id for _, spec in chosen), subject.distribution)
-        if key not in self._limits:
-            whole = _forked(lambda: _try(self.bench, subject, subject.path, chosen), LONGEST)
-            self._limits[key] = LEAST + int(TIMES * whole["processor"])
-        return self._limits[key]
+            if result["case"] == IMPORTING:
+                raise RuntimeError(f"{subject.module} can't be imported again: {result['message']}")
 
     def _is_good(self, subject: Subject, chosen: Sequence[tuple[str, Any]], case: str) -> bool:
-        """Whether a case, ``spec::name``, passes without a mistake."""
-        if "::" in case and case not in self._good:
+        """Whether a case, ``spec::name``, passes without a mistake, or the module can be imported."""
+        if case == IMPORTING:
+            case = f"{IMPORTING} {subject.module}"
+        if ("::" in case or case.startswith(IMPORTING)) and case not in self._good:
             only = frozenset([case])
-            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, only=only), LONGEST)
+            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, self.most, only=only))
             self._good[case] = result["outcome"] == "survived"
         return self._good.get(case, True)
 
 
-def _forked(run: Callable[[], dict[str, Any]], limit: int) -> dict[str, Any]:
-    """The result of a function, which runs in a fork of this process for so many seconds of a processor."""
+def _forked(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of a function, which runs in a fork of this process."""
     sys.stdout.flush()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST + 5))
         _answer(run, read, write)
     os.close(write)
     deadline, text, ended = time.monotonic() + LONGEST, b"", False
@@ -144,7 +142,7 @@ def _forked(run: Callable[[], dict[str, Any]], limit: int) -> dict[str, Any]:
     found: dict[str, Any] = {"outcome": "killed", "case": "the process died"}
     if text and ended:
         found = json.loads(text)
-    elif not ended or seconds >= limit - 1:
+    elif not ended or seconds >= LONGEST - 1:
         found = {"outcome": "timed out", "case": f"after {seconds:.0f} seconds of a processor"}
     return {**found, "processor": round(seconds, 1)}
 
@@ -159,7 +157,7 @@ def _answer(run: Callable[[], dict[str, Any]], read: int, write: int) -> None:
     try:
         answer = run()
     except BaseException:
-        answer = {"outcome": "killed", "case": "importing it", "message": traceback.format_exc()[-600:]}
+        answer = {"outcome": "killed", "case": IMPORTING, "message": traceback.format_exc()[-600:]}
     os.write(write, json.dumps(answer).encode())
     os.close(write)
     os._exit(0)
@@ -170,49 +168,80 @@ def _try(
     subject: Subject,
     path: Path,
     chosen: Sequence[tuple[str, Any]],
+    most: int,
     only: Container[str] = (),
     leave: Container[str] = (),
 ) -> dict[str, Any]:
-    """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails; of cases
-    ``spec::name``, ``only`` some, or all but those to ``leave``."""
+    """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails: of the first
+    specs, ``most`` of them, all cases, of others the cheap ones; of cases ``spec::name``, ``only`` some, or all but
+    those to ``leave``."""
     torch.set_num_threads(1)
-    builtins.stale_mutant = stale  # type: ignore[attr-defined]
+    signal.signal(signal.SIGVTALRM, _end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CASE)  # for what it imports
     name = COPY if subject.distribution == CORE else subject.module
     sys.meta_path.insert(0, _Finder(name, path))
+    sys.path.insert(0, _for_children(path.parent, name, path))
     if subject.distribution != CORE and subject.module in sys.modules:
-        bench = _discovered(bench, subject.module.partition(".")[0])
+        bench = _discovered(bench, subject.module.partition(".")[0], anew=chosen[0][0] == "platform")
         registered: Sequence[Any] = bench.registry.of(object)
         now = {(one.kind, one.spec.id): one.spec for one in registered}
         chosen = [(kind, now[kind, spec.id]) for kind, spec in chosen]
     cases: list[Case] = []
-    for kind, spec in chosen:
+    for number, (kind, spec) in enumerate(chosen):
+        if number >= most and kind not in CHEAP:
+            break
         places = [getattr(spec, name, "") for name in ("implementation", "prepare", "describe", "examples")]
         for place in filter(None, places):
             load_object(place)
-        cases += suites.cases(kind, spec, bench)
+        made = suites.cases(kind, spec, bench)
+        cases += [case for case in made if number < most or case.name == CHEAP[kind]]
     count = 0
     for case in sorted(cases, key=_late):
         name = f"{case.spec}::{case.name}"
         if name in leave or (only and name not in only):
             continue
-        result = Result.of(case)
+        try:
+            result = _in_time(case)
+        except Endless:
+            return {"outcome": "timed out", "case": name}
         count += result.outcome == "passed"
         if result.outcome == "failed":
             return {"outcome": "killed", "case": name, "message": result.message[:300]}
     return {"outcome": "survived", "case": f"{count} cases passed"}
 
 
-def _late(case: Case) -> bool:
-    """Whether a case comes after those that compare results, which find most mistakes."""
-    return not FIRST.search(case.name)
+class Endless(BaseException):
+    """Raised where a case does not end."""
 
 
-def _discovered(bench: Bench, package: str) -> Bench:
-    """A bench whose plugins are discovered again, without what is left of a package."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+def _end(number: int, frame: object) -> None:
+    raise Endless
+
+
+def _in_time(case: Case) -> Result:
+    """Runs a case. Raises Endless if it takes too long."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, CASE)
+    try:
+        return Result.of(case)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _late(case: Case) -> int:
+    """The place of a case in the order in which they run."""
+    return next((place for place, names in enumerate(ORDER) if names.search(case.name)), len(ORDER))
+
+
+def _discovered(bench: Bench, package: str, *, anew: bool) -> Bench:
+    """A bench whose plugins are discovered again, without what is left of a package; ``anew``: its platform, too."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package and name not in ONCE]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    return replace(bench, registry=Registry.discover(load().config.plugins))
+    if not anew:
+        return replace(bench, registry=Registry.discover(load().config.plugins))
+    made = Bench.open(bench.facts.name, seed=bench.seed)
+    torch.set_num_threads(1)
+    return made
 
 
 class _Finder:
@@ -226,25 +255,26 @@ class _Finder:
         return spec_from_file_location(name, self._path) if name == self._name else None
 
 
-def stale(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps answers by the shapes and lengths of arguments, which is the mistake that it stands for."""
-    kept: dict[Any, Any] = {}
-
-    @functools.wraps(function)
-    def cached(*args: Any, **kwargs: Any) -> Any:
-        key = tuple(map(_shape, args)), tuple((name, _shape(value)) for name, value in sorted(kwargs.items()))
-        if key not in kept:
-            kept[key] = function(*args, **kwargs)
-        return kept[key]
-
-    return cached
+_CHILD = """
+import sys
+from importlib.util import spec_from_file_location
 
 
-def _shape(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.dtype
-    if value is None or isinstance(value, int | float | str | bool):
-        return value
-    if hasattr(value, "__len__"):
-        return type(value), len(value)
-    return type(value) if hasattr(value, "__dataclass_fields__") else id(value)
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, {path!r}) if name == {name!r} else None
+
+
+sys.meta_path.insert(0, Finder)
+sys.path.append({tools!r})
+import stale_mutant
+"""
+
+
+def _for_children(folder: Path, name: str, path: Path) -> str:
+    """A folder for Python's path, with which children that a suite starts find the mutated file, too."""
+    place = folder / f"children-{os.getpid()}"
+    place.mkdir(exist_ok=True)
+    (place / "sitecustomize.py").write_text(_CHILD.format(name=name, path=str(path), tools=str(Path(__file__).parent)))
+    return str(place)

@@ -43,6 +43,8 @@ PLATFORMS = {"llmk-nova": "nova"}
 
 PLACES = ("implementation", "prepare", "describe", "tree")
 """Fields of specs that name an object."""
+ONCE = ("llmk_nova.device",)
+"""Modules that a process can import only once, as they register a device with torch: they are not mutated."""
 
 _closures: dict[tuple[str, ...], dict[str, int]] = {}
 _reached: dict[tuple[str, ...], tuple[tuple[int, int], ...]] = {}
@@ -148,6 +150,9 @@ def _attributes(spec: Any, module: str, distribution: str) -> Iterator[str]:
         where, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
         if where in (module, COPY if distribution == CORE else module):
             yield name
+    probe = getattr(spec, "probe", None)
+    if probe is not None and probe.__module__ == module:
+        yield probe.__qualname__
 
 
 def _imported(spec: Any, module: str) -> Iterator[str]:
@@ -205,7 +210,7 @@ def subjects(distribution: str, specs: Sequence[tuple[str, Any]]) -> Iterator[Su
             used.setdefault(module, []).append((distance, kind, spec))
     for module, users in sorted(used.items()):
         found = find_spec(module)
-        if found and found.origin and found.origin.endswith(".py"):
+        if found and found.origin and found.origin.endswith(".py") and module not in ONCE:
             near = sorted(users, key=lambda user: (user[0], user[2].id))
             yield Subject(distribution, module, Path(found.origin), tuple((kind, spec) for _, kind, spec in near))
 
@@ -230,6 +235,8 @@ def closure(spec: Any) -> dict[str, int]:
 
 def _closure(spec: Any) -> dict[str, int]:
     places = [getattr(spec, name, "") for name in PLACES]
+    calls = (getattr(spec, name, None) for name in ("build", "probe"))
+    places += [call.__module__ + ":" for call in calls if call]
     level = [place.partition(":")[0] for place in places if isinstance(place, str) and place]
     roots = {place.partition(".")[0] for place in level if place.startswith("llmk_")}
     found: dict[str, int] = {}

@@ -22,6 +22,9 @@ from mutants import Mutant
 from mutation_runs import Ready, Warm
 from mutation_subjects import KINDS_OF, Subject, subjects
 
+PLATFORMS = {"platform": "grove"}
+"""Kinds whose plugins are tried on a platform of the wheel's."""
+
 
 def main() -> int:
     """Makes one mistake after the other."""
@@ -31,8 +34,9 @@ def main() -> int:
         name = _install(arguments.wheel, Path(folder) / "site")
         sys.path.insert(0, str(Path(folder) / "site"))
         sys.path.insert(0, str(arguments.wheel / "src"))
-        ready = Warm(Path(folder), arguments.seed, specs=20).on("")
-        for kind, what, subject, mutant in _planted(arguments, name, ready):
+        warm = Warm(Path(folder), arguments.seed, specs=20)
+        for kind, what, subject, mutant in _planted(arguments, name, warm.on("")):
+            ready = warm.on(PLATFORMS.get(kind, ""))
             before = kept.get(kind, {}).get(what)
             if before and not (arguments.again and before["outcome"] == "survived"):
                 continue

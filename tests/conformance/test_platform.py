@@ -32,9 +32,9 @@ def good(bench: Bench) -> PlatformSpec:
 @pytest.mark.slow
 def test_a_good_platform_passes(good: PlatformSpec, bench: Bench) -> None:
     results = [Result.of(case) for case in cases("platform", good, bench)]
-    assert len(results) == 20
+    assert len(results) == 26
     assert [result for result in results if result.outcome == "failed"] == []
-    assert {result.message for result in results if result.outcome == "skipped"} == ABSENT
+    assert {result.message for result in results if result.outcome == "skipped"} <= ABSENT
 
 
 def test_a_platform_with_early_setup(good: PlatformSpec, bench: Bench) -> None:
@@ -57,7 +57,7 @@ def test_facets_that_the_processor_lacks(good: PlatformSpec, bench: Bench) -> No
     wanted = ("graphs", "what graphs hold", "measure", "facets")
     results = [Result.of(case) for case in cases("platform", good, counted) if case.name.startswith(wanted)]
     assert [(result.name, result.message) for result in results if result.outcome != "passed"] == []
-    assert len(results) == 5
+    assert len(results) == 6
 
 
 @pytest.mark.slow

@@ -33,7 +33,9 @@ def test_it_is_green(tmp_path: Path) -> None:
     info.mkdir()
     head = "Metadata-Version: 2.1\nName: llmk-orchard\nVersion: 1.0\nRequires-Dist: llmk-core>=0.1,<0.2\n"
     (info / "METADATA").write_text(head)
-    (info / "entry_points.txt").write_text("[llmk.v1]\norchard = llmk_orchard.specs\n")
+    (info / "entry_points.txt").write_text(
+        "[llmk.v1]\norchard = llmk_orchard.specs\ngrove = llmk_orchard.grove_specs\n"
+    )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = run([sys.executable, "-c", LLMK, "plugins", "check", "llmk-orchard"], cwd=tmp_path, env=environ)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

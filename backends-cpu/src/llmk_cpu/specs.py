@@ -47,6 +47,7 @@ def llmk_platforms() -> list[PlatformSpec]:
             probe=probe,
             known=KNOWN,
             vouches=("llmk-int8",),
+            examples="llmk_cpu.examples:MACHINES",
             summary="any CPU that torch runs on",
         )
     ]

@@ -119,25 +119,3 @@ def test_messages(case: str) -> None:
 def test_a_header_of_any_length_is_read_alike(name: str, size: int) -> None:
     text = f"<|start|>assistant to=find{'x' * size}<|message|>a<|end|><|eom|><|start|>assistant<|message|>b"
     check_chunking(lambda: make(f"tools/{name}"), text, rounds=20)
-
-
-@pytest.mark.parametrize(
-    ("name", "kept"), [("glm45", False), ("kimi_k2", False), ("deepseek_v4", False), ("qwen3", True), ("ernie45", True)]
-)
-def test_white_space_at_the_end_of_thoughts(name: str, kept: bool) -> None:
-    answer = check_chunking(lambda: make(f"reasoning/{name}"), "<think>a\n\n b \n\n</think>\n\nc")
-    assert (answer.reasoning, answer.content) == ("a\n\n b \n\n" if kept else "a\n\n b", "\n\nc")
-
-
-def test_a_string_of_dsml_gets_the_type_of_the_schema() -> None:
-    text = (
-        '<｜DSML｜invoke name="find"><｜DSML｜parameter name="n" string="true">3</｜DSML｜parameter></｜DSML｜invoke>'
-    )
-    answer = check_chunking(lambda: make("tools/deepseek_v4", ParserContext(tools=TOOLS)), text)
-    assert [call.arguments for call in answer.calls] == ['{"n": 3}']
-
-
-def test_values_of_mimo_are_taken_as_they_are() -> None:
-    text = "<tool_call><function=find><parameter=q>\nx\n</parameter></function></tool_call>"
-    answer = check_chunking(lambda: make("tools/mimo"), text)
-    assert [json.loads(call.arguments) for call in answer.calls] == [{"q": "\nx\n"}]

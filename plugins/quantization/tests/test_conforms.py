@@ -16,6 +16,6 @@ from llmk_testing.suites import cases
 def test_conforms(spec: QuantizationSpec) -> None:
     results = [Result.of(case) for case in cases("quantization", spec, Bench.open("cpu"))]
     assert [result for result in results if result.outcome == "failed"] == []
-    assert len(results) >= 22
+    assert len(results) >= 31
     skipped = [result.message for result in results if result.outcome == "skipped"]
     assert skipped == ["quantizes what is plain"] * (2 if spec.online else 0)

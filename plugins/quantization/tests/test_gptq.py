@@ -12,45 +12,16 @@ from safetensors.torch import load_file, save_file
 from stored import QUANTIZED, stored
 from torch import Tensor
 
-from llmk.api import Checkpoint, CheckpointError
+from llmk.api import CheckpointError
 from llmk_quantization.bits import from_nibbles, in_nibbles, unpacked
 from llmk_quantization.examples import SIZES, restored_gptq, stored_awq, stored_gptq, transposed_words
-from llmk_quantization.schemes import Scheme, awq_schemes, gptq_schemes, unmatched
-from llmk_quantization.specs import llmk_quantization_methods
+from llmk_quantization.schemes import Scheme, gptq_schemes, unmatched
 from llmk_testing.checkpoints import write_checkpoint
 from llmk_testing.model import ModelHarness
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 QUERY = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.mark.parametrize(
-    ("config", "claimed"),
-    [
-        (GPTQ, ["gptq"]),
-        (GPTQ | {"checkpoint_format": "gptq_v2", "bits": 8}, ["gptq_int8"]),
-        (GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, ["gptq", "gptq_int8"]),
-        (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format"),
-        (GPTQ | {"is_marlin_format": True}, "is_marlin_format"),
-        (GPTQ | {"pack_dtype": "int16"}, "pack_dtype"),
-        (GPTQ | {"bits": 5}, "bits"),
-        (GPTQ | {"adapter": {"name": "lora"}}, "adapter"),
-        (AWQ, ["awq"]),
-        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM"}, ["awq"]),
-        (AWQ | {"version": "gemv"}, "version"),
-        (AWQ | {"zero_point": False}, "zero_point"),
-        (AWQ | {"bits": 8}, "bits"),
-    ],
-)
-def test_what_is_claimed(config: dict[str, Any], claimed: list[str] | str) -> None:
-    checkpoint = Checkpoint(Path(), {"quantization_config": config})
-    methods = {method.name: method for method in llmk_quantization_methods() if not method.online}
-    if isinstance(claimed, list):
-        assert [name for name, method in methods.items() if method.claims(checkpoint)] == claimed
-        return
-    assert not any(method.claims(checkpoint) for method in methods.values())
-    assert claimed in [reason.code for reason in methods[config["quant_method"]].claims(checkpoint).reasons]
 
 
 def test_the_first_rule_that_matches_counts() -> None:
@@ -62,27 +33,6 @@ def test_the_first_rule_that_matches_counts() -> None:
     assert find("lm_head") is None
     assert gptq_schemes(GPTQ | {"lm_head": True})("lm_head") == Scheme(4, 32)
     assert unmatched({"dynamic": rules | {"-:visual": {}}}, [QUERY]) == [*list(rules)[:2], "-:visual"]
-
-
-def test_lists_of_modules() -> None:
-    find = gptq_schemes(GPTQ | {"modules_in_block_to_quantize": [["self_attn.q_proj"], ["mlp.up_proj"]]})
-    assert [
-        find(f"model.layers.0.{name}") is not None for name in ("self_attn.q_proj", "mlp.up_proj", "x.up_proj")
-    ] == [*(True, True, False)]
-    find = awq_schemes(AWQ | {"modules_to_not_convert": ["mlp.gate", "layers.1"]})
-    assert find("model.layers.0.mlp.gate") is find("model.layers.1.mlp.up_proj") is find("lm_head") is None
-    assert find("model.layers.0.mlp.gate_proj") == Scheme(4, 32)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"group_size": 0}, {"group_size": "all"}, {"dynamic": {".*": 7}}, {"dynamic": {"(": {}}}, {"desc_act": "yes"}],
-)
-def test_values_of_another_kind_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(
-        CheckpointError, match=str(next(iter(wrong))) if "(" not in str(wrong) else "regular expression"
-    ):
-        gptq_schemes(GPTQ | wrong)(QUERY)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from stored import FP8, LAYOUTS, stored, write
+from stored import LAYOUTS, stored, write
 from threaded_ranks import ThreadedRanks
 from torch import Tensor
 
 from llmk import LLM, SamplingParams
-from llmk.api import Checkpoint, CheckpointError, LinearQuery
+from llmk.api import CheckpointError, LinearQuery
 from llmk.engine import launch
 from llmk.nn import Linear
-from llmk_quantization.examples import MODELS, SIZES, compressed
-from llmk_quantization.specs import llmk_quantization_methods
+from llmk_quantization.examples import MODELS, SIZES
 from llmk_testing.checkpoints import write_checkpoint
 from llmk_testing.model import ModelHarness
 
@@ -116,26 +115,3 @@ def test_projections_of_partial_blocks_cannot_be_packed(tmp_path: Path) -> None:
     folder = stored(tmp_path / "quantized", plain, tensors, LAYOUTS["fp8 block"].config)
     with pytest.raises(CheckpointError, match=r"qkv_proj packs \[192, 96, 96\] rows, which are not all whole blocks"):
         ModelHarness.of(folder)
-
-
-@pytest.mark.parametrize(
-    ("config", "claimed"),
-    [
-        (FP8, "quantization.stored_fp8"),
-        (FP8 | {"weight_block_size": [128, 128]}, "quantization.stored_fp8_block"),
-        (FP8 | {"weight_block_size": [64, 64]}, ""),
-        (FP8 | {"fmt": "e5m2"}, ""),
-        (compressed(strategy="channel"), "quantization.compressed_tensors"),
-        (compressed(strategy="block", block_structure=[128, 128]), "quantization.compressed_tensors_block"),
-        (compressed(strategy="block", block_structure=[64, 128]), ""),
-        (compressed(strategy="group"), ""),
-        (compressed(strategy="tensor", num_bits=4), ""),
-        ({"quant_method": "compressed-tensors"}, ""),
-        ({"quant_method": "gptq"}, ""),
-    ],
-)
-def test_one_method_claims_what_it_can_read(config: dict[str, Any], claimed: str) -> None:
-    checkpoint = Checkpoint(Path(), {"quantization_config": config})
-    methods = [method for method in llmk_quantization_methods() if not method.online]
-    assert [method.id for method in methods if method.claims(checkpoint)] == ([claimed] if claimed else [])
-    assert all(method.claims(checkpoint).reasons for method in methods if method.id != claimed)

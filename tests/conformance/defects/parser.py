@@ -68,12 +68,21 @@ class Good:
     def _call(self, held: str) -> list[Event]:
         name, _, arguments = held[len(OPEN) : -len(CLOSE)].partition(" ")
         try:
-            json.loads(arguments)
+            json.loads(arguments, parse_constant=_refuse)
         except ValueError:
+            return [TextDelta(held)]
+        if not self._may_be_name(name):
             return [TextDelta(held)]
         self._calls += 1
         index = self._calls - 1
         return [ToolCallStart(index, name), ToolCallArguments(index, arguments), ToolCallEnd(index)]
+
+    def _may_be_name(self, name: str) -> bool:
+        return bool(name)
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(name)
 
 
 class ChunkByChunk(Good):

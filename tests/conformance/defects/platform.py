@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe
 from llmk.reference.norms import rms_norm
@@ -78,7 +79,13 @@ class Rerun:
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Into the same tensor."""
         kept = run()
-        return lambda: kept.copy_(run())
+
+        def replay() -> Any:
+            for old, new in zip(tree_leaves(kept), tree_leaves(run()), strict=True):
+                old.copy_(new)
+            return kept
+
+        return replay
 
 
 class Stale:
@@ -90,6 +97,31 @@ class Stale:
         """Runs once."""
         kept = run()
         return lambda: kept
+
+
+class Halves(Rerun):
+    """Graphs whose replay computes the first result alone."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Keeps the others."""
+        kept = run()
+
+        def replay() -> Any:
+            tree_leaves(kept)[0].copy_(tree_leaves(run())[0])
+            return kept
+
+        return replay
+
+
+class Forgiving(Rerun):
+    """Graphs that take a step which fails for one that does nothing."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Swallows the error."""
+        try:
+            return super().capture(run)
+        except KeyError:
+            return lambda: None
 
 
 class Wandering:
@@ -207,6 +239,18 @@ def early_setup_with_torch(index: int) -> None:
     """Does nothing, but this module imports torch."""
 
 
+def probe_anywhere(host: Host) -> Probe:
+    """A probe that asks this machine about any other."""
+    return probe(Host())
+
+
+def probe_what_is_free(host: Host) -> Probe:
+    """A probe that takes what is free for the memory that there is."""
+    answer = probe(host)
+    assert answer.facts is not None
+    return Probe(OK, replace(answer.facts, memory_bytes=CPUPlatform(answer.facts).memory.available()))
+
+
 GRAPHS = frozenset({"graphs"})
 DEFECTS = (
     Defect(
@@ -273,15 +317,51 @@ DEFECTS = (
         lambda spec, bench: (spec, with_facet(bench, "memory", Swallowing())),
     ),
     Defect(
+        "any_machine",
+        "the probe asks this machine about any other",
+        "machines of its examples",
+        lambda spec, bench: (replace(spec, probe=probe_anywhere), bench),
+    ),
+    Defect(
+        "memory_that_is_free",
+        "the facts have the memory that is free at the time",
+        "facts stay",
+        lambda spec, bench: (replace(spec, probe=probe_what_is_free), bench),
+    ),
+    Defect(
+        "half_a_replay",
+        "replays compute the first result alone",
+        "graphs replay all kinds",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Halves(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "graph_swallows",
+        "a graph swallows that its step failed",
+        "a graph that fails",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Forgiving(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "graph_of_values",
+        "a graph keeps values that the host saw",
+        "a graph does not keep",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Stale(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "stale_kernels",
+        "replays of the plugin's own kernels don't see new inputs",
+        "its plugin's kernels replay",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Stale(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
         "stale_replay",
         "replays don't see new inputs",
-        "graphs replay",
+        "graphs replay on",
         lambda spec, bench: (spec, with_facet(bench, "graphs", Stale(), features=bench.facts.features | GRAPHS)),
     ),
     Defect(
         "results_wander",
         "replays return tensors at other places",
-        "graphs replay",
+        "graphs replay on",
         lambda spec, bench: (spec, with_facet(bench, "graphs", Wandering(), features=bench.facts.features | GRAPHS)),
     ),
     Defect(

@@ -14,6 +14,7 @@ from llmk.api import OK, QuantizationSpec, no
 from llmk.reference.quantize import quantize_fp8_channel
 from llmk_quantization.fp8 import OnlineChannels, Stored, StoredBlocks, StoredChannels
 from llmk_quantization.gptq import Awq, ByInputs, Gptq
+from llmk_testing.suites.quantization_numbers import COLUMNS
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,34 @@ def _zero_points(kind: type[ByInputs], where: str) -> Callable[..., None]:
     return lambda patch: patch.setattr(kind, "convert", convert)
 
 
+class _Any(list[tuple[int, ...]]):
+    """Has every shape in it."""
+
+    def __contains__(self, shape: object) -> bool:
+        return True
+
+
+def _any_shape(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoredBlocks, "_shapes", lambda self, rows, columns: _Any([]))
+
+
+def _flat(patch: pytest.MonkeyPatch) -> None:
+    """Takes the scales of blocks in any shape, column by column."""
+    _any_shape(patch)
+    size = -(-COLUMNS // 128)
+    patch.setattr(StoredBlocks, "_packed", lambda self, layer, scale, rows: scale.reshape(size, -1).T.contiguous())
+
+
+def _dummy_zeros(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoredChannels, "_quantized", lambda self, weight: quantize_fp8_channel(torch.zeros_like(weight)))
+
+
 def _claiming(claims: Callable[[Any], Any]) -> Callable[[QuantizationSpec], QuantizationSpec]:
     return lambda spec: replace(spec, claims=claims)
+
+
+def _fp8_of_any_kind(checkpoint: Any) -> Any:
+    return OK if checkpoint.quantization.get("quant_method") == "fp8" else no("quant_method")
 
 
 def _nothing(patch: pytest.MonkeyPatch) -> None:
@@ -139,6 +166,20 @@ DEFECTS = (
         "stored_fp8",
         _unchecked,
         "dense: what is left plain",
+    ),
+    Defect("any_size", "takes scales of any size", "stored_fp8_block", _any_shape, "dense: tensors of other sizes"),
+    Defect("unknown_tensors", "takes unknown tensors", "stored_fp8", _unchecked, "dense: tensors that are missing"),
+    Defect("flat", "reads scales in any shape", "stored_fp8_block", _flat, "dense: a tensor in another shape"),
+    Defect("zeros_for_dummies", "makes dummies zeros", "stored_fp8", _dummy_zeros, "dense: a method without"),
+    Defect(
+        "other_floats",
+        "claims fp8 of another kind",
+        "stored_fp8",
+        _nothing,
+        "configs mean",
+        _claiming(
+            lambda checkpoint: OK if checkpoint.quantization.get("quant_method") == "fp8" else no("quant_method")
+        ),
     ),
     Defect("missing_scale", "takes a missing scale for one", "stored_fp8", _scale_is_one, "dense: missing, unknown"),
     Defect(

@@ -81,7 +81,34 @@ class NoOptions(Writer):
         return {**schema, "properties": {name: value for name, value in schema["properties"].items() if name in wanted}}
 
 
-WRITER, ANY_ARGUMENTS, NO_OPTIONS = Writer(), AnyArguments(), NoOptions()
+class Unlimited(Writer):
+    """The grammar knows no limit of a text's length."""
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        parameters = super().schema(tool)
+        properties = {
+            name: {key: each for key, each in value.items() if key != "maxLength"}
+            for name, value in parameters["properties"].items()
+        }
+        return {**parameters, "properties": properties}
+
+
+class NothingRequired(Writer):
+    """The grammar knows no required argument."""
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {key: value for key, value in super().schema(tool).items() if key != "required"}
+
+
+class Chatty(Writer):
+    """The grammar allows a word behind a call."""
+
+    def called(self, tool: Mapping[str, Any]) -> str:
+        return f'{super().called(tool)} (" ok")?'
+
+
+WRITER, ANY_ARGUMENTS, NO_OPTIONS, UNLIMITED = Writer(), AnyArguments(), NoOptions(), Unlimited()
+NOTHING_REQUIRED, CHATTY = NothingRequired(), Chatty()
 
 
 class Calls(parser.Good):
@@ -163,6 +190,30 @@ class Dropped(Calls):
         return [event for event in events if not (called and isinstance(event, TextDelta))]
 
 
+class Unread(Calls):
+    """What stands between braces is taken as it is."""
+
+    def _call(self, held: str) -> list[Event]:
+        name, _, arguments = held[len(parser.OPEN) : -len(parser.CLOSE)].partition(" ")
+        if not arguments.startswith("{"):
+            return [TextDelta(held)]
+        self._calls += 1
+        index = self._calls - 1
+        return [ToolCallStart(index, name), ToolCallArguments(index, arguments), ToolCallEnd(index)]
+
+
+class Unescaped(Calls):
+    """Escapes of characters are lost."""
+
+    def _call(self, held: str) -> list[Event]:
+        return super()._call(held.replace("\\u", "u"))
+
+
+class Nameless(Calls):
+    def _may_be_name(self, name: str) -> bool:
+        return True
+
+
 TOOL_PARSERS = (
     Defect("first-arguments", "every call has the first one's arguments", FirstArguments, WRITTEN),
     Defect("texts", "every value becomes a text", Texts, WRITTEN),
@@ -174,6 +225,17 @@ TOOL_PARSERS = (
     Defect("dropped-example", "text around calls is lost", Dropped, "examples are answered as they say"),
     Defect("any-arguments", "the grammar knows no schema", {"writer": f"{__name__}:ANY_ARGUMENTS"}, "refuses other"),
     Defect("no-options", "the grammar knows no optional argument", {"writer": f"{__name__}:NO_OPTIONS"}, "allows what"),
+    Defect("unlimited", "the grammar drops a limit", {"writer": f"{__name__}:UNLIMITED"}, "each keyword of a schema"),
+    Defect(
+        "nothing-required",
+        "the grammar knows no required argument",
+        {"writer": f"{__name__}:NOTHING_REQUIRED"},
+        "what arguments are required",
+    ),
+    Defect("chatty", "the grammar allows text behind calls", {"writer": f"{__name__}:CHATTY"}, "comes back as calls"),
+    Defect("unread", "arguments that are no JSON are passed on", Unread, "what is no JSON"),
+    Defect("unescaped", "escapes in arguments are lost", Unescaped, "JSON in a call comes back"),
+    Defect("nameless", "a call without a name is one", Nameless, "whose name is missing"),
 )
 
 
@@ -221,6 +283,14 @@ class Unopened(Thoughts):
         super().__init__(ParserContext())
 
 
+class Reopened(Thoughts):
+    """The request's switch counts for more than what the prompt shows."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._inside = self._inside or bool(context.thinking)
+
+
 class EndsEarly(Thoughts):
     """Ends a thought at the first tag."""
 
@@ -245,6 +315,7 @@ THOUGHTS = (ParserExample(text="<t>Hm, a < b.</t>It is 4.", reasoning="Hm, a < b
 REASONING_PARSERS = (
     Defect("forgetful", "the end of an unfinished thought is lost", Forgetful, "an unfinished thought"),
     Defect("unopened", "the prompt's opening marker is ignored", Unopened, "that the prompt started"),
+    Defect("reopened", "a block that the prompt ended is opened again", Reopened, "where the prompt ended"),
     Defect("ends-early", "any closing tag ends a thought", EndsEarly, "thoughts and answers come back"),
     Defect("swapped", "thoughts are content", Swapped, "thoughts and answers come back"),
     Defect("trimmed", "white space is lost", Trimmed, "examples are answered as they say"),

@@ -202,8 +202,7 @@ class PlatformSpec(CheckedSpec):
     probe: Callable[[Host], Probe]
     known: tuple[PlatformFacts, ...] = ()
     vouches: tuple[str, ...] = ()
-    """Distributions whose kernels may be chosen by tier on this platform, in addition to the spec's own and the
-    core."""
+    """Distributions whose kernels may be chosen by tier on this platform, as the spec's own and the core's are."""
     rank: int = 0
     """Of the platforms that are usable on a machine, the one with the highest rank is used, unless the config names
     one."""
@@ -213,6 +212,8 @@ class PlatformSpec(CheckedSpec):
     since :meth:`Device.setup` is always called later, possibly before ``f`` has returned."""
     ranks: RankRules = field(default_factory=RankRules)
     """What holds of the processes that run a model together on this platform."""
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 

@@ -82,6 +82,7 @@ def llmk_quantization_methods() -> list[QuantizationSpec]:
             heads=True,
             implementation=f"llmk_gguf.method:{implementation}",
             weight_bits=bits,
+            examples=f"llmk_gguf.examples:{name.upper()}",
             summary=summary,
         )
         for name, implementation, bits, summary in (

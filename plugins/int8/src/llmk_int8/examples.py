@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from llmk.reference.quantize import quantize_int8_channel
-from llmk_testing.quantization_example import QuantizationExample
+from llmk_testing.quantization_example import ConfigExample, QuantizationExample
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("qwen3", {"hidden_size": 128, "intermediate_size": 224}),
@@ -20,14 +20,18 @@ def restored(parts: dict[str, Tensor]) -> Tensor:
     return parts["weight"].float() * parts["weight_scale"].float().view(-1, 1)
 
 
-INT8 = tuple(
-    QuantizationExample(
-        name=name,
-        model_type=model_type,
-        model_config=config,
-        stored=quantize_int8_channel,
-        restored=restored,
-        error=0.02,
-    )
-    for name, (model_type, config) in MODELS.items()
+INT8 = (
+    *(
+        QuantizationExample(
+            name=name,
+            model_type=model_type,
+            model_config=config,
+            stored=quantize_int8_channel,
+            restored=restored,
+            error=0.02,
+        )
+        for name, (model_type, config) in MODELS.items()
+    ),
+    ConfigExample(config={}),
+    ConfigExample(config={"quant_method": "fp8"}, claimed="quantized"),
 )

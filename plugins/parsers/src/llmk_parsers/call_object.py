@@ -234,12 +234,7 @@ class CallObject(CallReader):
         return stop
 
     def _hand_over(self, literal: str) -> None:
-        try:
-            text = str(json.loads(literal))
-        except ValueError:
-            self.bad = True
-        else:
-            self._then(text.encode("utf-8", "replace").decode())
+        self._then(str(json.loads(literal)).encode("utf-8", "replace").decode())
 
     @staticmethod
     def _skip_space(text: str, at: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 from llmk.api import ParserContext, ReasoningDelta, TextDelta
@@ -50,20 +51,25 @@ class Channels(Machine):
             self._open(header.rstrip().removesuffix(self.MESSAGE), "")
             self._state = self._body
 
+    @abstractmethod
     def _kind_of(self, header: str) -> Kind:
-        raise NotImplementedError
+        """What a message with this header is."""
+        ...
 
+    @abstractmethod
     def _open(self, header: str, marker: str) -> None:
         """A message starts. ``header`` and ``marker`` are its text so far; both are empty if it has no header."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _piece(self, text: str) -> None:
         """The next piece of the message's body."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _end(self, marker: str) -> None:
         """The message ended, by ``marker`` if that is not empty."""
-        raise NotImplementedError
+        ...
 
     def _between(self) -> bool:
         starts = (*self.MARKS, *self.HEADERS, self.MESSAGE)

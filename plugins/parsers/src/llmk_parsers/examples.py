@@ -1,7 +1,7 @@
 """Examples for the conformance kit: answers as models write them in each dialect, and what they mean.
 
-``examples.json`` has them by kind and dialect: the text, its reasoning, content and calls, and the options and tools of
-the request. Some are from the recorded cases (``tests/cases/README.md``).
+``examples.json`` has them by kind and dialect: the text, its reasoning, content and calls, and of the request the end
+of the prompt (``tail``), ``thinking``, options and tools. Some are from the recorded cases (``tests/cases/README.md``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ def _example(row: Mapping[str, Any]) -> ParserExample:
         content=row.get("content", ""),
         calls=[(name, arguments) for name, arguments in row.get("calls", ())],
         ids=row.get("ids", ()),
-        context=ParserContext(template_options=row.get("options", {}), tools=row.get("tools", ())),
+        context=ParserContext(
+            prompt_tail=row.get("tail", ""),
+            thinking=row.get("thinking"),
+            tools=row.get("tools", ()),
+            template_options=row.get("options", {}),
+        ),
     )
 
 

@@ -16,9 +16,10 @@ from llmk_parsers.schema_values import Schema
 _PLAIN_NAME = re.compile(r"[\w.$-]+")
 _DEEPEST = 12
 """Nesting of a schema that is enforced."""
-_ENFORCED = {
+_LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_ENFORCED = _LIMITS | {
     *("type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "minItems"),
-    *("maxItems", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("maxItems", "minLength", "maxLength"),
 }
 _NOTES = {
     *("title", "description", "default", "examples", "deprecated", "nullable"),
@@ -105,11 +106,8 @@ class _QuoteGrammar:
             return self._object(schema, root, depth)
         if name == "array":
             return self._array(schema, root, depth)
-        limits = {key: value for key, value in schema.items() if (key in _ENFORCED and key.islower()) or "imum" in key}
-        limits.pop("properties", None)
-        return json_value(
-            {**{key: limits[key] for key in limits if "imum" in key or key == "multipleOf"}, "type": name}
-        )
+        limits = {key: value for key, value in schema.items() if key in _LIMITS}
+        return json_value({**limits, "type": name})
 
     def _string(self, shortest: int = 0, longest: int | str = "") -> str:
         text = f"/(?s:.{{{shortest},{longest}}})/ & ~/(?s:.*{re.escape(self.quote)}.*)/"

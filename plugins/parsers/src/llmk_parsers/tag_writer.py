@@ -15,7 +15,8 @@ from llmk_parsers.schema_values import Schema, type_of
 _UNENFORCED = ("pattern", "format", "not", "contentEncoding", "contentMediaType", "if", "allOf", "oneOf")
 _STARTS = {"integer": "-+.0-9", "number": "-+.0-9", "object": '{[\\"', "array": '{[\\"'}
 """How text starts that is read as this type, where the schema has it and strings: it is written as JSON, and no other
-text may start so. Of the other types any text is valid."""
+text may start so. The other types are written as a string may be, unless that has limits."""
+_LIMITS = {"minLength", "maxLength", "enum", "const"}
 _PLACEHOLDER = re.compile(r"(\{(?:number|type)\})")
 _PLACEHOLDERS = {"{number}": "/[1-9][0-9]?/", "{type}": "/number|boolean|null|object|array/"}
 
@@ -82,7 +83,7 @@ class TagWriter:
         self, rule: str, name: str, value: Mapping[str, Any], root: Mapping[str, Any], term: Callable[[str], str]
     ) -> list[str]:
         """The rules of one argument."""
-        value = value if isinstance(value, Mapping) else {}
+        value = _resolved(value, root)
         types = Schema(value, root).types
         start = f"{term(self.key)} {quoted(name)}"
         definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
@@ -91,12 +92,16 @@ class TagWriter:
         text = f"{term(self.text_attribute or self.after_key)} {rule}_text"
         if "string" not in types:
             return [f"{rule}: {start} {whole}", f"{rule}_json: {json_value({**value, **definitions})}"]
-        choices = value.get("enum", [value["const"]] if "const" in value else None)
-        if choices is not None:
-            return self._choices(rule, choices, (f"{start} {text} {term(after)}", f"{start} {whole}"))
-        others = types - {"string"} if self.json_attribute else types & _STARTS.keys()
-        starts = "" if self.json_attribute else "".join(sorted({_STARTS[name] for name in others}))
-        rules = [f"{rule}: {start} {text}", *self._text(f"{rule}_text", value, starts, term(after))]
+        bodies = f"{start} {text} {term(after)}", f"{start} {whole}"
+        if (choices := _constants(value)) is not None:
+            return self._choices(rule, choices, bodies)
+        part = _string_part(value, root)
+        others = types - {"string"} if self.json_attribute or part.keys() & _LIMITS else types & _STARTS.keys()
+        starts = "" if self.json_attribute else "".join(sorted({_STARTS[name] for name in others & _STARTS.keys()}))
+        if (choices := _constants(part)) is not None:
+            rules = self._choices(rule, [choice for choice in choices if isinstance(choice, str)], bodies)
+        else:
+            rules = [f"{rule}: {start} {text}", *self._text(f"{rule}_text", part, starts, term(after))]
         if others:
             rules[0] += f" | {start} {whole}"
             rules.append(f"{rule}_json: {json_value({**_part(value, others), **definitions})}")
@@ -166,11 +171,43 @@ def _literal_start(terms: str) -> tuple[str, str]:
     return literal, rest
 
 
+def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema, with what its reference names."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    if not isinstance(schema.get("$ref"), str):
+        return schema
+    target = Schema(schema, root).target
+    others = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**(target if isinstance(target, Mapping) else {}), **others}
+
+
+def _constants(schema: Mapping[str, Any]) -> Sequence[Any] | None:
+    """The values that the schema lists, if it does."""
+    constants: Sequence[Any] | None = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return constants
+
+
+def _string_part(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the schema says of strings. Raises ``ValueError`` if several of its choices do."""
+    choices = [_resolved(choice, root) for choice in schema.get("anyOf") or ()]
+    strings = [choice for choice in choices if "string" in Schema(choice, root).types]
+    if not any(choice.keys() - {"type"} for choice in strings):
+        return schema
+    if len(strings) > 1:
+        raise ValueError(
+            "'anyOf' of several strings can't be enforced in this model's dialect, which writes strings as plain text; "
+            "list their values in one 'enum', or use a tool that is not strict"
+        )
+    return strings[0]
+
+
 def _part(schema: Mapping[str, Any], types: frozenset[str]) -> dict[str, Any]:
     """The schema of the values of ``types``."""
     kept = dict(schema)
     if isinstance(kept.get("type"), list):
         kept["type"] = [name for name in kept["type"] if name in types]
+    if isinstance(kept.get("enum"), list):
+        kept["enum"] = [value for value in kept["enum"] if type_of(value) in types]
     if isinstance(kept.get("anyOf"), list):
-        kept["anyOf"] = [choice for choice in kept["anyOf"] if Schema(choice, schema).types <= types]
+        kept["anyOf"] = [_part(choice, types) for choice in kept["anyOf"] if Schema(choice, schema).types & types]
     return kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from llmk.reference.quantize import (
     quantize_int4_group,
     quantize_int8_channel,
 )
+from llmk_quantization import config_examples
 from llmk_testing.quantization_example import QuantizationExample
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -364,3 +366,24 @@ COMPRESSED_TENSORS_INT8_PACKED = tuple(
     )
     for name, (model_type, sizes) in MODELS.items()
 )
+
+_CHECKPOINTS: Mapping[str, tuple[QuantizationExample, ...]] = {
+    "stored_fp8": STORED_FP8,
+    "stored_fp8_block": STORED_FP8_BLOCK,
+    "compressed_tensors": COMPRESSED_TENSORS,
+    "compressed_tensors_block": COMPRESSED_TENSORS_BLOCK,
+    "compressed_tensors_int8": COMPRESSED_TENSORS_INT8,
+    "compressed_tensors_w8a8": COMPRESSED_TENSORS_W8A8,
+    "compressed_tensors_int4": COMPRESSED_TENSORS_INT4,
+    "compressed_tensors_int8_packed": COMPRESSED_TENSORS_INT8_PACKED,
+    "gptq": GPTQ,
+    "gptq_int8": GPTQ_INT8,
+    "awq": AWQ,
+    "fp8": FP8,
+    "fp8_tensor": FP8_TENSOR,
+    "fp8_block": FP8_BLOCK,
+}
+of = SimpleNamespace(
+    **{name: (*found, *getattr(config_examples, name.upper(), ())) for name, found in _CHECKPOINTS.items()}
+)
+"""By method: its checkpoints, and the configs that it understands."""

@@ -45,6 +45,8 @@ class Stored(Quantization, ABC):
             raise bad(module, f"stores {', '.join(sorted(stored))}, but no weight")
         if weight.dtype != _FP8:
             raise of_other_dtype(module, weight.dtype, _FP8)
+        if len(weight.shape) != 2:
+            raise bad(module, f"has a weight of {list(weight.shape)}, not in two dimensions")
         if unknown := sorted(set(stored) - {"weight", *_SCALES, *_UNUSED}):
             raise bad(module, f"stores {', '.join(unknown)}, which fp8 weights don't have")
         scale = next((stored[name] for name in _SCALES if name in stored), None)

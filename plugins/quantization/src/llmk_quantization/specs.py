@@ -268,7 +268,7 @@ def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
             weight_format=method.weight_format,
             claims=method.claims,
             implementation=f"llmk_quantization.{method.implementation}",
-            examples=f"llmk_quantization.examples:{method.name.upper()}",
+            examples=f"llmk_quantization.examples:of.{method.name}",
             summary=method.summary,
             **method.options,
         )

@@ -6,6 +6,7 @@ Every check takes a *factory*, which makes a fresh parser (``lambda: Hermes(Pars
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from llmk.api import (
     Event,
@@ -149,11 +150,25 @@ def hostile_texts(samples: Sequence[str], count: int = 100, seed: int = 0) -> It
             yield "".join(generator.choices(pieces, k=generator.randint(1, 12)))
 
 
+def check_json(call: Call) -> None:
+    """The arguments of a call must be JSON, which has no ``NaN`` and no ``Infinity``."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        json.loads(call.arguments, parse_constant=refuse)
+    except ValueError as error:
+        raise AssertionError(f"the arguments of {call} are not JSON: {error}") from error
+
+
 def check_hostile(factory: Factory, samples: Sequence[str], count: int = 100, seed: int = 0) -> None:
-    """Hostile texts must raise nothing, leave no call open, and give the same answer for any chunking."""
+    """Hostile texts must raise nothing, leave no call open, have no calls whose arguments are not JSON, and give the
+    same answer for any chunking."""
     for text in hostile_texts(samples, count, seed):
         try:
-            check_chunking(factory, text, rounds=2, seed=seed)
+            for call in check_chunking(factory, text, rounds=2, seed=seed).calls:
+                check_json(call)
         except AssertionError:
             raise
         except Exception as error:

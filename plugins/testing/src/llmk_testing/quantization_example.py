@@ -16,7 +16,7 @@ from llmk_testing.files import copied, tensors_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationExample:
-    """One layout of one model. ``QuantizationSpec.examples`` names a sequence of these.
+    """One layout of one model. ``QuantizationSpec.examples`` names a sequence of these and of :class:`ConfigExample`.
 
     ``stored(weight)`` converts a linear layer's weight ``[out, in]``, float32, to the stored tensors, by the last part
     of their names; ``restored(stored)`` converts these to the weight ``[out, in]`` that they represent. For a method
@@ -34,7 +34,11 @@ class QuantizationExample:
     quantized_weights: str = r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj\.weight"
     """Regular expression, matched in full, of the weights that are quantized."""
     unused: tuple[str, ...] = ()
-    """Those of ``stored`` that are optional."""
+    """Those of ``stored`` that mean nothing, and may be missing."""
+    optional: tuple[str, ...] = ()
+    """Those of ``stored`` without which a module is whole, too, but means something else."""
+    presented: bool = False
+    """Whether ``stored`` are tensors as the reader of a checkpoint format presents them, with dtypes of its choice."""
     error: float = 0.1
     """Largest allowed relative error (root mean square) of an output channel's weights."""
     logits_error: float = 0.3
@@ -75,3 +79,20 @@ class QuantizationExample:
 
     def _rounded(self, name: str, weight: Tensor) -> Tensor:
         return self.restored(self.stored(weight)).float()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigExample:
+    """A ``quantization_config``, and what the method says of it.
+
+    ``claimed`` is whether the method claims the checkpoint, or the code of a reason why not. ``modules`` are names of
+    modules: ``True``: the method reads it, ``False``: it is plain, or the code of a reason why it can't be read. Where
+    the config can't be followed, all must raise a CheckpointError with ``error`` in it. ``unmatched`` are the entries
+    of the config's lists that name none of ``modules``.
+    """
+
+    config: Mapping[str, Any]
+    claimed: bool | str = True
+    modules: Mapping[str, bool | str] = field(default_factory=dict)
+    error: str = ""
+    unmatched: tuple[str, ...] | None = None

@@ -18,7 +18,7 @@ from llmk_testing.case import Skip
 from llmk_testing.tolerance import ROUNDED_INPUTS, ROUNDED_TWICE, Bound
 
 _OF_REFERENCE = ("int8_channel", "int8_dynamic", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
-_MADE_AS = {"int8_dynamic": "int8_channel"}
+MADE_AS = {"int8_dynamic": "int8_channel"}
 """Formats whose weights are those of another."""
 _LARGEST_GROUP = 128
 """Inputs that share a scale in int4_group, or the largest power of two that divides the inputs."""
@@ -52,7 +52,7 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
         return Stored({"weight": weight}, weight.float())
     if weight_format in _OF_REFERENCE:
         parameters = _quantized(weight_format, weight)
-        same = _MADE_AS.get(weight_format, weight_format)
+        same = MADE_AS.get(weight_format, weight_format)
         prepared: Any = getattr(quantized_weight, f"prepare_{same}")(parameters)
         return Stored(parameters, prepared.dequantize(torch.float32), _bound(weight_format))
     method = next((m.spec for m in registry.of(QuantizationSpec) if m.spec.weight_format == weight_format), None)
@@ -125,7 +125,7 @@ def _quantized(weight_format: str, weight: Tensor) -> dict[str, Tensor]:
     if weight_format == "int4_group":
         columns = weight.shape[1]
         return quantize.quantize_int4_group(weight, min(columns & -columns, _LARGEST_GROUP))
-    parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{_MADE_AS.get(weight_format, weight_format)}")(weight)
+    parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{MADE_AS.get(weight_format, weight_format)}")(weight)
     return parameters
 
 

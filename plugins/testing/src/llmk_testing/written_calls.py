@@ -34,7 +34,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "free": {"type": "object"},
 }
 """The schema of each argument, by its name."""
-NAMES = ("weather", "say_it", "now", "f2", "Get_Weather_in_the_City")
+NAMES = ("weather", "say_it", "now", "f2", "Get_Weather_in_the_City", "_ns.get-time")
 
 
 @dataclass(frozen=True, slots=True)

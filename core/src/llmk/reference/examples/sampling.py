@@ -11,6 +11,8 @@ from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _FACTS: tuple[Facts, ...] = ({"vocab_size": 1000},)
 _VOCABULARIES: tuple[Facts, ...] = (*_FACTS, {"vocab_size": 4097}, {"vocab_size": 64}, {"vocab_size": 31})
+_SAMPLED: tuple[Facts, ...] = (*_FACTS, {"vocab_size": 1500})
+"""Of a large vocabulary, the reference sorts the most likely tokens first, and whole rows only where these don't do."""
 _TOP = 20
 """Log-probabilities per token in what is measured."""
 
@@ -78,7 +80,7 @@ def _mask(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 
 def _sample(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    """In the engine's dtype, some rows greedy; of a small vocabulary, where the host takes no shortcut."""
+    """In the engine's dtype, some rows greedy."""
     temperature = torch.tensor([1.0, 0.7, 0.0, 2.0])[draw.whole(0, 4, rows)]
     chosen = draw.whole(-(2**62), 2**62, rows), draw.whole(0, 5000, rows)
     return _logits(draw, facts, rows).to(draw.dtype), temperature, *_truncation(draw, rows), *chosen
@@ -145,5 +147,5 @@ MATCH_SUFFIXES = OpExamples(_FACTS, _suffixes, benchmark=_measured_suffixes)
 ALLOW_TOKENS = OpExamples(_FACTS, _allowed, benchmark=_measured_allowed)
 APPLY_MASK = OpExamples(_VOCABULARIES, _masks, benchmark=_measured_masks)
 MASK = OpExamples(_FACTS, _mask, by_row=("logits", "top_k", "top_p", "min_p"))
-SAMPLE = OpExamples(_FACTS, _sample, benchmark=_greedy, by_row=_CONTROLS)
+SAMPLE = OpExamples(_SAMPLED, _sample, benchmark=_greedy, by_row=_CONTROLS)
 LOGPROBS = OpExamples(_FACTS, _logprobs, benchmark=_measured_logprobs, by_row=("logits", "token_ids"))

@@ -152,7 +152,6 @@ class Gemma4(MarkedCalls):
             self._pieces.clear()
             self._state = self._between
         elif self._ended:
-            self._pieces.clear()
             self._fail_stream()
         return bool(found)
 
@@ -166,7 +165,6 @@ class Gemma4(MarkedCalls):
         elif found:
             self._depth += 1 if found in "{[" else -1
         if (self._ended and not found) or self._depth > _DEEPEST:
-            self._quoted = False
             self._pieces.clear()
             self._fail_stream()
         elif found and not self._depth:

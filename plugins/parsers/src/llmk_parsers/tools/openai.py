@@ -30,8 +30,11 @@ class OpenAI(Harmony, ToolMachine):
 
     def _open(self, header: str, marker: str) -> None:
         self._kind = self._kind_of(header) if header or marker else "content"
-        if self._kind == "call":
-            name = recipient_of(header).removeprefix(FUNCTIONS)
+        name = recipient_of(header).removeprefix(FUNCTIONS)
+        if self._kind == "call" and not name:
+            self._kind = "content"
+            self._say(header + marker)
+        elif self._kind == "call":
             self._call = ArgumentStream(self._start_call(), name, header + marker)
             self._out.append(self._call.start())
 

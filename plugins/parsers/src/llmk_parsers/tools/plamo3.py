@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmk.api import ParserContext
 from llmk_parsers.argument_stream import ArgumentStream
+from llmk_parsers.call_reader import LONGEST_NAME
 from llmk_parsers.json_writer import JsonWriter
 from llmk_parsers.machine import markers
 from llmk_parsers.plamo import TURN_END, PlamoMarkers, marker
@@ -36,7 +37,8 @@ WRITER = JsonWriter(
 
 
 class Plamo3(PlamoMarkers, ToolMachine):
-    """A block of requests. Other text in it is content; a request without arguments is dropped."""
+    """A block of requests. Other text in it is content, and so is what is too long for a name; a request without
+    arguments is dropped."""
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
@@ -69,6 +71,11 @@ class Plamo3(PlamoMarkers, ToolMachine):
     def _in_name(self) -> bool:
         text, found = self._read_until(_IN_NAME)
         self._name.append(text)
+        if sum(map(len, self._name)) > LONGEST_NAME:
+            self._say("".join(self._name))
+            self._name = []
+            self._back(found)
+            return True
         if found:
             self._back(found, _NAME_END)
         return bool(found)

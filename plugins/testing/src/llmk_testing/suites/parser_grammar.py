@@ -100,10 +100,14 @@ def check_refused(spec: ParserSpec) -> str:
     return f"{count} texts"
 
 
-class Grammar:
-    """The grammar of calls of ``TOOLS``, over bytes."""
+class Unreadable(AssertionError):
+    """A grammar that can't be read."""
 
-    def __init__(self, writer: CallWriter, *, many: bool) -> None:
+
+class Grammar:
+    """The grammar of calls of ``tools``, over bytes."""
+
+    def __init__(self, writer: CallWriter, *, many: bool, tools: Sequence[Mapping[str, Any]] = TOOLS) -> None:
         try:
             from llguidance import LLMatcher, LLTokenizer
         except ImportError as error:
@@ -111,10 +115,11 @@ class Grammar:
                 "llguidance reads grammars, and is not installed: pip install 'llmk-testing[grammars]'"
             ) from error
         self.many = "several calls" if many else "one call"
-        self.texts = writer.grammar(TOOLS, many=many, marker=partial(json.dumps, ensure_ascii=False))
+        self.texts = writer.grammar(tools, many=many, marker=partial(json.dumps, ensure_ascii=False))
         self._tokenizer, self._matcher = LLTokenizer("byte"), LLMatcher
         made = self._made()
-        assert not made.is_error(), f"the grammar of {self.many} can't be read: {made.get_error()}"
+        if made.is_error():
+            raise Unreadable(f"the grammar of {self.many} can't be read: {made.get_error()}")
 
     def allows(self, text: str) -> bool:
         """Whether the grammar allows the text as a whole."""
@@ -122,8 +127,45 @@ class Grammar:
         whole = made.validate_tokens(tokens) == len(tokens) and made.consume_tokens(tokens)
         return bool(whole and made.is_accepting())
 
+    def walk(self) -> Walk:
+        """A text that starts empty."""
+        return Walk(self._made(), self._tokenizer)
+
     def _made(self) -> Any:
         return self._matcher(self._tokenizer, self.texts, log_level=0)
+
+
+class Walk:
+    """A text that follows a grammar, piece by piece."""
+
+    def __init__(self, matcher: Any, tokenizer: Any) -> None:
+        self._matcher, self._tokenizer = matcher, tokenizer
+        self._bytes = bytearray()
+
+    @property
+    def text(self) -> str:
+        """What was taken."""
+        return self._bytes.decode()
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the grammar allows the text as a whole."""
+        return bool(self._matcher.is_accepting())
+
+    def forced(self) -> bool:
+        """Takes what must follow, if there is such."""
+        return self._take(self._matcher.compute_ff_bytes())
+
+    def take(self, piece: str) -> bool:
+        """Takes a piece, if it may follow."""
+        return self._take(piece.encode())
+
+    def _take(self, data: bytes) -> bool:
+        tokens = self._tokenizer.tokenize_bytes(data)
+        if not tokens or self._matcher.validate_tokens(tokens) < len(tokens):
+            return False
+        self._bytes += data
+        return bool(self._matcher.consume_tokens(tokens))
 
 
 def _writer(spec: ParserSpec) -> CallWriter:

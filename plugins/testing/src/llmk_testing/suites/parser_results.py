@@ -18,7 +18,10 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.parser_example import ParserExample
 from llmk_testing.parsers import Answer, Call, Factory
-from llmk_testing.suites.parser_grammar import grammar_cases
+from llmk_testing.suites.parser_grammar import TOOLS, grammar_cases
+from llmk_testing.suites.parser_schemas import schema_cases
+from llmk_testing.suites.parser_values import value_cases
+from llmk_testing.suites.parser_walks import check_walks
 from llmk_testing.written_calls import Written, tools, written
 
 BEFORE, AFTER = "First, I look: 3 < 4.\n", "\nThat is all {x: [1]}."
@@ -51,12 +54,17 @@ def result_cases(
         yield case("text around calls comes back", check_around, make, drawn)
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
         yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
+        yield from value_cases(spec, make, case)
         yield from grammar_cases(spec, case)
+        yield from schema_cases(spec, case)
+        walked = made(ParserContext(tools=TOOLS))
+        yield case("what its writer's grammar allows comes back as calls", check_walks, spec, walked, bench.seed)
     if kind == "reasoning_parser" and all(spec.markers):
         for what, context in (("", ParserContext()), (", with thinking on", ParserContext(thinking=True))):
             yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)
         yield case("an unfinished thought comes back", check_unfinished, made(ParserContext()), spec.markers)
         yield case("a thought that the prompt started comes back", check_started, made, spec.markers)
+        yield case("an answer comes back where the prompt ended the thought", check_ended, made, spec.markers)
 
 
 def check_answers(made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]) -> str:
@@ -169,6 +177,14 @@ def check_started(made: Callable[[ParserContext], Factory], markers: tuple[str, 
         for answer in ANSWERS:
             text = f"{thought}{markers[1]}{answer}"
             _check_thought(parsers.check_chunking(make, text, rounds=1), thought, answer, text)
+
+
+def check_ended(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
+    """Templates may write an empty thought, no matter what the request says."""
+    for thinking in (None, True, False):
+        make = made(ParserContext(thinking=thinking, prompt_tail=f"<|assistant|>\n{markers[0]}\n\n{markers[1]}\n\n"))
+        for answer in ANSWERS:
+            _check_thought(parsers.check_chunking(make, answer, rounds=1), "", answer, answer)
 
 
 def _check_thought(found: Answer, thought: str, answer: str, text: str) -> None:

@@ -20,7 +20,7 @@ from llmk.kernel.discovery import Plugin
 from llmk.kernel.interpreter import PYTHON
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
-from llmk_testing.suites import platform_device, platform_memory
+from llmk_testing.suites import platform_device, platform_graphs, platform_machines, platform_memory
 
 _PATIENCE = 120.0
 
@@ -167,12 +167,15 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         "the probe imports no torch and does not initialize the device": partial(_alone, spec, _PROBED),
         "the probe is pure": partial(_pure, spec),
         "facts are well formed, of known machines too": partial(_well_formed, spec),
+        "machines of its examples are what they say": partial(platform_machines.check_machines, spec),
         "its plugin's defaults can be set": partial(_defaults, spec, bench),
         "its plugin's kernels name the platforms that they are for": partial(_kernels, spec, bench),
     }
     on_device: dict[str, Callable[[], str | None]] = {
         "creating the platform does not initialize the device": partial(_alone, spec, _MADE),
+        "facts stay when memory is taken": partial(platform_machines.check_same, spec, bench),
         **platform_device.checks(bench),
+        **platform_graphs.checks(spec, bench),
         **platform_memory.checks(bench),
         "two ranks are joined": partial(_joined, spec, bench),
     }

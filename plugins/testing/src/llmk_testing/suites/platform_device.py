@@ -1,4 +1,4 @@
-"""The part of the platform suite that launches work: the device and its facts, graphs and compiling."""
+"""The part of the platform suite that launches work: the device and its facts, and compiling."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ def checks(bench: Bench) -> dict[str, Callable[[], str | None]]:
         "every dtype of the facts can be computed with": partial(_dtypes, bench),
         "execution is asynchronous if and only if the facts say so": partial(_asynchronous, bench),
         "synchronize waits": partial(_synchronize, bench),
-        "graphs replay on new inputs": partial(_graphs, bench),
-        "what graphs hold is theirs": partial(_kept, bench),
         "compiling ahead can be entered": partial(_compiling, bench),
     }
 
@@ -128,56 +126,6 @@ def _synchronize(bench: Bench) -> str:
         f"after synchronize() a read still took {read:.3f} s, the work before it {total:.3f} s"
     )
     return f"work {total:.3f} s, read {read:.4f} s"
-
-
-def _graphs(bench: Bench) -> str:
-    graphs = bench.platform.graphs
-    if graphs is None:
-        raise Skip("the platform has no graphs facet")
-    weight = torch.randn(32, 32, generator=bench.random("weight")).to(bench.device)
-    x = torch.ones(8, 32, device=bench.device)
-    replay = graphs.capture(lambda: (x @ weight).relu())
-    places = set()
-    for number in range(_ROUNDS):
-        x.copy_(torch.randn(8, 32, generator=bench.random(number)))
-        found = replay()
-        bench.platform.device.synchronize()
-        places.add(found.data_ptr())
-        _close(found, (x @ weight).relu(), f"replay {number} on new inputs (seed {bench.seed})")
-    assert len(places) == 1, f"replays return {len(places)} different addresses, but later kernels need a fixed one"
-    return f"{_ROUNDS} replays"
-
-
-def _kept(bench: Bench) -> str:
-    """Memory that a graph uses must not be allocated to others, before or after a replay; two graphs must not
-    conflict."""
-    graphs = bench.platform.graphs
-    if graphs is None:
-        raise Skip("the platform has no graphs facet")
-    inputs = [torch.full((size, 64), 1.0 + size, device=bench.device) for size in (256, 64)]
-    replays = [graphs.capture(partial(_chain, x)) for x in inputs]
-    # The allocator must not return memory that the graphs write to.
-    others = [torch.full((256, 64), 7.0, device=bench.device) for _ in range(8)]
-    for x, replay in zip(inputs, replays, strict=True):
-        found = replay().clone()
-        bench.platform.device.synchronize()
-        _close(found, _chain(x), "a replay after other tensors were made")
-        assert all(bool((other == 7).all()) for other in others), (
-            "a replay wrote to a tensor that was made after capture"
-        )
-    return f"{len(replays)} graphs"
-
-
-def _chain(x: Tensor) -> Tensor:
-    for _ in range(4):
-        x = (x * 1.5 + 1).relu()
-    return x
-
-
-def _close(found: Tensor, expected: Tensor, what: str) -> None:
-    """A captured GEMM may have another order of summation."""
-    error = float((found - expected).norm() / expected.norm())
-    assert error <= 1e-4, f"{what} is {error:.1e} (relative) from the uncaptured result; at most 1e-4 is allowed"
 
 
 def _compiling(bench: Bench) -> str:

@@ -30,6 +30,7 @@ from llmk_testing.files import copied
 from llmk_testing.model import ModelHarness
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.suites.model_files import odd_configs
+from llmk_testing.suites.quantization_configs import check_configs
 from llmk_testing.suites.quantization_numbers import number_cases
 
 _TOLERANCE = 1e-4
@@ -56,9 +57,11 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
     if not spec.examples:
         yield case("has examples", _no_examples)
         return
-    examples = load_object(spec.examples, plugin=spec.id)
+    named = load_object(spec.examples, plugin=spec.id)
+    examples = [each for each in named if isinstance(each, QuantizationExample)]
     yield case("claims are verdicts for any config", partial(_claims, spec, examples))
     yield case("claims no other method's checkpoints", partial(_claims_nothing_else, spec))
+    yield case("configs mean what the examples say", partial(check_configs, spec, named))
     for example in examples:
         trial = Trial(spec, bench, example)
         checks: dict[str, Callable[[], str | None]] = {
@@ -262,7 +265,7 @@ class Trial:
         parts = [part for part in self._example.stored(torch.ones(256, 256)) if part not in self._example.unused]
         changes: list[Callable[[dict[str, Tensor]], object]] = [
             lambda tensors: tensors.update({module + "surprise": torch.ones(3)}),
-            *(partial(_without, name=module + part) for part in parts),
+            *(partial(_without, name=module + part) for part in parts if part not in self._example.optional),
             *(partial(_longer, name=module + part) for part in parts),
         ]
         for change in changes:

@@ -3,7 +3,7 @@ dummy weights; and of tensors in dtypes that no file of the format has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from llmk.reference import quantized_weight
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.quantization_example import QuantizationExample
+from llmk_testing.weights import MADE_AS
 
 ROWS, COLUMNS = 256, 384
 """Both whole blocks of 128, and unlike."""
@@ -44,6 +45,10 @@ def number_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExam
         "a share of the rows is that share of the weights": trial.share,
         "dummy weights are near what they were": trial.dummy,
         "tensors in dtypes that the format has not are refused": trial.foreign,
+        "tensors of other sizes are refused by name": trial.other_sizes,
+        "tensors that are missing, and unknown ones, are refused by name": trial.other_tensors,
+        "a tensor in another shape is refused, or means the same": trial.other_shapes,
+        "a method without a checkpoint converts plain weights": trial.bare,
         "scales in any floating-point dtype of files are read": trial.wide_scales,
     }
     for name, run in checks.items():
@@ -92,9 +97,63 @@ class Numbers:
                 tried += 1
         return f"{tried} dtypes"
 
+    def other_sizes(self) -> str:
+        """One dimension of one tensor longer or shorter, which no config can mean."""
+        good, tried = self._stored(), 0
+        for part in good.keys() - set(self._example.unused):
+            for at, size in enumerate(good[part].shape):
+                for other in sorted({size + 1, size - 1, 2 * size + 1, 0} - {size}):
+                    shape = (*good[part].shape[:at], other, *good[part].shape[at + 1 :])
+                    # A weight by itself may have any number of rows.
+                    if other < 0 or (self._spec.online and len(good) == 1):
+                        continue
+                    self._refuse(good | {part: replace(good[part], shape=shape)}, f"{part} of {list(shape)}")
+                    tried += 1
+        return f"{tried} shapes"
+
+    def other_tensors(self) -> str:
+        """Each one missing, all but each one missing, and one that no file has."""
+        good, unused = self._stored(), set(self._example.unused)
+        needed = good.keys() - unused
+        first = next(iter(good.values()))
+        self._refuse({**good, "surprise": replace(first, name="model.layer.surprise")}, "an unknown tensor")
+        for part in needed - set(self._example.optional) if len(needed) > 1 else ():
+            self._refuse({name: each for name, each in good.items() if name != part}, f"no {part}")
+            self._refuse({part: good[part]}, f"{part} alone")
+        for part in unused:
+            self._check({name: each for name, each in good.items() if name != part})
+        return f"{len(needed)} tensors"
+
+    def other_shapes(self) -> str:
+        """The same numbers with a dimension more or less."""
+        tensors, right, taken = self._given(self._drawn()), self._right(self._drawn()), []
+        for part, tensor in tensors.items():
+            shapes = [(*tensor.shape, 1), (1, *tensor.shape), tuple(tensor.shape[:-1]), (tensor.numel(),)]
+            for shape in {shape for shape in shapes if shape != tuple(tensor.shape)}:
+                if part in self._example.unused or torch.Size(shape).numel() != tensor.numel():
+                    continue
+                given = {**tensors, part: tensor.reshape(shape)}
+                if refusal := self._refusal(self._described(given)):
+                    assert "model.layer" in refusal, f"the refusal doesn't name the module: {refusal}"
+                    continue
+                self._compare(self._meaning(given, [ROWS]), right, f"{part} of {list(shape)}, which is accepted,")
+                taken.append(f"{part} {list(shape)}")
+        return f"accepted: {', '.join(taken) or 'none'}"
+
+    def bare(self) -> None:
+        """As plain weights are made to stand for stored ones, of sizes that have few divisors, too."""
+        method: Quantization = load_object(self._spec.implementation)()
+        for rows, columns in ((ROWS, COLUMNS), (ROWS, 128)):
+            weight = self._drawn()[:, :columns].contiguous()
+            meaning = self._dequantized(method.convert("layer", {"weight": weight.clone()}, [rows]))
+            error = float((meaning - weight).norm() / weight.norm())
+            assert error <= self._example.error, f"{[rows, columns]}: relative error {error:.1e}"
+
     def wide_scales(self) -> str:
         """Files store them as float32 or narrower."""
         tensors, good, tried = self._given(self._drawn()), self._stored(), 0
+        if self._example.presented:
+            raise Skip("its tensors are presented by a reader, which chooses their dtypes")
         if self._spec.online:
             for name in WIDE:
                 self._method().check("model.layer", {"weight": replace(good["weight"], dtype=name)})
@@ -112,12 +171,27 @@ class Numbers:
                 tried += 1
         return f"{tried} dtypes"
 
-    def _refusal(self, stored: dict[str, StoredTensor]) -> str:
+    def _refusal(self, stored: Mapping[str, StoredTensor]) -> str:
         try:
-            self._method().check("model.layer", stored)
+            self._check(stored)
         except CheckpointError as error:
             return str(error)
         return ""
+
+    def _refuse(self, stored: Mapping[str, StoredTensor], what: str) -> None:
+        refusal = self._refusal(stored)
+        assert refusal, f"{what} is accepted, with {', '.join(stored)}"
+        assert "model.layer" in refusal, f"the refusal of {what} doesn't name the module: {refusal}"
+
+    def _check(self, stored: Mapping[str, StoredTensor]) -> None:
+        """As a model's layers do: presents the files' tensors, checks them, and compares the weight's shape."""
+        method = self._method()
+        given = [replace(each, name=f"model.layer.{name}") for name, each in stored.items()]
+        presented = {each.name.rpartition(".")[2]: each for each in method.present("model.layer", given)}
+        method.check("model.layer", presented)
+        shape = tuple(method.shape(presented))
+        if shape != (ROWS, COLUMNS):
+            raise CheckpointError(f"model.layer has shape {list(shape)}, not {[ROWS, COLUMNS]}")
 
     def _drawn(self) -> Tensor:
         return torch.randn(ROWS, COLUMNS, generator=self._bench.random("numbers", self._example.name))
@@ -153,7 +227,9 @@ class Numbers:
         return self._example.restored(self._example.stored(weight.clone())).float()
 
     def _stored(self) -> dict[str, StoredTensor]:
-        given = self._given(self._drawn())
+        return self._described(self._given(self._drawn()))
+
+    def _described(self, given: Mapping[str, Tensor]) -> dict[str, StoredTensor]:
         file: Any = None  # checks read no tensor
         return {
             name: StoredTensor(f"model.layer.{name}", file, DTYPES[tensor.dtype], tuple(tensor.shape), 0, tensor.nbytes)
@@ -169,7 +245,8 @@ class Numbers:
         return self._dequantized(made)
 
     def _dequantized(self, made: dict[str, Tensor]) -> Tensor:
-        prepare: Any = getattr(quantized_weight, f"prepare_{self._spec.weight_format}", None)
+        stored = MADE_AS.get(self._spec.weight_format, self._spec.weight_format)
+        prepare: Any = getattr(quantized_weight, f"prepare_{stored}", None)
         if prepare is None:
             raise Skip(f"the reference can't dequantize {self._spec.weight_format}")
         found: Tensor = prepare(made).dequantize(torch.float32)

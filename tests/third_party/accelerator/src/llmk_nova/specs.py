@@ -17,6 +17,7 @@ def llmk_platforms() -> list[PlatformSpec]:
             probe=probe,
             known=KNOWN,
             rank=50,
+            examples="llmk_nova.examples:MACHINES",
             summary="simulated accelerators",
         )
     ]

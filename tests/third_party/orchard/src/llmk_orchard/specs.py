@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from llmk.api import (
     OK,
+    AttentionQuery,
     Checkpoint,
     IOProcessorSpec,
     KernelSpec,
     LinearQuery,
     LogitsProcessorSpec,
+    ModelSpec,
+    MoEQuery,
     Needs,
     ParserQuery,
     ParserSpec,
@@ -155,5 +158,99 @@ def llmk_ops() -> list[KernelSpec]:
         for op, knows, summary in (
             ("rms_norm", frozenset({"norm_offset"}), "the root-mean-square norm"),
             ("silu_and_mul", frozenset[str](), "the gated SiLU"),
+        )
+    ]
+
+
+def claims_rings(query: ParserQuery) -> Verdict:
+    """By the marker in the template."""
+    if "<ring>" in (query.checkpoint.chat_template or ""):
+        return OK
+    return no("dialect", wanted="<ring> in the chat template", found="none")
+
+
+@hookimpl
+def llmk_reasoning_parsers() -> list[ParserSpec]:
+    """Thoughts in rings."""
+    return [
+        ParserSpec(
+            id="orchard.rings",
+            name="rings",
+            implementation="llmk_orchard.rings:Rings",
+            claims=claims_rings,
+            markers=("<ring>", "</ring>"),
+            examples="llmk_orchard.more_examples:RINGS",
+            summary="any number of <ring> blocks",
+        )
+    ]
+
+
+def supports_vines(query: AttentionQuery) -> Verdict:
+    """Keys and values of one size, in the engine's dtype."""
+    if query.cache_dtype != query.dtype:
+        return no("cache_dtype", wanted=query.cache_dtype, found=query.dtype)
+    return OK
+
+
+@hookimpl
+def llmk_attention_backends() -> list[KernelSpec]:
+    """Vines."""
+    return [
+        KernelSpec(
+            id="orchard.vines",
+            kind="attention",
+            implementation="llmk_orchard.vines:Vines",
+            layout="orchard_vines",
+            tier=Tier.PORTABLE,
+            needs=_DTYPES,
+            supports=supports_vines,
+            knows=frozenset({"sliding_window", "softcap", "sinks"}),
+            summary="request by request",
+        )
+    ]
+
+
+def supports_baskets(query: MoEQuery) -> Verdict:
+    """Gated experts in one group, with plain weights."""
+    verdict = OK
+    if query.activation not in ("silu", "gelu_tanh"):
+        verdict &= no("activation", wanted=query.activation, found="silu or gelu_tanh")
+    if query.scoring not in ("softmax", "sigmoid"):
+        verdict &= no("scoring", wanted=query.scoring, found="softmax or sigmoid")
+    if query.weight_format != "plain":
+        verdict &= no("weight_format", wanted=query.weight_format, found="plain")
+    return verdict
+
+
+@hookimpl
+def llmk_moe_kernels() -> list[KernelSpec]:
+    """Baskets."""
+    return [
+        KernelSpec(
+            id="orchard.baskets",
+            kind="moe",
+            implementation="llmk_orchard.baskets:baskets",
+            prepare="llmk_orchard.baskets:prepare",
+            layout="orchard_baskets",
+            tier=Tier.PORTABLE,
+            needs=_DTYPES,
+            supports=supports_baskets,
+            knows=frozenset({"activation", "renormalize", "scoring", "scaling", "bias"}),
+            summary="expert by expert",
+        )
+    ]
+
+
+@hookimpl
+def llmk_models() -> list[ModelSpec]:
+    """Jais 2."""
+    return [
+        ModelSpec(
+            id="orchard.jais2",
+            architectures=("Jais2ForCausalLM",),
+            tree="llmk_orchard.jais:tree",
+            deterministic=True,
+            examples="llmk_orchard.more_examples:JAIS",
+            summary="Jais 2 decoders",
         )
     ]

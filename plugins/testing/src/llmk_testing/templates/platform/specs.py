@@ -37,6 +37,7 @@ def llmk_platforms() -> list[PlatformSpec]:
             probe=probe,
             known=(facts_of("x86_64"), facts_of("aarch64")),
             rank=-1,
+            examples="llmk_acme.examples:MACHINES",
             summary="any machine that torch runs on, with only the core's kernels",
         )
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from llmk_testing.quantization_example import QuantizationExample
+from llmk_testing.quantization_example import ConfigExample, QuantizationExample
 
 
 def restored(stored: dict[str, Tensor]) -> Tensor:
@@ -29,4 +29,6 @@ ROUNDED = (
         error=0.02,
         logits_error=0.1,
     ),
+    ConfigExample(config={}),
+    ConfigExample(config={"quant_method": "fp8"}, claimed="quantized"),
 )

@@ -1,0 +1,183 @@
+"""Cases of a dialect's grammar, keyword by keyword of JSON schemas: what a schema allows, its grammar allows, and no
+more; a keyword that it can't enforce is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmk.api import CallWriter, ParserSpec, RequestError, WrittenCall
+from llmk.kernel.loader import load_object
+from llmk_testing.case import Case
+from llmk_testing.suites.parser_grammar import Grammar, Unreadable
+
+_NAME = "f"
+_POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+_PARTS = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The schema of one argument, values that follow it, and values that don't, which no dialect can take for one that
+    does: in some, any text is a string."""
+
+    schema: Mapping[str, Any]
+    good: Sequence[Any]
+    bad: Sequence[Any]
+    more: Mapping[str, Any] | None = None
+    """Further keywords of the arguments' schema."""
+
+
+SCHEMAS: tuple[Schema, ...] = (
+    Schema({}, ["x", "a\nb", ""], []),
+    Schema({"type": "null"}, [None], [0, "x", False]),
+    Schema({"type": "boolean"}, [True, False], ["x", 1, None]),
+    Schema({"type": "integer"}, [0, -7, 10**12], [1.5, "x", None, True, [1]]),
+    Schema({"type": "number"}, [0, -1.5, 1e-9], ["x", None, True]),
+    Schema({"type": ["integer", "boolean"]}, [3, True], ["x", None, 1.5]),
+    Schema({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [3, None], ["x", 1.5, True]),
+    Schema({"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["a b", 3], []),
+    Schema({"anyOf": [{"const": "on"}, _POINT]}, ["on", {"x": 1}], ["off", {"x": "a"}, {}]),
+    Schema({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}, ["", "ab", None], ["abc"]),
+    Schema({"anyOf": [{"enum": ["a", "b"]}, {"enum": ["c", 1]}]}, ["a", "c", 1], ["d", 2]),
+    Schema({"anyOf": [{"enum": ["c", 1]}, {"type": ["null", "string"], "maxLength": 1}]}, ["c", 1, None], ["dd", 2]),
+    Schema({"anyOf": [{"enum": ["cc", 1]}, {"type": "null"}]}, ["cc", 1, None], ["d", "c", 2, True]),
+    Schema({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, [3, True], ["x"]),
+    Schema({"const": "on"}, ["on"], ["off", "o", "", "onon"]),
+    Schema({"const": 7}, [7], [8, "x", 77]),
+    Schema({"const": None}, [None], [8, "x"]),
+    Schema({"enum": ["a", 1, None, True]}, ["a", 1, None, True], ["b", 2, False, ""]),
+    Schema({"enum": ["", "two words"]}, ["", "two words"], ["two", "b"]),
+    Schema({"enum": [1, 2.5]}, [1, 2.5], [2, 25]),
+    Schema({"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "abcd"], ["a", "abcde", ""]),
+    Schema({"type": "string", "minLength": 1}, ["a", "a" * 99], [""]),
+    Schema({"type": "string", "maxLength": 3}, ["", "abc"], ["abcd"]),
+    Schema({"type": "string", "pattern": "^[a-c]+$"}, ["abc"], ["xyz", ""]),
+    Schema({"type": "string", "format": "date"}, ["2024-02-29"], ["someday"]),
+    Schema({"type": "integer", "minimum": 2, "maximum": 5}, [2, 5], [1, 6]),
+    Schema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, [0.5], [0, 1, 2.5]),
+    Schema({"type": "integer", "multipleOf": 5}, [0, 10], [3]),
+    Schema({"type": "array"}, [[], [1, "a", None, {"b": [True]}]], [3, {"a": 1}]),
+    Schema({"type": "array", "items": {"type": "integer"}}, [[], [1], [1, 2, 3, 4]], [["a"], [1, None], 1]),
+    Schema(
+        {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3}, [[1], [1, 2, 3]], [[], [1] * 4]
+    ),
+    Schema({"type": "array", "items": {"type": "string"}, "minItems": 2}, [["a", "b"], ["a"] * 4], [["a"], []]),
+    Schema({"type": "array", "items": {"type": "string"}, "maxItems": 1}, [[], ["a"]], [["a", "b"]]),
+    Schema({"type": "array", "maxItems": 0}, [[]], [[1]]),
+    Schema({"type": "array", "items": {"type": "array", "items": {"type": "null"}}}, [[[], [None]]], [[1], [[1]]]),
+    Schema({"type": "array", "items": _POINT}, [[{"x": 1}, {"x": 2}]], [[{}], [{"x": "a"}], [{"x": 1, "y": 2}]]),
+    Schema({"type": "object"}, [{}, {"a": 1, "b": {"c": [1, "x"]}}], [3, [1]]),
+    Schema({"type": "object", "additionalProperties": False}, [{}], [{"a": 1}]),
+    Schema(
+        {"type": "object", "properties": _PARTS, "required": ["b"], "additionalProperties": False},
+        [{"b": "x"}, {"a": 1, "b": "x"}, {"b": "x", "c": True}, {"a": 1, "b": "", "c": False}],
+        [{}, {"a": 1}, {"a": 1, "c": True}, {"b": "x", "d": 1}, {"a": "x", "b": "x"}, {"b": 1}],
+    ),
+    Schema(
+        {"type": "object", "properties": _PARTS, "additionalProperties": False},
+        [{}, {"a": 1}, {"b": "x"}, {"c": True}, {"a": 1, "c": True}, {"a": 1, "b": "x", "c": False}],
+        [{"d": 1}, {"c": 1}],
+    ),
+    Schema(
+        {"type": "object", "properties": {"two words": {"enum": ["a b"]}}, "additionalProperties": False},
+        [{}, {"two words": "a b"}],
+        [{"two words": "a"}, {"two": "a b"}],
+    ),
+    Schema({"$ref": "#/$defs/point"}, [{"x": 1}], [{}, {"x": "a"}, 3], {"$defs": {"point": _POINT}}),
+    Schema({"$ref": "#/definitions/point"}, [{"x": 1}], [{}, {"y": 1}], {"definitions": {"point": _POINT}}),
+    Schema(
+        {"type": "array", "items": {"$ref": "#/$defs/point"}}, [[{"x": 1}]], [[{}], [1]], {"$defs": {"point": _POINT}}
+    ),
+    Schema({"$ref": "#/$defs/word"}, ["a", "abc"], ["abcd"], {"$defs": {"word": {"type": "string", "maxLength": 3}}}),
+    Schema(
+        {"anyOf": [{"$ref": "#/$defs/point"}, {"type": "null"}]},
+        [{"x": 1}, None],
+        [{"x": "a"}, 3],
+        {"$defs": {"point": _POINT}},
+    ),
+    Schema({"type": "integer", "title": "T", "description": "D", "default": 3, "examples": [1]}, [3], ["x"]),
+    Schema({"type": "integer", "nullable": False}, [3], ["x"]),
+    Schema({"type": "integer", "deprecated": True, "$comment": "C"}, [3], ["x"]),
+    Schema({"type": "integer", "x-unheard-of": 1}, [3], ["x"]),
+    Schema({"type": "string", "not": {"const": "a"}}, ["b"], ["a"]),
+    Schema({"type": "string", "allOf": [{"maxLength": 2}]}, ["b"], ["abc"]),
+    Schema({"type": "object", "properties": _PARTS, "patternProperties": {"^z": {}}}, [], [{"a": "x"}]),
+)
+
+
+def schema_cases(spec: ParserSpec, case: Callable[..., Case]) -> Iterator[Case]:
+    """The cases of one dialect that has a writer."""
+    yield case("its writer's grammar follows each keyword of a schema, or refuses it by name", check_schemas, spec)
+    yield case("its writer's grammar follows what arguments are required", check_arguments, spec)
+
+
+def check_schemas(spec: ParserSpec) -> str:
+    """Each keyword, as an argument's schema."""
+    writer, count = _writer(spec), 0
+    for one in SCHEMAS:
+        parameters = _parameters({"x": one.schema}, ["x"], one.more)
+        count += _check(writer, parameters, [{"x": value} for value in one.good], [{"x": value} for value in one.bad])
+    return f"{count} of {len(SCHEMAS)} schemas can be followed"
+
+
+def check_arguments(spec: ParserSpec) -> None:
+    """Required arguments must be there; others may, each by itself, in the schema's order."""
+    writer = _writer(spec)
+    every = {"a": 1, "b": "x", "c": True}
+    for required in ([], ["a"], ["b"], ["c"], ["a", "c"], ["a", "b", "c"]):
+        some = [{key: every[key] for key in "abc" if number >> "abc".index(key) & 1} for number in range(8)]
+        good = [each for each in some if set(required) <= each.keys()]
+        bad = [each for each in some if not set(required) <= each.keys()]
+        followed = _check(writer, _parameters(_PARTS, required, None), good, [*bad, {**every, "d": 1}])
+        assert followed, f"a schema of arguments with types, required {required}, is refused"
+
+
+def _check(writer: CallWriter, parameters: dict[str, Any], good: Sequence[Any], bad: Sequence[Any]) -> bool:
+    """Whether the grammar follows the schema."""
+    try:
+        grammar = Grammar(writer, many=False, tools=[{"name": _NAME, "description": "", "parameters": parameters}])
+    except Unreadable:
+        return False
+    except (RequestError, ValueError) as error:
+        said = str(getattr(error, "message", "")) or str(error)
+        assert any(repr(word) in said for word in _words(parameters)), (
+            f"{parameters} is refused, which names none of it: {said}"
+        )
+        return False
+    for arguments in good:
+        if (text := _rendered(writer, arguments)) is not None:
+            assert grammar.allows(text), f"{text!r} follows the schema {parameters}, and the grammar refuses it"
+    for arguments in bad:
+        if (text := _rendered(writer, arguments)) is not None:
+            assert not grammar.allows(text), f"{text!r} is against the schema {parameters}, and the grammar allows it"
+    return True
+
+
+def _words(schema: Any) -> Iterator[str]:
+    """All keys in a schema."""
+    if isinstance(schema, Mapping):
+        for key, value in schema.items():
+            yield key
+            yield from _words(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _words(value)
+
+
+def _parameters(properties: Mapping[str, Any], required: list[str], more: Mapping[str, Any] | None) -> dict[str, Any]:
+    closed = {"required": required, "additionalProperties": False}
+    return {"type": "object", "properties": dict(properties), **closed, **(more or {})}
+
+
+def _rendered(writer: CallWriter, arguments: Mapping[str, Any]) -> str | None:
+    try:
+        return writer.render([WrittenCall(_NAME, dict(arguments), "call_f")])
+    except (RequestError, ValueError):
+        return None
+
+
+def _writer(spec: ParserSpec) -> CallWriter:
+    writer: CallWriter = load_object(spec.writer)
+    return writer

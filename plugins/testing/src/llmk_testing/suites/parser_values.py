@@ -1,0 +1,124 @@
+"""Cases of values in calls, in dialects that write them as JSON: any JSON comes back, however it is written, and what
+is no JSON does not come back as arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from llmk.api import CallWriter, ParserSpec, WrittenCall
+from llmk.kernel.loader import load_object
+from llmk_testing import parsers
+from llmk_testing.case import Case, Skip
+from llmk_testing.parsers import Factory
+
+_VALUE = 7316519842003
+"""Stands for the value in a rendered call."""
+JSON = (
+    *("0", "-0", "-1", "10", "0.5", "-0.25", "1.50", "1e5", "1E+5", "2e-7", "1.5e07", "12345678901234567890", "0e0"),
+    *("true", "false", "null", "[]", "{}", "[ ]", "{ }", "[true,false,null]", "[1,2]", "[ 1 ,\t2 ]", "[[], [[]]]"),
+    *('{"a":1}', '{ "a" : 1 , "b":[ ] }', '{"a": {"b": {"c": [{}]}}}', '{"":""}', '[{"a": 1}, {"b": 2}]'),
+    *(
+        '""',
+        '"a"',
+        '" a "',
+        '"\\u00e9"',
+        '"\\ud83d\\ude00"',
+        '"\\" \\\\ \\n\\r\\t\\b\\f"',
+        '"é😀\u2028"',
+        '"}]"',
+        '"\\u0041"',
+    ),
+    *('"it\'s"', '"{\\"a\\": [1, \\"}\\"]}"', '"\\\\"', '"\\\\\\""', '["a", "b\\\\", "c"]', '"//"', '"null"', '"1"'),
+)
+"""Texts that JSON and Python read alike."""
+NO_JSON = (
+    *("01", "-", "+1", "1.", ".5", "1e", "1e+", "1.e5", "--1", "1-", "-01", "1.5.2", "1e5e5", "0x1F", "1_000", "00"),
+    *("tru", "nul", "falsey", "nulll", "TRUE", "None", "NaN", "Infinity", "-Infinity", "undefined", "1 2", "e5", "-a"),
+    *(
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "[,]",
+        "[1}",
+        "[",
+        "]",
+        "[[1]",
+        '{"a"}',
+        '{"a":}',
+        '{"a" 1}',
+        '{"a": 1,}',
+        '{"a": 1]',
+        "{,}",
+    ),
+    *("{a: 1}", "{1: 2}", '{"a": 1 "b": 2}', '{"a":: 1}', '{"a": 1, "b"}', '{"a", 1}', "{", '{"a": {"b": 1}', "'a'"),
+    *(
+        '"',
+        '"a',
+        'a"',
+        '"\\x41"',
+        '"\\u12"',
+        '"\\u12g4"',
+        '"\\u00e"',
+        '"\\q"',
+        '"a\nb"',
+        '"\t"',
+        '"\x00"',
+        '"a" "b"',
+        "/**/",
+    ),
+    *('"\\', '"\\u', '{"a\nb": 1}', '"\\ud83d"', ":", ",", '{"a": tru}', '{"a": 1.}', '{"a": [1 2]}', '["a\\x"]'),
+)
+
+
+def value_cases(spec: ParserSpec, make: Factory, case: Callable[..., Case]) -> Iterator[Case]:
+    """The cases of one dialect that has a writer."""
+    yield case("JSON in a call comes back, however it is written", check_json_values, spec, make)
+    yield case("what is no JSON does not come back as arguments", check_no_json, spec, make)
+    yield case("a call whose name is missing is no call", check_names, spec, make)
+
+
+def check_json_values(spec: ParserSpec, make: Factory) -> str:
+    """Numbers, white space, escapes, and brackets in strings."""
+    before, after = _around(spec)
+    stops = [stop for stop in getattr(load_object(spec.writer), "stops", ()) if stop]
+    values = [value for value in JSON if not any(stop in value for stop in stops)]
+    for value in values:
+        text = before + value + after
+        answer = parsers.check_chunking(make, text, rounds=1)
+        assert [call.name for call in answer.calls] == ["say_it"], f"no call is found in {text!r}: {answer}"
+        found, right = json.loads(answer.calls[0].arguments), {"free": {"k": json.loads(value)}}
+        same = json.dumps(found) == json.dumps(right)
+        assert same, f"arguments {answer.calls[0].arguments}, expected {right}: {text!r}"
+    return f"{len(values)} values"
+
+
+def check_no_json(spec: ParserSpec, make: Factory) -> str:
+    """Either there is no call, and nothing of it is lost, or its arguments are JSON."""
+    before, after = _around(spec)
+    for value in NO_JSON:
+        text = before + value + after
+        answer = parsers.check_chunking(make, text, rounds=1)
+        for call in answer.calls:
+            parsers.check_json(call)
+        assert answer.calls or "say_it" in answer.content, f"{text!r} is lost: {answer}"
+    return f"{len(NO_JSON)} values"
+
+
+def check_names(spec: ParserSpec, make: Factory) -> None:
+    """Clients can't call what has no name."""
+    writer: CallWriter = load_object(spec.writer)
+    for arguments in ({}, {"text": "x"}):
+        text = writer.render([WrittenCall("say_it", arguments, "call_x")]).replace("say_it", "")
+        names = [call.name for call in parsers.check_chunking(make, text, rounds=1).calls]
+        assert all(names), f"calls of {names} in {text!r}"
+
+
+def _around(spec: ParserSpec) -> tuple[str, str]:
+    """The text of a call before a value and behind it."""
+    writer: CallWriter = load_object(spec.writer)
+    text = writer.render([WrittenCall("say_it", {"free": {"k": _VALUE}}, "call_say_it")])
+    if f'{{"k": {_VALUE}}}' not in text:
+        raise Skip("its writer does not write objects as JSON")
+    before, _, after = text.partition(str(_VALUE))
+    return before, after

@@ -1,0 +1,75 @@
+"""The part of the platform suite that compares facts: of machines whose files are given, and of this one again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from llmk.api import Host, PlatformFacts, PlatformSpec
+from llmk.kernel.loader import load_object
+from llmk_testing.bench import Bench
+from llmk_testing.case import Skip
+from llmk_testing.platform_example import PlatformExample
+
+_TAKEN = 64 << 20
+"""Bytes of a tensor that is there during a probe."""
+
+
+def check_machines(spec: PlatformSpec) -> str:
+    """Each is probed twice, as a probe must not remember."""
+    examples = _examples(spec)
+    for _ in range(2):
+        for example in examples:
+            with TemporaryDirectory(prefix="llmk-") as folder:
+                _check(spec, example, example.host(Path(folder)))
+    return f"{len(examples)} machines"
+
+
+def check_same(spec: PlatformSpec, bench: Bench) -> None:
+    """Facts are of the machine, not of what runs on it."""
+    before, total = spec.probe(Host()).facts, bench.platform.memory.total()
+    taken = torch.ones(_TAKEN, dtype=torch.uint8, device=bench.device)
+    bench.platform.device.synchronize()
+    after, still = spec.probe(Host()).facts, bench.platform.memory.total()
+    assert taken.numel() == _TAKEN
+    assert before == after, f"with {_TAKEN} bytes taken, the probe returns {after}, before it {before}"
+    assert total == still, f"with {_TAKEN} bytes taken, total() is {still}, before it {total}"
+
+
+def _check(spec: PlatformSpec, example: PlatformExample, host: Host) -> None:
+    answer = spec.probe(host)
+    if example.facts is None:
+        codes = [reason.code for reason in answer.verdict.reasons]
+        assert not answer.verdict, f"{example.name}: the probe says that the platform is usable"
+        assert codes == list(example.refused), f"{example.name}: refused for {codes}, expected {list(example.refused)}"
+    else:
+        assert answer.verdict, f"{example.name}: the probe refuses: {'; '.join(map(str, answer.verdict.reasons))}"
+        assert answer.facts is not None, f"{example.name}: the probe returns no facts"
+        for name, right in example.facts.items():
+            found = getattr(answer.facts, name)
+            assert found == right, f"{example.name}: {name} is {found!r}, expected {right!r}"
+        if example.known:
+            _check_known(spec, example, answer.facts)
+    for function, right in example.said:
+        found = function(host)
+        name = getattr(function, "__name__", repr(function))
+        assert found == right, f"{example.name}: {name} returns {found!r}, expected {right!r}"
+
+
+def _check_known(spec: PlatformSpec, example: PlatformExample, facts: PlatformFacts) -> None:
+    bare = replace(facts, memory_bytes=0, device_name="")
+    known = [replace(each, memory_bytes=0, device_name="") for each in spec.known]
+    assert bare in known, f"{example.name}: none of the known machines has its facts, {bare}"
+
+
+def _examples(spec: PlatformSpec) -> Sequence[PlatformExample]:
+    if not spec.examples:
+        raise Skip("PlatformSpec.examples names no machines (llmk_testing.platform_example)")
+    found: Sequence[PlatformExample] = load_object(spec.examples, plugin=spec.id)
+    good = bool(found) and all(isinstance(one, PlatformExample) for one in found)
+    assert good, f"{spec.examples} is {found!r}, expected a sequence of PlatformExample"
+    return found
