@@ -77,13 +77,13 @@ def test_a_prompt_in_parts_is_the_same_to_the_bit(name: str, native: Any) -> Non
     length = int(step.seq_lens[0])
     assert last - first == length, "the first request is a new prompt"
     found, again = [], caches.clone()
-    for begin, end in pairwise((0, 1, 15, 16, 30, length)):
+    for start, end in pairwise((0, 1, 15, 16, 30, length)):
         part = CacheStep(
-            torch.tensor([0, end - begin], dtype=torch.int32), torch.tensor([end], dtype=torch.int32),
-            step.block_table[:1], torch.zeros(end - begin, dtype=torch.int64), 1, end - begin, end - begin, end,
+            torch.tensor([0, end - start], dtype=torch.int32), torch.tensor([end], dtype=torch.int32),
+            step.block_table[:1], torch.zeros(end - start, dtype=torch.int64), 1, end - start, end - start, end,
             step.block_size,
         )  # fmt: skip
-        given = [each[first + begin : first + end] if _of_tokens(each, step) else each for each in whole[:-2]]
+        given = [each[first + start : first + end] if _of_tokens(each, step) else each for each in whole[:-2]]
         found.append(op(*given, again, part))
     assert torch.equal(torch.cat(found), expected[first:last])
     blocks = step.block_table[0].long().unique()

@@ -11,7 +11,7 @@ from torch import Tensor
 from llmk.api import CacheStep
 from llmk.reference.recurrent.tails import with_accepted
 from llmk_cpu.native.library import library
-from llmk_cpu.native.tensors import CODES, rows_of
+from llmk_cpu.native.tensors import CODES, heads_of, rows_of
 
 _STEP = "pppipiii"
 _causal_conv = library().function("causal_conv", f"ppipppi{_STEP}iidd")
@@ -63,7 +63,7 @@ def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, cache: Tensor, step: CacheStep
 ) -> Tensor:
     """As :func:`llmk.reference.recurrent.delta_rule.gated_delta_rule`."""
-    q, k, v = _heads(q), _heads(k), _heads(v)
+    q, k, v = heads_of(q), heads_of(k), heads_of(v)
     g, beta = g.float().contiguous(), beta.float().contiguous()
     (tokens, key_heads, keys), (_, heads, values) = q.shape, v.shape
     out = torch.empty(v.shape, dtype=v.dtype)
@@ -89,7 +89,7 @@ def state_space_scan(
     step: CacheStep,
 ) -> Tensor:
     """As :func:`llmk.reference.recurrent.state_space_scan.state_space_scan`."""
-    x, b, c, dt = _heads(x), _heads(b), _heads(c), rows_of(dt)
+    x, b, c, dt = heads_of(x), heads_of(b), heads_of(c), rows_of(dt)
     a, d, dt_bias = (each.float().contiguous() for each in (a, d, dt_bias))
     (tokens, heads, size), (_, groups, state_size) = x.shape, b.shape
     out = torch.empty(x.shape, dtype=x.dtype)
@@ -154,11 +154,6 @@ def _of(step: CacheStep) -> tuple[int | None, ...]:
         step.query_start.data_ptr(), step.seq_lens.data_ptr(), table.data_ptr(), table.stride(0), drafts,
         step.block_size, step.num_requests, step.num_tokens,
     )  # fmt: skip
-
-
-def _heads(x: Tensor) -> Tensor:
-    """``[tokens, heads, size]`` in which the heads of a token are contiguous; a copy only where needed."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
 def _padded(size: int) -> int:

@@ -22,6 +22,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 _ATTENTION = "cpu.attention"
 _NEEDS = Needs(platforms=("cpu",), dtypes=DTYPES)
 _WIDEST_HEAD = 512
+_WIDEST_LATENT = 1024
 _WIDEST_STATE = 512
 """Elements of a row of a recurrent layer's state."""
 _NARROW_STATE = 128
@@ -58,7 +59,7 @@ _OPS: tuple[tuple[str, str, frozenset[str], str], ...] = (
     ("build_step", "batch", frozenset(), "A step's tensors."),
     ("compute_slot_mapping", "batch", frozenset(), "Where a step's tokens are cached."),
     ("append_tokens", "batch", frozenset(), "Sampled tokens, put where the next step reads them."),
-    ("sample", "batch", frozenset(), "The most likely tokens; where others are drawn, the reference's."),
+    ("sample", "batch", frozenset(), "The most likely tokens, or drawn ones, without sorting."),
 )
 """Op, module, facts that were added after the first release, summary."""
 
@@ -91,6 +92,18 @@ def supports_attention(query: AttentionQuery) -> Verdict:
         verdict &= no("head_dim", wanted=widest, found=f"up to {_WIDEST_HEAD}")
     if query.block_size % _BLOCK_MULTIPLE:
         verdict &= no("block_size", wanted=query.block_size, found=f"multiples of {_BLOCK_MULTIPLE}")
+    return verdict
+
+
+def supports_latent(query: AttentionQuery) -> Verdict:
+    """Causal attention over latent vectors in a float dtype of 16 or 32 bits."""
+    verdict = supports_library(query)
+    if query.latent_dim is None or query.num_kv_heads != 1:
+        verdict &= no("latent_dim", wanted=f"{query.num_kv_heads} heads of keys", found="latent vectors")
+    if query.cache_dtype not in DTYPES:
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(DTYPES))
+    if query.head_dim > _WIDEST_LATENT:
+        verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_LATENT}")
     return verdict
 
 
@@ -153,7 +166,17 @@ def attention_backends() -> list[KernelSpec]:
             layout="cpu_paged",
             host_cost_us=5.0,
             summary="Tiled attention through the block table, in float32.",
-        )
+        ),
+        _kernel(
+            "attention_latent",
+            "attention",
+            "latent:NativeLatentAttention",
+            supports=supports_latent,
+            knows=frozenset({"sliding_window", "latent_dim"}),
+            layout="cpu_latent",
+            host_cost_us=5.0,
+            summary="Attention over latent vectors through the block table, in float32.",
+        ),
     ]
 
 
