@@ -51,6 +51,14 @@ KERNEL(selective_scan)
 (void*, const void*, int64_t, const void*, int64_t, const float*, const void*, int64_t, const void*, int64_t,
  const float*, const float*, const void*, int64_t, float*, void*, int64_t, const int32_t*, const int32_t*,
  const int32_t*, int64_t, const int64_t*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
+KERNEL(latent_attention)
+(void*, const void*, int64_t, const void*, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
+ const int32_t*, int64_t, int64_t, int64_t, int64_t, int64_t, float, int32_t, int32_t);
+KERNEL(write_rows)
+(void*, int64_t, int64_t, const void*, int64_t, int64_t, const int64_t*, int64_t, int32_t, int32_t);
+KERNEL(sample)
+(int64_t*, const void*, int64_t, const float*, const int64_t*, const float*, const float*, const int64_t*,
+ const int64_t*, int32_t*, int64_t, int64_t, int64_t, int32_t);
 
 namespace {
 
@@ -336,8 +344,66 @@ void check_scan(int32_t dtype, double bound) {
     compare("selective_scan", out, expected, bound);
 }
 
+// All tokens of a request attend over latent vectors.
+template <class T>
+void check_latent(int32_t dtype, double bound) {
+    const int64_t heads = 5, size = 20, values = 13, block_size = 16;
+    auto x = draws<T>(kTokens * size), q = draws<T>(kTokens * heads * size);
+    std::vector<T> cache(3 * block_size * size), out(kTokens * heads * values);
+    std::vector<int64_t> slots(kTokens);
+    for (int64_t t = 0; t < kTokens; ++t) slots[t] = kTable[t / block_size] * block_size + t % block_size;
+    CALL(write_rows)
+    (cache.data(), block_size * size, block_size, x.data(), size, size, slots.data(), kTokens, dtype, dtype);
+    CALL(latent_attention)
+    (out.data(), q.data(), heads * size, cache.data(), block_size * size, block_size, size, values, kStarts.data(),
+     kLengths.data(), kTable.data(), 3, 1, kTokens, heads, 0, 0.2f, dtype, dtype);
+    std::vector<double> expected;
+    for (int64_t row = 0; row < kTokens * heads; ++row) {
+        std::vector<double> mixed(values);
+        double total = 0;
+        for (int64_t t = 0; t <= row / heads; ++t) {
+            double score = 0;
+            for (int64_t d = 0; d < size; ++d) score += double(widen(q[row * size + d])) * widen(x[t * size + d]);
+            double weight = std::exp(0.2 * score);
+            total += weight;
+            for (int64_t d = 0; d < values; ++d) mixed[d] += weight * widen(x[t * size + d]);
+        }
+        for (double each : mixed) expected.push_back(each / total);
+    }
+    compare("latent_attention", out, expected, bound);
+}
+
+// What top-k or top-p leave, drawn many times, is as frequent as it is likely.
+template <class T>
+void check_sample(int32_t dtype) {
+    const int64_t rows = 4000, vocab = 9, k = 3;
+    auto logits = draws<T>(vocab);
+    std::vector<int64_t> order(vocab), top(rows, k), seeds(rows), positions(rows);
+    for (int64_t i = 0; i < vocab; ++i) {
+        for (int64_t j = 0; j < vocab; ++j) order[i] += widen(logits[j]) > widen(logits[i]);
+    }
+    int64_t best = 0;
+    for (int64_t i = 0; i < vocab; ++i) best = order[i] == 0 ? i : best;
+    std::vector<int64_t> out(rows, best);
+    std::vector<float> temperature(rows, 1.f), all(rows, 1.f);
+    std::vector<int32_t> scratch(3 * vocab);
+    for (int64_t r = 0; r < rows; ++r) seeds[r] = r, positions[r] = r % 7;
+    CALL(sample)
+    (out.data(), logits.data(), 0, temperature.data(), top.data(), all.data(), nullptr, seeds.data(), positions.data(),
+     scratch.data(), 1, rows, vocab, dtype);
+    double total = 0;
+    for (int64_t i = 0; i < vocab; ++i) total += order[i] < k ? std::exp(double(widen(logits[i]))) : 0;
+    std::vector<float> found(vocab);
+    std::vector<double> expected;
+    for (int64_t token : out) found[token] += 1.f / rows;
+    for (int64_t i = 0; i < vocab; ++i) expected.push_back(order[i] < k ? std::exp(double(widen(logits[i]))) / total : 0);
+    compare("sample", found, expected, 0.05);
+}
+
 template <class T>
 void check(int32_t dtype, double bound) {
+    check_latent<T>(dtype, bound);
+    check_sample<T>(dtype);
     check_conv<T>(dtype, bound);
     check_delta<T>(dtype, bound);
     check_scan<T>(dtype, bound);
