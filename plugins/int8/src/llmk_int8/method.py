@@ -6,15 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from llmk.api import CheckpointError, StoredTensor
+from llmk.api import Checkpoint, CheckpointError, StoredTensor
 from llmk.nn.quantization import Quantization
+from llmk_int8.kept import kept, source_of
 from llmk_int8.rounding import GROUP, int4_groups, int8_rows
 
 _WIDE = ("F32", "BF16", "F16")
 
 
 class Plain(Quantization):
-    """Reads plain weights alone."""
+    """Reads plain weights alone.
+
+    Attributes:
+        source: what identifies their files.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        super().__init__(checkpoint)
+        self.source = source_of(checkpoint)
 
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
         """Accepts a plain ``weight`` and nothing else."""
@@ -35,7 +44,7 @@ class Int8(Plain):
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """``weight`` int8 and ``weight_scale`` float32 ``[out, 1]``."""
-        return int8_rows(parameters["weight"])
+        return kept(layer, parameters["weight"], int8_rows, self.source)
 
 
 class Int4(Plain):
@@ -58,4 +67,4 @@ class Int4(Plain):
                 f"{layer} has {inputs} inputs on each of several processes, which are not in groups of {GROUP}",
                 hint='use model.quantization = "int8", or fewer processes',
             )
-        return int4_groups(parameters["weight"])
+        return kept(layer, parameters["weight"], int4_groups, self.source)
