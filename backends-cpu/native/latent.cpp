@@ -78,14 +78,14 @@ void mix(Query& query, const T* rows, int64_t count, int64_t size, int64_t value
     }
 }
 
-// The keys from `first` to `last`; `blocks` are the request's.
+// The keys up to `last`; `blocks` are the request's.
 template <class T>
-void attend(Query& query, const Latents& latents, const int32_t* blocks, int64_t first, int64_t last, float scale) {
+void attend(Query& query, const Latents& latents, const int32_t* blocks, int64_t last, float scale) {
     for (int64_t h = 0; h < kHeads; ++h) {
         query.most[h] = -INFINITY, query.total[h] = 0;
         for (int64_t i = 0; i < latents.values; i += F::N) store(query.sums[h] + i, zero());
     }
-    for (int64_t at = first; at <= last;) {
+    for (int64_t at = 0; at <= last;) {
         int64_t size = latents.block_size, stop = at / kKeys * kKeys + kKeys, block_stop = at / size * size + size;
         stop = stop < block_stop ? stop : block_stop;
         int64_t count = (stop <= last ? stop : last + 1) - at;
@@ -125,11 +125,11 @@ using namespace llmk;
 using namespace llmk::LLMK_LEVEL;
 
 // out is [tokens, heads, values], q [tokens, heads, size] with tokens `q_stride` apart; the cache's blocks are
-// [block_size, size], `cache_stride` apart. A window of 0 is none. Rows that belong to no request are zeros.
+// [block_size, size], `cache_stride` apart. Rows that belong to no request are zeros.
 LLMK_EXPORT(latent_attention)
 (void* out, const void* q, int64_t q_stride, const void* cache, int64_t cache_stride, int64_t block_size, int64_t size,
  int64_t values, const int32_t* starts, const int32_t* lengths, const int32_t* table, int64_t table_stride,
- int64_t requests, int64_t tokens, int64_t heads, int64_t window, float scale, int32_t dtype, int32_t cache_dtype) {
+ int64_t requests, int64_t tokens, int64_t heads, float scale, int32_t dtype, int32_t cache_dtype) {
     Latents latents{cache, cache_stride, block_size, size, values};
     int64_t groups = (heads + kHeads - 1) / kHeads, used = starts[requests];
     by_dtype(dtype, [&](auto none) {
@@ -142,11 +142,10 @@ LLMK_EXPORT(latent_attention)
                 if (count > kHeads) count = kHeads;
                 while (starts[request + 1] <= token) ++request;
                 int64_t last = lengths[request] - starts[request + 1] + token;
-                int64_t first = window > 0 && last >= window ? last - window + 1 : 0;
                 Query query;
                 load_query(query, (const T*)q + token * q_stride + head * size, count, size);
                 by_dtype(cache_dtype, [&](auto kind) {
-                    attend<decltype(kind)>(query, latents, table + request * table_stride, first, last, scale);
+                    attend<decltype(kind)>(query, latents, table + request * table_stride, last, scale);
                 });
                 store_result((T*)out + (token * heads + head) * values, query, count, values);
             }

@@ -15,6 +15,8 @@ inline uint32_t bits_of_float(float x) {
     return bits;
 }
 
+constexpr uint32_t kNothing = 0xffffffff, kAll = kNothing - 1;  // distances that no token is at
+
 // How far tokens with a weight are below the most likely one: its bits, which are ordered as distances are.
 struct Tokens {
     uint32_t* distances;
@@ -89,7 +91,7 @@ int64_t nearest_weights(const Tokens& tokens, const Place& place, int64_t k) {
 
 // The greatest distance that top-k and top-p keep; all are kept by 0 and by 1.
 uint32_t limit(const Tokens& tokens, int64_t k, float p) {
-    uint32_t farthest = ~0u;
+    uint32_t farthest = kAll;
     bool cuts = k > 0 && k < tokens.count;
     int64_t mass = 0;
     if (cuts) {
@@ -103,6 +105,13 @@ uint32_t limit(const Tokens& tokens, int64_t k, float p) {
         farthest = nucleus < farthest ? nucleus : farthest;
     }
     return farthest;
+}
+
+// The same after a cut at a distance, which nothing is within if it is negative.
+inline uint32_t closer(uint32_t farthest, float distance) {
+    if (distance < 0.f) return kNothing;
+    uint32_t bits = bits_of_float(distance + 0.f);
+    return bits < farthest ? bits : farthest;
 }
 
 // SplitMix64's finaliser.
@@ -135,8 +144,8 @@ using namespace llmk;
 using namespace llmk::LLMK_LEVEL;
 
 // out[i] is drawn from row i of logits, [rows, n] with rows `stride` elements apart; before, it is the row's most likely
-// token, and stays so where the temperature is 0 or the row has no finite greatest logit. top_k, top_p and min_p may be
-// null. `scratch` has room for slots * 3 * n words; rows are divided between slots.
+// token, and stays so where the temperature is 0; where nothing is left to draw from, it is the last token. top_k, top_p
+// and min_p may be null. `scratch` has room for slots * 3 * n words; rows are divided between slots.
 LLMK_EXPORT(sample)
 (int64_t* out, const void* logits, int64_t stride, const float* temperature, const int64_t* top_k, const float* top_p,
  const float* min_p, const int64_t* seeds, const int64_t* positions, int32_t* scratch, int64_t slots, int64_t rows,
@@ -152,9 +161,9 @@ LLMK_EXPORT(sample)
                 Tokens tokens{(uint32_t*)own, own + n, own + 2 * n, 0};
                 collect(tokens, x, n, widen(x[out[row]]), temperature[row]);
                 uint32_t farthest = limit(tokens, top_k ? top_k[row] : 0, top_p ? top_p[row] : 1.f);
-                uint32_t least = min_p && min_p[row] > 0.f ? bits_of_float(0.f - logf(min_p[row])) : ~0u;
-                int64_t found = draw(tokens, least < farthest ? least : farthest, seeds[row], positions[row]);
-                if (found >= 0) out[row] = found;
+                if (min_p && min_p[row] > 0.f) farthest = closer(farthest, 0.f - logf(min_p[row]));
+                int64_t found = farthest == kNothing ? -1 : draw(tokens, farthest, seeds[row], positions[row]);
+                out[row] = found < 0 ? n - 1 : found;
             }
         });
     });

@@ -35,15 +35,15 @@ def written(backend: Any, rows: list[Tensor], step: Any, query: Any, dtype: torc
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("heads", "size", "latent", "block", "window"),
-    [(16, 576, 512, 16, None), (5, 40, 32, 16, None), (3, 13, 7, 10, None), (4, 24, 16, 32, 20), (1, 8, 8, 1, None)],
+    ("heads", "size", "latent", "block"),
+    [(16, 576, 512, 16), (5, 40, 32, 16), (3, 13, 7, 10), (4, 24, 16, 32), (1, 8, 8, 1)],
 )
 def test_results_are_the_references(
-    heads: int, size: int, latent: int, block: int, window: int | None, dtype: torch.dtype, native: Any
+    heads: int, size: int, latent: int, block: int, dtype: torch.dtype, native: Any
 ) -> None:
     query = query_of(
         str(dtype).removeprefix("torch."), num_heads=heads, num_kv_heads=1, head_dim=size, latent_dim=latent,
-        block_size=block, sliding_window=window,
+        block_size=block,
     )  # fmt: skip
     for lengths, asked in (([1], [1]), ([70, 5, 33], [1, 5, 20]), ([16, 17, 40], [1, 1, 1])):
         rows = [torch.randn(length, size).to(dtype) for length in lengths]

@@ -53,7 +53,7 @@ KERNEL(selective_scan)
  const int32_t*, int64_t, const int64_t*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
 KERNEL(latent_attention)
 (void*, const void*, int64_t, const void*, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
- const int32_t*, int64_t, int64_t, int64_t, int64_t, int64_t, float, int32_t, int32_t);
+ const int32_t*, int64_t, int64_t, int64_t, int64_t, float, int32_t, int32_t);
 KERNEL(write_rows)
 (void*, int64_t, int64_t, const void*, int64_t, int64_t, const int64_t*, int64_t, int32_t, int32_t);
 KERNEL(sample)
@@ -356,7 +356,7 @@ void check_latent(int32_t dtype, double bound) {
     (cache.data(), block_size * size, block_size, x.data(), size, size, slots.data(), kTokens, dtype, dtype);
     CALL(latent_attention)
     (out.data(), q.data(), heads * size, cache.data(), block_size * size, block_size, size, values, kStarts.data(),
-     kLengths.data(), kTable.data(), 3, 1, kTokens, heads, 0, 0.2f, dtype, dtype);
+     kLengths.data(), kTable.data(), 3, 1, kTokens, heads, 0.2f, dtype, dtype);
     std::vector<double> expected;
     for (int64_t row = 0; row < kTokens * heads; ++row) {
         std::vector<double> mixed(values);

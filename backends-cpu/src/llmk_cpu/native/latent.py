@@ -11,7 +11,7 @@ from llmk.api import AttentionQuery, CacheLayout, CacheStep
 from llmk_cpu.native.library import library
 from llmk_cpu.native.tensors import CODES, heads_of
 
-_latent_attention = library().function("latent_attention", "ppipiiiipppiiiiifdd")
+_latent_attention = library().function("latent_attention", "ppipiiiipppiiiifdd")
 _write_rows = library().function("write_rows", "piipiipidd")
 
 
@@ -23,8 +23,7 @@ class LatentMeta:
 
 
 class NativeLatentAttention:
-    """Causal attention over latent vectors, with a sliding window if there is one, in float32 over a cache of any float
-    dtype of 16 or 32 bits.
+    """Causal attention over latent vectors, in float32 over a cache of any float dtype of 16 or 32 bits.
 
     A row's result is bit-identical in any batch and with any number of threads. Slots that no sequence has written are
     never used. Rows of padding are zeros.
@@ -74,7 +73,7 @@ class NativeLatentAttention:
         _latent_attention(
             out.data_ptr(), query.data_ptr(), query.stride(0), cache.data_ptr(), cache.stride(0), spec.block_size,
             size, values, step.query_start.data_ptr(), step.seq_lens.data_ptr(), table.data_ptr(), table.stride(0),
-            step.num_requests, tokens, heads, spec.sliding_window or 0, spec.scale, CODES[query.dtype],
+            step.num_requests, tokens, heads, spec.scale, CODES[query.dtype],
             self._cache_code,
         )  # fmt: skip
         return out

@@ -172,7 +172,7 @@ def attention_backends() -> list[KernelSpec]:
             "attention",
             "latent:NativeLatentAttention",
             supports=supports_latent,
-            knows=frozenset({"sliding_window", "latent_dim"}),
+            knows=frozenset({"latent_dim"}),
             layout="cpu_latent",
             host_cost_us=5.0,
             summary="Attention over latent vectors through the block table, in float32.",

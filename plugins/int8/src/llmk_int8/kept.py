@@ -58,7 +58,7 @@ def kept(layer: str, weight: Tensor, rounded: Callable[[Tensor], Parts], source:
 
 
 def _name(about: str, weight: Tensor) -> str:
-    """A hash of ``about`` and of the weight: of its values, those of some rows, which tell the shares of several
+    """A hash of ``about`` and of the weight: of its values, those of some rows, which keep the shares of several
     processes apart, so that pages of a file that is mapped are not all read."""
     given = f"{_VERSION} {torch.__version__} {about} {tuple(weight.shape)} {weight.dtype}"
     found = blake2b(given.encode(), digest_size=20)
