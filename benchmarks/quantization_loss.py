@@ -2,6 +2,9 @@
 
     python benchmarks/quantization_loss.py --documents 200
     python benchmarks/quantization_loss.py --documents 200 --gguf    # as a GGUF file of each type, plain and packed
+    python benchmarks/quantization_loss.py --documents 200 --write FOLDER    # GGUF files for the next command
+    python benchmarks/llama_loss.py FOLDER    # in an environment with llama-cpp-python: quantizes, and measures
+    python benchmarks/quantization_loss.py --documents 200 --files FOLDER
 
 Every scheme sees the same documents, whole, through the kernels that the platform's plan chooses for it. Of the tokens
 of replies: the mean cross-entropy, the mean divergence from the plain model's distribution (nats), and how often the
@@ -11,6 +14,7 @@ likeliest token is the same.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from itertools import islice
 from pathlib import Path
@@ -32,6 +36,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "fp8, a scale per matrix": {"model.quantization": "fp8_tensor"},
     "fp8, scales per 128x128": {"model.quantization": "fp8_block"},
     "int8, a scale per output": {"model.quantization": "int8"},
+    "int4, a scale per 32 inputs": {"model.quantization": "int4"},
     "plain, fp8 cache": {"cache.dtype": "float8_e4m3fn"},
     "fp8, a scale per output, fp8 cache": {"model.quantization": "fp8", "cache.dtype": "float8_e4m3fn"},
 }
@@ -50,6 +55,17 @@ def gguf_schemes(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
     plain = {f"GGUF, {kind}": (file, {"plugin.gguf.weights": "plain"}) for kind, file in files.items()}
     packed = {f"{name}, packed": (file, {"plugin.gguf.weights": "packed"}) for name, (file, _) in plain.items()}
     return plain | {name: scheme for name, scheme in packed.items() if "Q" in name}
+
+
+def write(folder: Path, count: int) -> None:
+    """Writes what ``llama_loss.py`` reads: files of the model, and ``documents.json``."""
+    sys.path.insert(0, str(ROOT / "tests/support"))
+    from gguf_files import write_demo
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in ("F16", "BF16"):
+        write_demo(DEMO, folder / f"{kind}.gguf", kind)
+    (folder / "documents.json").write_text(json.dumps(documents(count)))
 
 
 def documents(count: int, longest: int = 1024) -> list[tuple[list[int], int]]:
@@ -82,11 +98,19 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--platform", default="", help="platform to use; empty: the best one that is usable here")
     parser.add_argument("--gguf", action="store_true", help="GGUF files instead of what quantizes while loading")
+    parser.add_argument("--write", type=Path, help="folder for GGUF files in F16 and BF16, and for the documents")
+    parser.add_argument("--files", type=Path, help="folder of GGUF files to measure instead")
     args = parser.parse_args()
+    if args.write:
+        write(args.write, args.documents)
+        return
     with TemporaryDirectory() as folder:
         schemes = {name: (DEMO, settings) for name, settings in SCHEMES.items()}
-        if args.gguf:
-            schemes = {"plain": schemes["plain"], **gguf_schemes(Path(folder))}
+        if args.gguf or args.files:
+            found = (
+                {f"GGUF, {file.stem}": (file, {}) for file in sorted(args.files.glob("*.gguf"))} if args.files else {}
+            )
+            schemes = {"plain": schemes["plain"], **(found or gguf_schemes(Path(folder)))}
         compare(schemes, args)
 
 
@@ -107,9 +131,8 @@ def compare(schemes: dict[str, tuple[Path, dict[str, Any]]], args: argparse.Name
         loss = -found.gather(1, targets[:, None]).mean()
         divergence = (plain.exp() * (plain - found)).sum(dim=1).mean()
         same = (plain.argmax(dim=1) == found.argmax(dim=1)).float().mean()
-        kernels = ", ".join(
-            model.boot.plan.choice(*site).id for site in (("linear", "qkv"), ("attention", "attention"))
-        )
+        chosen = [choice for choice in model.boot.plan.choices if choice.site.partition(".")[0] in ("qkv", "attention")]
+        kernels = ", ".join(choice.id for choice in chosen if choice.kind in ("linear", "attention"))
         print(f"| {scheme} | {kernels} | {loss:.4f} | {divergence:.5f} | {same:.2%} |", flush=True)
 
 

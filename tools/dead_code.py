@@ -47,6 +47,7 @@ KEPT = {
     "runtest": "pytest calls it",
     "reportinfo": "pytest calls it",
     "handle_error": "socketserver calls it",
+    "_should_skip_dynamo": "torch asks classes of TorchDispatchMode",
     "log_message": "http.server calls it",
     "do_HEAD": "http.server calls it",
     "do_GET": "http.server calls it",

@@ -42,6 +42,29 @@ void norm_row(T* out, const T* x, const T* weight, int64_t size, float eps, floa
     if (int64_t n = size - i) store(out + i, scaled<T>(load(x + i, n), load(weight + i, n), inverse, offset), n);
 }
 
+// The norm of a recurrent layer's result, gated in float32 before (`first`) or after it.
+template <class T>
+void gated_row(T* out, const T* x, const T* gate, const T* weight, int64_t size, float eps, bool first) {
+    F squares = zero();
+    auto active = [&](int64_t i, int64_t n) {
+        F g = load(gate + i, n);
+        return g * sigmoid(g);
+    };
+    auto value = [&](int64_t i, int64_t n) { return first ? load(x + i, n) * active(i, n) : load(x + i, n); };
+    auto each = [&](auto&& f) {
+        for (int64_t i = 0; i < size; i += F::N) f(i, size - i < F::N ? size - i : F::N);
+    };
+    each([&](int64_t i, int64_t n) {
+        F v = value(i, n);
+        squares = fma(v, v, squares);
+    });
+    F inverse = set1(1.f / sqrtf(sum(squares) / float(size) + eps));
+    each([&](int64_t i, int64_t n) {
+        F normed = rounded<T>(load(weight + i, n) * rounded<T>(value(i, n) * inverse));
+        store(out + i, first ? normed : normed * active(i, n), n);
+    });
+}
+
 // total = x * multiplier + residual; total may be x.
 template <class T>
 void add_row(T* total, const T* x, const T* residual, int64_t size, float multiplier) {
@@ -126,3 +149,21 @@ LLMK_EXPORT(sandwich_norm)
     });
 }
 LLMK_WORDS(sandwich_norm)
+
+// The op gated_rms_norm: out is [rows, groups * size] and contiguous, x and gate the same with rows strides apart; each
+// group of a row has its own norm. The gate comes first, or after the norm.
+LLMK_EXPORT(gated_rms_norm)
+(void* out, const void* x, int64_t x_stride, const void* gate, int64_t gate_stride, const void* weight, int64_t rows,
+ int64_t groups, int64_t size, float eps, int32_t gate_first, int32_t dtype) {
+    by_dtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        parallel_for(rows * groups, rows_at_once(size), [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                int64_t row = i / groups, at = i % groups * size;
+                const T *from = (const T*)x + row * x_stride + at, *by = (const T*)gate + row * gate_stride + at;
+                gated_row((T*)out + i * size, from, by, (const T*)weight + at, size, eps, gate_first != 0);
+            }
+        });
+    });
+}
+LLMK_WORDS(gated_rms_norm)

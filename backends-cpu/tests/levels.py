@@ -12,7 +12,7 @@ import pytest
 from llmk_cpu.native import library as loader
 
 LIBRARY = loader.library()
-MODULES = ("norms", "activations", "attention")
+MODULES = ("norms", "activations", "attention", "recurrent", "batch", "latent")
 
 
 @contextmanager

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
+from levels import LIBRARY, at_level
 from torch import Tensor
 
 from llmk.reference import batch as reference
@@ -11,6 +15,12 @@ from llmk.reference.sampling.sample import sample as reference_sample
 from llmk_cpu.native.batch import append_tokens, build_step, compute_slot_mapping, sample
 
 SLOTS, LENGTH, BLOCK = 6, 40, 8
+
+
+@pytest.fixture(params=LIBRARY.levels)
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with at_level(request.param, monkeypatch) as modules:
+        yield modules
 
 
 def state() -> tuple[Tensor, Tensor]:
@@ -59,7 +69,32 @@ def test_the_most_likely_token_is_the_first_of_the_greatest(size: int, dtype: to
     assert torch.equal(sample(logits, *none), reference_sample(logits, *none))
 
 
-def test_other_rows_are_drawn_as_by_the_reference() -> None:
-    logits, seeds = torch.randn(3, 50), torch.arange(3)
-    args = logits, torch.tensor([0.0, 1.0, 0.7]), None, None, None, seeds, seeds + 5
-    assert torch.equal(sample(*args), reference_sample(*args))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [1, 31, 1000, 5003])
+def test_tokens_are_drawn_as_by_the_reference(size: int, dtype: torch.dtype, kernels: Any) -> None:
+    """Flat and peaked rows, ties, excluded tokens; each with every truncation."""
+    rows, native = 60, kernels["batch"].sample
+    logits = (torch.randn(rows, size + 3) * torch.tensor([0.1, 3.0, 20.0]).repeat(20)[:, None]).to(dtype)[:, 3:]
+    logits[::7] = logits[::7].round()
+    logits[1::7, : size // 2] = -torch.inf
+    temperature = torch.tensor([1.0, 0.7, 0.0, 2.0, 1e-3]).repeat(12)
+    seeds, positions = torch.randint(-(2**62), 2**62, (rows,)), torch.randint(0, 5000, (rows,))
+    top_k = torch.tensor([0, 1, 5, 50, 9999])[torch.randint(5, (rows,))]
+    top_p = torch.tensor([1.0, 0.5, 0.95, 1e-6, 0.0])[torch.randint(5, (rows,))]
+    min_p = torch.tensor([0.0, 0.2, 1.0])[torch.randint(3, (rows,))]
+    for cuts in itertools.product((None, top_k), (None, top_p), (None, min_p)):
+        args = logits, temperature, *cuts, seeds, positions
+        assert torch.equal(native(*args), reference_sample(*args))
+
+
+def test_a_row_without_a_distribution_gives_a_token(kernels: Any) -> None:
+    logits, seeds = torch.tensor([[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3]), torch.arange(3)
+    found = kernels["batch"].sample(logits, torch.ones(3), None, torch.full((3,), 0.9), None, seeds, seeds)
+    assert ((found >= 0) & (found < 3)).all()
+
+
+def test_a_row_draws_the_same_in_any_batch(kernels: Any) -> None:
+    logits, seeds = torch.randn(40, 500), torch.arange(40)
+    args = logits, torch.ones(40), seeds, torch.full((40,), 0.9), None, seeds, seeds
+    alone = [kernels["batch"].sample(*(None if each is None else each[i : i + 1] for each in args)) for i in range(40)]
+    assert torch.equal(kernels["batch"].sample(*args), torch.cat(alone))

@@ -15,6 +15,7 @@ TARGETS = {
     "aarch64-generic": ("aarch64-linux-gnu-g++", "qemu-aarch64", ("-DLLMK_PLAIN",)),
     "ppc64le-vsx": ("powerpc64le-linux-gnu-g++", "qemu-ppc64le", ("-mcpu=power8",)),
     "ppc64le-generic": ("powerpc64le-linux-gnu-g++", "qemu-ppc64le", ("-DLLMK_PLAIN",)),
+    "s390x-generic": ("s390x-linux-gnu-g++", "qemu-s390x", ("-DLLMK_PLAIN",)),
 }
 """By architecture and level: the compiler, the emulator, and flags as in ``CMakeLists.txt``."""
 
@@ -22,7 +23,7 @@ TARGETS = {
 def tool(*names: str) -> str:
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
-        packages = "g++-aarch64-linux-gnu, g++-powerpc64le-linux-gnu, qemu-user"
+        packages = "g++-aarch64-linux-gnu, g++-powerpc64le-linux-gnu, g++-s390x-linux-gnu, qemu-user"
         pytest.skip(f"{names[0]} is not installed (Debian: {packages})")
     return found
 

@@ -95,6 +95,11 @@ def test_a_refusal_gives_every_reason() -> None:
     assert [reason.code for reason in verdict.reasons] == ["weight_format", "missing_feature"]
 
 
+def test_no_process_stands_by_where_memory_is_the_models() -> None:
+    assert advised(HERE)["engine.standby"].value is False
+    assert "180 MB" in advised(HERE)["engine.standby"].why
+
+
 def advised(platform: PlatformFacts, model: ModelFacts | None = None) -> dict[str, Default]:
     return {default.path: default for default in llmk_config_defaults(platform, model)}
 

@@ -40,6 +40,25 @@ KERNEL(pack_int4)(uint8_t*, const uint8_t*, int64_t, int64_t);
 KERNEL(attention)
 (void*, const void*, int64_t, void*, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
  const int32_t*, int64_t, int64_t, int64_t, int64_t, float, float, const float*, int32_t, int32_t);
+KERNEL(causal_conv)
+(void*, const void*, int64_t, const void*, const void*, void*, int64_t, const int32_t*, const int32_t*, const int32_t*,
+ int64_t, const int64_t*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
+KERNEL(gated_delta_rule)
+(void*, const void*, int64_t, const void*, int64_t, const void*, int64_t, const float*, const float*, float*, void*,
+ int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, const int64_t*, int64_t, int64_t, int64_t, int64_t,
+ int64_t, int64_t, int64_t, int32_t, int32_t);
+KERNEL(selective_scan)
+(void*, const void*, int64_t, const void*, int64_t, const float*, const void*, int64_t, const void*, int64_t,
+ const float*, const float*, const void*, int64_t, float*, void*, int64_t, const int32_t*, const int32_t*,
+ const int32_t*, int64_t, const int64_t*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
+KERNEL(latent_attention)
+(void*, const void*, int64_t, const void*, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
+ const int32_t*, int64_t, int64_t, int64_t, int64_t, float, int32_t, int32_t);
+KERNEL(write_rows)
+(void*, int64_t, int64_t, const void*, int64_t, int64_t, const int64_t*, int64_t, int32_t, int32_t);
+KERNEL(sample)
+(int64_t*, const void*, int64_t, const float*, const int64_t*, const float*, const float*, const int64_t*,
+ const int64_t*, int32_t*, int64_t, int64_t, int64_t, int32_t);
 
 namespace {
 
@@ -231,8 +250,163 @@ void check_attention(int32_t dtype, double bound, int64_t queries, int64_t group
     compare("attention", out, expected, bound);
 }
 
+// A new request of 40 tokens, in blocks of 16.
+const int64_t kTokens = 40;
+const std::vector<int32_t> kStarts = {0, int32_t(kTokens)}, kLengths = {int32_t(kTokens)}, kTable = {2, 0, 1};
+
+template <class T>
+void check_conv(int32_t dtype, double bound) {
+    const int64_t channels = 77, k = 4;
+    auto x = draws<T>(kTokens * channels), weight = draws<T>(channels * k), bias = draws<T>(channels);
+    std::vector<T> out(x.size()), cache(3 * (k - 1) * channels);
+    CALL(causal_conv)
+    (out.data(), x.data(), channels, weight.data(), bias.data(), cache.data(), (k - 1) * channels, kStarts.data(),
+     kLengths.data(), kTable.data(), 3, nullptr, 16, 1, kTokens, channels, k, 1, dtype);
+    std::vector<double> expected;
+    for (int64_t t = 0; t < kTokens; ++t) {
+        for (int64_t c = 0; c < channels; ++c) {
+            double total = widen(bias[c]);
+            for (int64_t j = 0; j < k; ++j) {
+                int64_t from = t - k + 1 + j;
+                if (from >= 0) total += double(widen(weight[c * k + j])) * widen(x[from * channels + c]);
+            }
+            expected.push_back(total / (1 + std::exp(-total)));
+        }
+    }
+    compare("causal_conv", out, expected, bound);
+}
+
+template <class T>
+void check_delta(int32_t dtype, double bound) {
+    const int64_t heads = 4, key_heads = 2, keys = 21, values = 7;
+    auto q = draws<T>(kTokens * key_heads * keys), k = draws<T>(kTokens * key_heads * keys),
+         v = draws<T>(kTokens * heads * values);
+    auto g = draws<float>(kTokens * heads), beta = draws<float>(kTokens * heads);
+    for (auto& each : g) each = (each - 2) / 4;
+    for (auto& each : beta) each = (each + 2) / 4;
+    std::vector<T> out(v.size());
+    std::vector<float> cache(3 * heads * values * keys), scratch(kTokens * (2 * key_heads * 32 + heads));
+    CALL(gated_delta_rule)
+    (out.data(), q.data(), key_heads * keys, k.data(), key_heads * keys, v.data(), heads * values, g.data(),
+     beta.data(), scratch.data(), cache.data(), heads * values * keys, kStarts.data(), kLengths.data(), kTable.data(), 3,
+     nullptr, 16, 1, kTokens, key_heads, heads, keys, values, dtype, kFloat32);
+    std::vector<double> expected(out.size());
+    auto unit = [&](const std::vector<T>& x, int64_t t, int64_t head) {
+        std::vector<double> found;
+        double squares = 1e-6;
+        for (int64_t i = 0; i < keys; ++i) found.push_back(widen(x[(t * key_heads + head) * keys + i]));
+        for (double each : found) squares += each * each;
+        for (double& each : found) each /= std::sqrt(squares);
+        return found;
+    };
+    for (int64_t h = 0; h < heads; ++h) {
+        std::vector<double> rows(values * keys);
+        for (int64_t t = 0; t < kTokens; ++t) {
+            auto query = unit(q, t, h / 2), key = unit(k, t, h / 2);
+            for (int64_t r = 0; r < values; ++r) {
+                double *row = rows.data() + r * keys, at = 0, read = 0, given = widen(v[(t * heads + h) * values + r]);
+                for (int64_t i = 0; i < keys; ++i) at += (row[i] *= std::exp(double(g[t * heads + h]))) * key[i];
+                for (int64_t i = 0; i < keys; ++i) row[i] += beta[t * heads + h] * (given - at) * key[i];
+                for (int64_t i = 0; i < keys; ++i) read += row[i] * query[i] / std::sqrt(double(keys));
+                expected[(t * heads + h) * values + r] = read;
+            }
+        }
+    }
+    compare("gated_delta_rule", out, expected, bound);
+}
+
+template <class T>
+void check_scan(int32_t dtype, double bound) {
+    const int64_t channels = 37, size = 10, wide = 16;
+    auto x = draws<T>(kTokens * channels), dt = draws<T>(kTokens * channels), gate = draws<T>(kTokens * channels),
+         b = draws<T>(kTokens * size), c = draws<T>(kTokens * size);
+    auto a = draws<float>(channels * wide), d = draws<float>(channels), bias = draws<float>(channels);
+    for (auto& each : a) each = each / 2 - 1.1f;
+    std::vector<T> out(x.size());
+    std::vector<float> cache(3 * channels * size), scratch(kTokens * 2 * wide);
+    CALL(selective_scan)
+    (out.data(), x.data(), channels, dt.data(), channels, a.data(), b.data(), size, c.data(), size, d.data(),
+     bias.data(), gate.data(), channels, scratch.data(), cache.data(), channels * size, kStarts.data(), kLengths.data(),
+     kTable.data(), 3, nullptr, 16, 1, kTokens, channels, size, dtype, kFloat32);
+    std::vector<double> expected(out.size());
+    for (int64_t h = 0; h < channels; ++h) {
+        std::vector<double> row(size);
+        for (int64_t t = 0; t < kTokens; ++t) {
+            double given = widen(x[t * channels + h]), by = widen(gate[t * channels + h]), read = d[h] * given;
+            double length = std::log1p(std::exp(double(widen(dt[t * channels + h])) + bias[h]));
+            for (int64_t i = 0; i < size; ++i) {
+                row[i] = std::exp(length * a[h * wide + i]) * row[i] + length * given * widen(b[t * size + i]);
+                read += row[i] * widen(c[t * size + i]);
+            }
+            expected[t * channels + h] = read * by / (1 + std::exp(-by));
+        }
+    }
+    compare("selective_scan", out, expected, bound);
+}
+
+// All tokens of a request attend over latent vectors.
+template <class T>
+void check_latent(int32_t dtype, double bound) {
+    const int64_t heads = 5, size = 20, values = 13, block_size = 16;
+    auto x = draws<T>(kTokens * size), q = draws<T>(kTokens * heads * size);
+    std::vector<T> cache(3 * block_size * size), out(kTokens * heads * values);
+    std::vector<int64_t> slots(kTokens);
+    for (int64_t t = 0; t < kTokens; ++t) slots[t] = kTable[t / block_size] * block_size + t % block_size;
+    CALL(write_rows)
+    (cache.data(), block_size * size, block_size, x.data(), size, size, slots.data(), kTokens, dtype, dtype);
+    CALL(latent_attention)
+    (out.data(), q.data(), heads * size, cache.data(), block_size * size, block_size, size, values, kStarts.data(),
+     kLengths.data(), kTable.data(), 3, 1, kTokens, heads, 0.2f, dtype, dtype);
+    std::vector<double> expected;
+    for (int64_t row = 0; row < kTokens * heads; ++row) {
+        std::vector<double> mixed(values);
+        double total = 0;
+        for (int64_t t = 0; t <= row / heads; ++t) {
+            double score = 0;
+            for (int64_t d = 0; d < size; ++d) score += double(widen(q[row * size + d])) * widen(x[t * size + d]);
+            double weight = std::exp(0.2 * score);
+            total += weight;
+            for (int64_t d = 0; d < values; ++d) mixed[d] += weight * widen(x[t * size + d]);
+        }
+        for (double each : mixed) expected.push_back(each / total);
+    }
+    compare("latent_attention", out, expected, bound);
+}
+
+// What top-k or top-p leave, drawn many times, is as frequent as it is likely.
+template <class T>
+void check_sample(int32_t dtype) {
+    const int64_t rows = 4000, vocab = 9, k = 3;
+    auto logits = draws<T>(vocab);
+    std::vector<int64_t> order(vocab), top(rows, k), seeds(rows), positions(rows);
+    for (int64_t i = 0; i < vocab; ++i) {
+        for (int64_t j = 0; j < vocab; ++j) order[i] += widen(logits[j]) > widen(logits[i]);
+    }
+    int64_t best = 0;
+    for (int64_t i = 0; i < vocab; ++i) best = order[i] == 0 ? i : best;
+    std::vector<int64_t> out(rows, best);
+    std::vector<float> temperature(rows, 1.f), all(rows, 1.f);
+    std::vector<int32_t> scratch(3 * vocab);
+    for (int64_t r = 0; r < rows; ++r) seeds[r] = r, positions[r] = r % 7;
+    CALL(sample)
+    (out.data(), logits.data(), 0, temperature.data(), top.data(), all.data(), nullptr, seeds.data(), positions.data(),
+     scratch.data(), 1, rows, vocab, dtype);
+    double total = 0;
+    for (int64_t i = 0; i < vocab; ++i) total += order[i] < k ? std::exp(double(widen(logits[i]))) : 0;
+    std::vector<float> found(vocab);
+    std::vector<double> expected;
+    for (int64_t token : out) found[token] += 1.f / rows;
+    for (int64_t i = 0; i < vocab; ++i) expected.push_back(order[i] < k ? std::exp(double(widen(logits[i]))) / total : 0);
+    compare("sample", found, expected, 0.05);
+}
+
 template <class T>
 void check(int32_t dtype, double bound) {
+    check_latent<T>(dtype, bound);
+    check_sample<T>(dtype);
+    check_conv<T>(dtype, bound);
+    check_delta<T>(dtype, bound);
+    check_scan<T>(dtype, bound);
     check_rows<T>(dtype, bound);
     check_rope<T>(dtype, bound);
     for (int64_t m : {1, 2, 3, 5, 150}) check_linear<T>(dtype, bound, m);

@@ -71,6 +71,11 @@ class Recording(TorchDispatchMode):
         self._calls: list[tuple[Kernel, tuple[Any, ...]]] = []
         self._replay = library().replay
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler, which takes a second and 90 MB, to keep it away from this class."""
+        return False
+
     def replay(self) -> Any:
         """Does all of it again."""
         for part in self._parts:

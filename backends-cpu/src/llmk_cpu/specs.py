@@ -138,14 +138,19 @@ def llmk_ops() -> list[KernelSpec]:
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
-    """Half of the free memory for the cache; short steps if several tenants are served; float32 where bf16
-    would be slow; and, if the plan is for this machine, one thread per core.
+    """Half of the free memory for the cache; short steps if several tenants are served; no standby process; float32
+    where bf16 would be slow; and, if the plan is for this machine, one thread per core.
     """
     if platform.name != "cpu":
         return []
     shared = "the machine's memory serves other programs too, and what is free now may not be later"
     linear = "on a CPU, a step's time grows with every token, so one tenant's prompt would slow down another's answer"
-    defaults = [Default("cache.memory_share", 0.5, shared), Default("scheduler.max_slowdown", 1.5, linear)]
+    standby = "a process that only waits to replace the engine would take 180 MB of the memory that the model is in"
+    defaults = [
+        Default("cache.memory_share", 0.5, shared),
+        Default("scheduler.max_slowdown", 1.5, linear),
+        Default("engine.standby", False, standby),
+    ]
     if model is not None and model.dtype == "bfloat16" and not _native_in(model, platform):
         slow = "without bf16 arithmetic, torch computes in it many times slower, and no native kernel serves this model"
         defaults.append(Default("model.dtype", "float32", slow))

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from llmk.engine.device.heap import find_trim
 from llmk.serve.http import heap
-from llmk.serve.http.heap import HeapTrimmer, find_trim
+from llmk.serve.http.heap import HeapTrimmer
 
 
 def test_it_is_returned_once_for_all_that_ended_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +41,7 @@ def test_it_is_returned_once_for_all_that_ended_together(monkeypatch: pytest.Mon
 def test_the_memory_between_what_is_in_use_is_returned() -> None:
     program = """
 import psutil
-from llmk.serve.http.heap import find_trim
+from llmk.engine.device.heap import find_trim
 resident = lambda: psutil.Process().memory_info().rss
 before = resident()
 blocks = [b"x" * (60_000 if number % 10 else 600) for number in range(5000)]

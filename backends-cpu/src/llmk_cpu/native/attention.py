@@ -12,7 +12,7 @@ from llmk.api import AttentionQuery, CacheLayout, CacheStep
 from llmk.reference.composites import WriteOptions
 from llmk.reference.rope.rotation import RopeOptions
 from llmk_cpu.native.library import library
-from llmk_cpu.native.tensors import CODES
+from llmk_cpu.native.tensors import CODES, heads_of
 
 LAYOUT = "cpu_paged"
 """Dimensions of the cache: block, head, key then value, token; ``native/attention.h`` has the details."""
@@ -99,10 +99,10 @@ class NativeAttention:
     ) -> Tensor | None:
         """The op ``qk_norm_rope_write_kv``; without ``q``, for keys and values alone."""
         query, tokens = self.query, meta.step.num_tokens
-        k, v = _heads(k), _heads(v)
+        k, v = heads_of(k), heads_of(v)
         out = None
         if q is not None:
-            q = _heads(q)
+            q = heads_of(q)
             out = torch.empty(q.shape, dtype=q.dtype)
         axes = options.get("axes")
         _write_kv(
@@ -127,7 +127,7 @@ class NativeAttention:
     ) -> Tensor:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache."""
         spec = self.query
-        query = _heads(query)
+        query = heads_of(query)
         tokens, heads, head_dim = query.shape
         out = torch.empty((tokens, heads, self.value_dim), dtype=query.dtype)
         _attention(
@@ -174,7 +174,7 @@ def rope_interleaved(
 
 
 def _rotate(x: Tensor, positions: Tensor, cos_sin: Tensor, neighbours: int, options: RopeOptions) -> Tensor:
-    x, axes = _heads(x), options.get("axes")
+    x, axes = heads_of(x), options.get("axes")
     out = torch.empty(x.shape, dtype=x.dtype)
     _rope(
         out.data_ptr(), x.data_ptr(), x.stride(0), *x.shape, positions.data_ptr(),
@@ -182,8 +182,3 @@ def _rotate(x: Tensor, positions: Tensor, cos_sin: Tensor, neighbours: int, opti
         cos_sin.shape[1], neighbours, CODES[x.dtype],
     )  # fmt: skip
     return out
-
-
-def _heads(x: Tensor) -> Tensor:
-    """``[tokens, heads, size]`` in which the heads of a token are contiguous; a copy only where needed."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -1,4 +1,4 @@
-"""The batch's state around a step, and the most likely tokens."""
+"""The batch's state around a step, and the tokens that are drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from llmk.reference.batch import StepTensors
-from llmk.reference.sampling import sample as reference
 from llmk_cpu.native.library import library
 from llmk_cpu.native.tensors import CODES, rows_of
 
@@ -14,6 +13,7 @@ _build_step = library().function("build_step", "ppppppipppii")
 _compute_slot_mapping = library().function("compute_slot_mapping", "pppipppiiii")
 _append_tokens = library().function("append_tokens", "pipppi")
 _most_likely = library().function("most_likely", "ppiiid")
+_sample = library().function("sample", "ppipppppppiiid")
 
 
 def build_step(tokens: Tensor, computed: Tensor, slots: Tensor, counts: Tensor, num_tokens: int) -> StepTensors:
@@ -66,10 +66,20 @@ def sample(
     seeds: Tensor | None,
     positions: Tensor | None,
 ) -> Tensor:
-    """As :func:`llmk.reference.sampling.sample.sample`, which samples where not all rows are greedy."""
-    if temperature is not None:
-        return reference.sample(logits, temperature, top_k, top_p, min_p, seeds, positions)
-    rows = rows_of(logits)
-    out = torch.empty(len(rows), dtype=torch.int64)
-    _most_likely(out.data_ptr(), rows.data_ptr(), rows.stride(0), *rows.shape, CODES[logits.dtype])
+    """As :func:`llmk.reference.sampling.sample.sample`."""
+    logits = rows_of(logits)
+    rows, vocab = logits.shape
+    out, code = torch.empty(rows, dtype=torch.int64), CODES[logits.dtype]
+    _most_likely(out.data_ptr(), logits.data_ptr(), logits.stride(0), rows, vocab, code)
+    if temperature is None or seeds is None or positions is None:
+        return out
+    slots = min(rows, library().threads)
+    scratch = torch.empty(slots * 3 * vocab, dtype=torch.int32)
+    given = [
+        each if each is None else each.contiguous() for each in (temperature, top_k, top_p, min_p, seeds, positions)
+    ]
+    _sample(
+        out.data_ptr(), logits.data_ptr(), logits.stride(0),
+        *(None if each is None else each.data_ptr() for each in given), scratch.data_ptr(), slots, rows, vocab, code,
+    )  # fmt: skip
     return out

@@ -16,3 +16,8 @@ def rows_of(x: Tensor) -> Tensor:
     if x.dim() != 2:
         x = x.reshape(-1, x.shape[-1])
     return x if x.stride(1) == 1 else x.contiguous()
+
+
+def heads_of(x: Tensor) -> Tensor:
+    """``[tokens, heads, size]`` in which the heads of a token are contiguous; a copy only where needed."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

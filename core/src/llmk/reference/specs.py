@@ -117,6 +117,9 @@ _SCANS = {
 }
 """Each has two kernels: chunked, and token by token, which is batch-invariant."""
 
+_WALKING = frozenset({"causal_conv", "short_conv", "selective_scan", *_SCANS})
+"""Ops that read the lengths of requests on the host, so that steps with them can't be recorded."""
+
 _TWO_VARIANTS = {
     "layer_norm": "norms:layer_norm",
     "silu_and_mul": "activations:silu_and_mul",
@@ -323,7 +326,7 @@ def _op(name: str, where: str) -> KernelSpec:
         knows=FIRST_FIELDS | _LATER_FACTS.get(name, frozenset()),
         parts=contract.parts,
         deterministic=True,
-        capture="none" if "recurrent" in where or "selected" in where else "full",
+        capture="none" if name in _WALKING or "selected" in where else "full",
         summary=contract.summary,
     )
 

@@ -17,23 +17,26 @@ if TYPE_CHECKING:
 INT4, INT8 = "int4_group", "int8_group"
 
 
-class Groups(NamedTuple):
-    """Rows of numbers, int8 ``[rows, inputs]``, and for each group the scale and the minimum, float32 ``[rows,
-    groups]``: a weight is ``number * scale - minimum``. No minimum: numbers are signed."""
+class Scales(NamedTuple):
+    """The scale of each group, and what is subtracted from ``number * scale``; no minimum where numbers are signed.
+    float32 ``[rows, groups]``."""
 
-    numbers: Tensor
     scale: Tensor
     minimum: Tensor | None = None
 
 
 class Type(NamedTuple):
-    """A type: the inputs of a group, bits of a number, the bytes of a block, and what unpacks rows of blocks, uint8
+    """A type: the inputs of a group, bits of a number, and the bytes of a block; and functions of rows of blocks, uint8
     ``[rows, blocks, bytes]``."""
 
     group: int
     bits: int
     block_bytes: int
-    unpack: Callable[[Tensor], Groups]
+    numbers: Callable[[Tensor], Tensor]
+    """int8 ``[rows, inputs]``."""
+    scales: Callable[[Tensor], Scales]
+    nibbles: Callable[[Tensor], Tensor] | None = None
+    """Of types of 4 bits, the unsigned numbers as ``int4_group`` stores them, uint8 ``[rows, inputs / 2]``."""
 
 
 def _half(data: Tensor, start: int) -> Tensor:
@@ -50,64 +53,87 @@ def _nibbles(data: Tensor) -> Tensor:
     return torch.stack((data & 15, data >> 4), dim=-2)
 
 
-def _groups(numbers: Tensor, scale: Tensor, minimum: Tensor | None = None) -> Groups:
+def _pairs(data: Tensor) -> Tensor:
+    """The same numbers, two to a byte, the first in the low bits: ``[..., bytes]``."""
     import torch
 
-    low = None if minimum is None else minimum.flatten(1)
-    return Groups(numbers.to(torch.int8).flatten(1), scale.flatten(1), low)
+    even, odd = data[..., 0::2], data[..., 1::2]
+    return torch.cat(((even & 15) | (odd << 4), (even >> 4) | (odd & 0xF0)), dim=-1)
 
 
-def _q8_0(data: Tensor) -> Groups:
+def _flat(numbers: Tensor) -> Tensor:
     import torch
 
-    return _groups(data[..., 2:].contiguous().view(torch.int8), _half(data, 0))
+    return numbers.to(torch.int8).flatten(1)
 
 
-def _q4_0(data: Tensor) -> Groups:
+def _q8_0(data: Tensor) -> Tensor:
     import torch
 
-    return _groups(_nibbles(data[..., 2:]).to(torch.int8) - 8, _half(data, 0))
+    return _flat(data[..., 2:].contiguous().view(torch.int8))
 
 
-def _scales_and_minima(data: Tensor) -> tuple[Tensor, Tensor]:
+def _half_scales(data: Tensor) -> Scales:
+    return Scales(_half(data, 0).flatten(1))
+
+
+def _q4_0(data: Tensor) -> Tensor:
+    import torch
+
+    return _flat(_nibbles(data[..., 2:]).to(torch.int8) - 8)
+
+
+def _q4_0_nibbles(data: Tensor) -> Tensor:
+    return _pairs(data[..., 2:]).flatten(1)
+
+
+def _k_scales(data: Tensor) -> Scales:
     """Of blocks of 256 that start with two float16 and 12 bytes, the eight scales and minima of 6 bits."""
     import torch
 
     low, middle, high = data[..., 4:8], data[..., 8:12], data[..., 12:16]
     scales = torch.cat((low & 63, (high & 15) | (low >> 6 << 4)), dim=-1)
     minima = torch.cat((middle & 63, (high >> 4) | (middle >> 6 << 4)), dim=-1)
-    return scales * _half(data, 0), minima * _half(data, 2)
+    return Scales((scales * _half(data, 0)).flatten(1), (minima * _half(data, 2)).flatten(1))
 
 
-def _q4_k(data: Tensor) -> Groups:
-    numbers = _nibbles(data[..., 16:].unflatten(-1, (4, 32)))
-    return _groups(numbers, *_scales_and_minima(data))
+def _q4_k(data: Tensor) -> Tensor:
+    return _flat(_nibbles(data[..., 16:].unflatten(-1, (4, 32))))
 
 
-def _q5_k(data: Tensor) -> Groups:
+def _q4_k_nibbles(data: Tensor) -> Tensor:
+    return _pairs(data[..., 16:].unflatten(-1, (4, 32))).flatten(1)
+
+
+def _q5_k(data: Tensor) -> Tensor:
     import torch
 
     low = _nibbles(data[..., 48:].unflatten(-1, (4, 32))).flatten(-3, -2)
     shifts = torch.arange(8, dtype=torch.uint8)[:, None]
     high = (data[..., None, 16:48] >> shifts) & 1
-    return _groups(low | (high << 4), *_scales_and_minima(data))
+    return _flat(low | (high << 4))
 
 
-def _q6_k(data: Tensor) -> Groups:
+def _q6_k(data: Tensor) -> Tensor:
     import torch
 
     low = _nibbles(data[..., :128].unflatten(-1, (2, 64))).unflatten(-1, (2, 32)).flatten(-3, -2)
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
     high = (data[..., 128:192].unflatten(-1, (2, 1, 32)) >> shifts) & 3
-    scales = data[..., 192:208].contiguous().view(torch.int8)
-    return _groups((low | (high << 4)).to(torch.int8) - 32, scales * _half(data, 208))
+    return _flat((low | (high << 4)).to(torch.int8) - 32)
+
+
+def _q6_k_scales(data: Tensor) -> Scales:
+    import torch
+
+    return Scales((data[..., 192:208].contiguous().view(torch.int8) * _half(data, 208)).flatten(1))
 
 
 TYPES: Mapping[str, Type] = {
-    "Q8_0": Type(32, 8, 34, _q8_0),
-    "Q4_0": Type(32, 4, 18, _q4_0),
-    "Q4_K": Type(32, 4, 144, _q4_k),
-    "Q5_K": Type(32, 5, 176, _q5_k),
-    "Q6_K": Type(16, 6, 210, _q6_k),
+    "Q8_0": Type(32, 8, 34, _q8_0, _half_scales),
+    "Q4_0": Type(32, 4, 18, _q4_0, _half_scales, _q4_0_nibbles),
+    "Q4_K": Type(32, 4, 144, _q4_k, _k_scales, _q4_k_nibbles),
+    "Q5_K": Type(32, 5, 176, _q5_k, _k_scales),
+    "Q6_K": Type(16, 6, 210, _q6_k, _q6_k_scales),
 }
 """The types that can stay packed, by their names."""

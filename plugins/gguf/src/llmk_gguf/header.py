@@ -118,12 +118,16 @@ class _Reader:
                 hint=_AGAIN,
             )
 
+    def ended(self) -> CheckpointError:
+        """The error for a file that became shorter while it was read."""
+        return CheckpointError(f"{self.file} ended while it was read", hint=_AGAIN)
+
     def take(self, size: int, what: str = "its header") -> bytes:
         """The next ``size`` bytes."""
         self.expect(size, what)
         data = self._read(size)
         if len(data) < size:
-            raise CheckpointError(f"{self.file} ended while it was read", hint=_AGAIN)
+            raise self.ended()
         self.left -= size
         return data
 
@@ -161,6 +165,29 @@ class _Reader:
     def _string(self, key: str) -> str:
         return self.text(self.take(self.number("Q"), shown(key)), shown(key))
 
+    def _strings(self, count: int, key: str) -> list[str]:
+        """Texts of a vocabulary, of which there are so many that nothing is prepared for errors that they don't
+        have."""
+        read, unpack, size = self._read, self._numbers["Q"].unpack, self._numbers["Q"].size
+        found, left = list[bytes](), self.left
+        for _ in range(count):
+            head = read(size) if left >= size else b""
+            left -= len(head)
+            length = unpack(head)[0] if len(head) == size else size
+            if length > left or len(head) < size:
+                self.left = left
+                self.expect(length, shown(key))
+                raise self.ended()
+            found.append(read(length))
+            left -= length
+        if sum(map(len, found)) + count * size < self.left - left:
+            raise self.ended()
+        self.left = left
+        try:
+            return [data.decode() for data in found]
+        except UnicodeDecodeError:
+            return [self.text(data, shown(key)) for data in found]
+
     def _array(self, key: str) -> list[Any]:
         kind, count = self.number("I"), self.number("Q")
         self._items += count
@@ -168,7 +195,7 @@ class _Reader:
             raise self.damaged(f"its lists have {self._items:,} items up to {shown(key)}, more than {_MOST_ITEMS:,}")
         if kind == _STRING:
             self.expect(count * 8, f"{count:,} texts of {shown(key)}")
-            return [self._string(key) for _ in range(count)]
+            return self._strings(count, key)
         if kind not in _SCALARS:
             raise self.damaged(f"{shown(key)} is a list of the unknown type {kind}")
         dtype = np.dtype(f"<{_SCALARS[kind]}")

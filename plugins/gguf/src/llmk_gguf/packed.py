@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llmk.api import StoredTensor
-from llmk_gguf.blocks import INT4, INT8, TYPES
+from llmk_gguf.blocks import INT4, INT8, TYPES, Scales, Type
 from llmk_gguf.tensors import Named
 from llmk_gguf.values import halves
 
@@ -47,26 +47,42 @@ class Unpack:
     def __call__(self, stored: Tensor) -> Tensor:
         """int8 ``[rows, inputs]`` or packed uint8 ``[rows, inputs / 2]``; float32 ``[rows, groups]`` of scales or zero
         points."""
-        import torch
-
         rows, kind = halves(stored, self.head_dim) if self.head_dim else stored, TYPES[self.kind]
-        numbers, scale, minimum = kind.unpack(rows.unflatten(1, (-1, kind.block_bytes)))
-        shift = 8 if self.format.name == INT4 and minimum is None else 0
-        # A group whose numbers count for nothing has its minimum alone: a scale of that size, and zero at 1.
-        flat = None if minimum is None else (scale == 0) & (minimum != 0)
+        blocks = rows.unflatten(1, (-1, kind.block_bytes))
         if self.part == "numbers":
-            if flat is not None:
-                numbers = numbers.masked_fill(flat.repeat_interleave(kind.group, 1), 0)
-            numbers = numbers + shift
-            if self.format.name != INT4:
-                return numbers
-            numbers = numbers.to(torch.uint8)
-            return numbers[:, 0::2] | (numbers[:, 1::2] << 4)
-        values = torch.full_like(scale, shift)
-        if minimum is not None and flat is not None:
-            values = torch.where(flat, 1.0, minimum / torch.where(scale == 0, 1.0, scale))
-            scale = torch.where(flat, minimum, scale)
-        return (scale if self.part == "scale" else values).repeat_interleave(kind.group // self.format.group, 1)
+            return self._numbers(blocks, kind)
+        found = kind.scales(blocks)
+        values = _scale(found) if self.part == "scale" else _zero(found, 8 if self.format.name == INT4 else 0)
+        repeats = kind.group // self.format.group
+        return values if repeats == 1 else values.repeat_interleave(repeats, 1)
+
+    def _numbers(self, blocks: Tensor, kind: Type) -> Tensor:
+        unpack = kind.nibbles if self.format.name == INT4 and kind.nibbles else kind.numbers
+        numbers, flat = unpack(blocks), _flat(kind.scales(blocks))
+        if flat is not None and bool(flat.any()):
+            numbers.unflatten(1, (flat.shape[1], -1)).masked_fill_(flat[:, :, None], 0)
+        return numbers
+
+
+def _flat(found: Scales) -> Tensor | None:
+    """Groups whose numbers count for nothing. Each has its minimum alone: a scale of that size, and zero at 1."""
+    return None if found.minimum is None else (found.scale == 0) & (found.minimum != 0)
+
+
+def _scale(found: Scales) -> Tensor:
+    import torch
+
+    flat = _flat(found)
+    return found.scale if flat is None or found.minimum is None else torch.where(flat, found.minimum, found.scale)
+
+
+def _zero(found: Scales, shift: int) -> Tensor:
+    import torch
+
+    flat = _flat(found)
+    if flat is None or found.minimum is None:
+        return torch.full_like(found.scale, shift)
+    return torch.where(flat, 1.0, found.minimum / torch.where(found.scale == 0, 1.0, found.scale))
 
 
 def formats_of(named: Sequence[Named]) -> dict[str, Format]:

@@ -30,7 +30,7 @@ _MOST_ROWS = 16
 
 @hookimpl
 def llmk_quantization_methods() -> list[QuantizationSpec]:
-    """Plain weights, quantized to int8 with a scale per output channel."""
+    """Plain weights, quantized to int8 with a scale per output channel, or to int4 with a scale per group."""
     return [
         QuantizationSpec(
             id="int8.int8",
@@ -41,7 +41,18 @@ def llmk_quantization_methods() -> list[QuantizationSpec]:
             examples="llmk_int8.examples:INT8",
             online=True,
             summary="int8 quantized while loading, a scale per output channel",
-        )
+        ),
+        QuantizationSpec(
+            id="int8.int4",
+            name="int4",
+            weight_format="int4_group",
+            claims=claims_plain,
+            implementation="llmk_int8.method:Int4",
+            examples="llmk_int8.examples:INT4",
+            weight_bits=4.5,
+            online=True,
+            summary="int4 quantized while loading, a scale per 32 inputs",
+        ),
     ]
 
 

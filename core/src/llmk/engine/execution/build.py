@@ -24,6 +24,7 @@ from llmk.engine.device.graphs import (
     verifying_shapes,
     why_not_recorded,
 )
+from llmk.engine.device.heap import find_trim
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.adapters import load_adapters, place_adapters
 from llmk.engine.execution.cache_tensors import CacheTensors
@@ -112,6 +113,8 @@ def load_model(
     read, in_files = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, **how)
     load_adapters(adapters, build)
     platform.device.synchronize()
+    if trim := find_trim():
+        trim()  # what weights were converted from would else stay with this process
     seconds = time.perf_counter() - start
     logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")
     return LoadedModel(model, build, platform, in_files)

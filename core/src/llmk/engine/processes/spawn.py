@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 from llmk.kernel.interpreter import PYTHON
@@ -9,6 +10,11 @@ from llmk.kernel.interpreter import PYTHON
 AHEAD = "llmk.engine.launch"
 """What takes an engine longest to import."""
 STANDBY = "--standby"
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_SPINS = "1000"
+"""How often a thread of OpenMP looks for work before it sleeps: for about 50 microseconds, which is longer than the
+gaps between operators. By default, it looks for milliseconds, in which others need the processor: on a machine that is
+busy, small operators of torch then take tens of times as long."""
 
 
 def spawn(*ahead: str, standby: bool = False) -> subprocess.Popen[bytes]:
@@ -17,4 +23,5 @@ def spawn(*ahead: str, standby: bool = False) -> subprocess.Popen[bytes]:
     With ``standby`` it imports at a low priority: an engine runs meanwhile.
     """
     command = (*PYTHON, "-m", "llmk.engine.processes.engine_process", *([STANDBY] if standby else ()), *ahead)
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+    own = {} if any(name in os.environ for name in _WAITING) else {_WAITING[1]: _SPINS}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True, env=os.environ | own)

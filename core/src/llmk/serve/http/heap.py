@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 from collections.abc import Callable
+
+from llmk.engine.device.heap import find_trim
 
 LEAST = 8 << 20
 """Freed bytes from which on it is worth it to look for pages that can be returned."""
 SECONDS = 2.0
 """From then until it is done: bodies that come together are returned together."""
-
-
-def find_trim() -> Callable[[], object] | None:
-    """The C library's function that returns free pages to the system; ``None`` where it has none: glibc does."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, TypeError, AttributeError):
-        return None
-    return lambda: trim(0)
 
 
 class HeapTrimmer:
