@@ -54,6 +54,7 @@ INT4 = (
             stored=int4_groups,
             restored=restored_groups,
             error=0.2,
+            logits_error=0.6,  # as other methods of 4 bits
         )
         for name, (model_type, config) in MODELS.items()
     ),
