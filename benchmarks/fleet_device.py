@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fleet_traffic import BLOCK, Session
 
 from llmk.engine.processes.replica import Placed
 from llmk.engine.wire.block_events import BlockEvent, BlockRemoved, BlockStored
 
+FOLDER = Path(__file__).parent / "fleet_devices"
+"""What was measured (``fleet_steps.py``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """How long steps take, in seconds: ``step``, and for each sequence that decodes, each token of a prompt, and each
-    token of their contexts. ``blocks`` fit in the cache."""
+    """How long steps take, in seconds: ``step``, and ``mixed`` if there are tokens of prompts, and for each sequence
+    that decodes, each token beyond the first ``knee`` (``prompt``), and each token of the contexts of all. ``blocks``
+    fit in the cache."""
 
     step: float
     decode: float
     prompt: float
     context: float
     blocks: int
+    mixed: float = 0.0
+    knee: int = 0
     max_seqs: int = 128
     max_tokens: int = 2048
 
+    @classmethod
+    def load(cls, name: str) -> Device:
+        """One that was measured."""
+        return cls(**json.loads((FOLDER / f"{name}.json").read_text())["device"])
+
+    @staticmethod
+    def counts(decodes: int, prompt_tokens: int, context: int, knee: int) -> tuple[int, int, int, int]:
+        """How often ``mixed``, ``decode``, ``prompt`` and ``context`` count in a step."""
+        return int(prompt_tokens > 0), decodes, max(0, prompt_tokens + decodes - knee), context
+
     def seconds(self, decodes: int, prompt_tokens: int, context: int) -> float:
         """Of a step."""
-        return self.step + self.decode * decodes + self.prompt * prompt_tokens + self.context * context
-
-
-H100_8B = Device(step=4.1e-3, decode=4.5e-5, prompt=1.67e-5, context=6e-8, blocks=23_000)
-"""Qwen3-8B on one H100, by docs/performance.md: 4.11 ms with one request, 7.65 ms with 25 to 32 at 576 tokens, 16.2 ms
-where one has a prompt of 512. The cache has what 80 GB leave: 54 GiB at 144 KiB per token."""
+        mixed, decodes, tokens, context = self.counts(decodes, prompt_tokens, context, self.knee)
+        return self.step + self.mixed * mixed + self.decode * decodes + self.prompt * tokens + self.context * context
 
 
 @dataclass(slots=True, eq=False)

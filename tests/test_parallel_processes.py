@@ -82,8 +82,9 @@ def alone(folder: Path) -> Any:
 
 
 def nonsense(step: int) -> StepPlan:
-    """A plan that a runner raises on, before it exchanges anything."""
-    return StepPlan(step=step, work=[Work(slot=1 << 20, before=0, num_tokens=1, sample=True)])
+    """A plan that a runner raises on, before it exchanges anything: no slot has that number. It is given blocks, since
+    kernels take slots as they are."""
+    return StepPlan(step=step, work=[Work(slot=1 << 20, before=0, num_tokens=1, sample=True, new_blocks=[[0]])])
 
 
 @pytest.mark.slow

@@ -1,0 +1,227 @@
+"""How long an engine's steps take: measured under load, and fitted to what the simulated fleet needs.
+
+    python benchmarks/fleet_steps.py --shape qwen3-8b --name qwen3-8b-h100       # dummy weights, on the device here
+    python benchmarks/fleet_steps.py --model DIR --set platform.threads=1
+
+The engine serves requests of all lengths, one at a time and many. What each step computed is known from what the engine
+says of it: how many tokens, and for which requests. :func:`fit` makes a :class:`fleet_device.Device` of that, which is
+written to ``benchmarks/fleet_devices``, with how far it is from what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from fleet_device import FOLDER, Device
+
+from llmk.config import load
+from llmk.engine.processes.client import EngineClient
+from llmk.engine.processes.start_engines import start_engine
+from llmk.engine.wire.request import EngineOutputs, EngineRequest, RequestContext
+from llmk.engine.wire.sampling_params import SamplingParams
+from llmk.planning.boot import boot
+
+KNEES = (0, 16, 32, 64, 96, 128, 192, 256, 384, 512)
+"""Tokens up to which a step may take as long as with one: its time is that of reading the weights."""
+LEVELS = (1, 2, 4, 8, 16, 32, 64, 96)
+"""Requests at a time."""
+PROMPTS, OUTPUTS = (16, 48, 128, 320, 640, 1280), (4, 16, 48, 96)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step: sequences that decode, tokens of prompts, tokens of the contexts of all, and how long it took."""
+
+    decodes: int
+    prompt: int
+    context: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class StepLog:
+    """Finds out what each step did, from what was sent and what the engine says."""
+
+    points: list[Point] = field(default_factory=list)
+    _lengths: dict[str, int] = field(default_factory=dict)
+    _decoding: set[str] = field(default_factory=set)
+
+    def sent(self, id: str, length: int) -> None:
+        """A request was sent."""
+        self._lengths[id] = length
+
+    def take(self, outputs: EngineOutputs) -> None:
+        """The outputs of a step, or of none."""
+        if outputs.step is not None:
+            decodes = sum(output.id in self._decoding for output in outputs.outputs)
+            prompt = max(0, outputs.step.num_tokens - decodes)
+            self.points.append(Point(decodes, prompt, sum(self._lengths.values()), outputs.step.seconds))
+        for output in outputs.outputs:
+            if output.finish_reason is not None:
+                del self._lengths[output.id]
+                self._decoding.discard(output.id)
+            else:
+                self._lengths[output.id] += len(output.token_ids)
+                self._decoding.add(output.id)
+
+
+class Meter:
+    """Loads an engine. ``way`` is what a request and its first token took beyond the step, for those alone."""
+
+    def __init__(self, engine: EngineClient, vocab_size: int, longest: int, seed: int = 0) -> None:
+        self.log = StepLog()
+        self.ways: list[float] = []
+        self._engine, self._vocab_size, self._longest = engine, vocab_size, longest
+        self._random, self._number = Random(seed), 0
+
+    async def run(self, level: int, seconds: float) -> None:
+        """Keeps ``level`` requests running for so long, then waits for their ends."""
+        sent: dict[str, float] = {}
+        end = time.monotonic() + seconds
+        while sent or time.monotonic() < end:
+            while len(sent) < level and time.monotonic() < end:
+                sent |= await self._send()
+            outputs = await self._engine.outputs.next()
+            now = time.monotonic()
+            self.log.take(outputs)
+            for output in outputs.outputs:
+                assert not output.error, output.error
+                if level == 1 and sent[output.id] and outputs.step is not None:
+                    self.ways.append(now - sent[output.id] - outputs.step.seconds)
+                sent[output.id] = 0.0
+                if output.finish_reason is not None:
+                    del sent[output.id]
+
+    async def _send(self) -> dict[str, float]:
+        self._number += 1
+        id, length, output = str(self._number), self._random.choice(PROMPTS), self._random.choice(OUTPUTS)
+        length = min(length, self._longest - output)
+        tokens = [self._random.randrange(3, self._vocab_size) for _ in range(length)]
+        params = SamplingParams(max_tokens=output, temperature=0, ignore_eos=True)
+        self.log.sent(id, length)
+        now = time.monotonic()
+        await self._engine.add(
+            [EngineRequest(id=id, context=RequestContext(id), prompt_token_ids=tokens, params=params)]
+        )
+        return {id: now}
+
+
+async def measure(
+    engine: EngineClient, vocab_size: int, longest: int, *, most: int = LEVELS[-1], seconds: float = 3.0
+) -> tuple[list[Point], float]:
+    """Steps of an engine, for ``seconds`` at each number of requests up to ``most``; and the way to it and back."""
+    levels = [level for level in LEVELS if level <= most]
+    warm = Meter(engine, vocab_size, longest, seed=1)
+    for level in levels:
+        await warm.run(level, seconds / 3)
+    meter = Meter(engine, vocab_size, longest)
+    for level in levels:
+        await meter.run(level, seconds)
+    return meter.log.points, max(0.0, statistics.median(meter.ways))
+
+
+def fit(points: Sequence[Point], **limits: int) -> tuple[Device, dict[str, float]]:
+    """The device whose steps take times nearest to those measured (relative error, least squares, no time below zero),
+    and how near. ``limits`` are the other fields of :class:`Device`.
+
+    Steps alike count once, by their median, as most of those measured decode; then all times are scaled so that the
+    sum is right: what takes longer once in a while, such as a machine's other programs, is part of it.
+    """
+    alike: dict[tuple[int, int, int], list[Point]] = defaultdict(list)
+    for point in points:
+        alike[point.decodes, -(-point.prompt // 64), point.context // 2048].append(point)
+    typical = [sorted(each, key=lambda one: one.seconds)[len(each) // 2] for each in alike.values()]
+    took = np.array([point.seconds for point in typical])
+    found = []
+    for knee in KNEES:
+        rows = _rows(typical, knee)
+        times = _least_squares(rows / took[:, None])
+        error = np.abs(rows @ times / took - 1)
+        found.append((float(np.mean(np.minimum(error, 1.0) ** 2)), knee, times, error))
+    _, knee, times, error = min(found, key=lambda one: one[:2])
+    all_ = np.array([point.seconds for point in points])
+    scale = float(all_.sum() / (_rows(points, knee) @ times).sum())
+    step, mixed, decode, prompt, context = (float(scale * each) for each in times)
+    device = Device(step=step, mixed=mixed, decode=decode, prompt=prompt, context=context, knee=knee, **limits)
+    near = {"steps": len(points), "kinds": len(typical), "scale": round(scale, 3)}
+    return device, near | {f"error_p{share}": round(float(np.percentile(error, share)), 3) for share in (50, 90)}
+
+
+def _rows(points: Sequence[Point], knee: int) -> np.ndarray[Any, Any]:
+    """What each step's time is a sum of, in the order of the fields of :class:`Device`."""
+    return np.array([(1.0, *Device.counts(one.decodes, one.prompt, one.context, knee)) for one in points])
+
+
+def _least_squares(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of ``rows @ x = 1``; what would be negative is left out."""
+    used = list(range(rows.shape[1]))
+    while True:
+        found = np.linalg.lstsq(rows[:, used], np.ones(len(rows)), rcond=None)[0]
+        if (found >= 0).all():
+            break
+        used.pop(int(found.argmin()))
+    whole = np.zeros(rows.shape[1])
+    whole[used] = found
+    return whole
+
+
+async def _measured(settings: dict[str, Any], seconds: float) -> tuple[list[Point], float, dict[str, int]]:
+    started = await asyncio.to_thread(boot, load(settings))
+    limits = started.settings.config.scheduler
+    engine = await start_engine(started, standby=False)
+    try:
+        info = engine.info
+        points, way = await measure(
+            engine, info.vocab_size, info.max_model_len, most=limits.max_num_seqs, seconds=seconds
+        )
+    finally:
+        await engine.close()
+    most = {"max_seqs": limits.max_num_seqs, "max_tokens": limits.max_num_batched_tokens}
+    return points, way, {"blocks": info.num_blocks, **most}
+
+
+def main() -> int:
+    """Measures, fits, and writes a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", help="of a checkpoint with random weights, which is not written")
+    parser.add_argument("--model", help="instead: a checkpoint")
+    parser.add_argument("--name", help="of the file; none: it is printed alone")
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each number of requests")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting")
+    args = parser.parse_args()
+    settings: dict[str, Any] = {"model.path": args.model, "model.max_model_len": 4096}
+    with tempfile.TemporaryDirectory() as folder:
+        if args.shape:
+            sys.path.append(str(Path(__file__).parent / "peers"))
+            from make_model import write_checkpoint
+            from shapes import SHAPES
+
+            write_checkpoint(SHAPES[args.shape], Path(folder), weights=False)
+            settings |= {"model.path": folder, "model.load_format": "dummy"}
+        for setting in args.set:
+            key, _, value = setting.partition("=")
+            settings[key] = json.loads(value) if value[:1] in "tf0123456789[{" else value
+        points, way, limits = asyncio.run(_measured(settings, args.seconds))
+    device, near = fit(points, **limits)
+    text = json.dumps({"device": asdict(device), "fit": {**near, "way_ms": round(1e3 * way, 3)}}, indent=1)
+    print(text)
+    if args.name:
+        (FOLDER / f"{args.name}.json").write_text(f"{text}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
