@@ -79,7 +79,7 @@ class Result:
             "ttft_ms": {f"p{share}": round(1e3 * _at(firsts, share), 1) for share in (50, 90, 99)},
             "ms_per_token": round(1e3 * _at(per_token, 50), 2),
             "goodput": round(good / self.seconds, 1),
-            "choice_us": round(1e6 * statistics.mean(self.choices), 1),
+            "choice_us": round(1e6 * statistics.median(self.choices), 1),
         }
         if self.died:
             hurt = sorted(

@@ -51,7 +51,15 @@ from llmk.planning.cache_groups import CacheGroup
 from llmk_policies.prefix_aware import PrefixAware
 
 REPLICAS, WITHIN = 3, 0.15
-SLEEPING = Device(step=60e-3, decode=6e-4, prompt=6e-4, context=0.0, blocks=2_000, max_seqs=32, max_tokens=256)
+SLEEPING = Device(
+    decode=((1, 60.6e-3), (32, 79.2e-3)),
+    mixed=((1, 60.6e-3), (256, 214e-3)),
+    crowded=(),
+    context=1e-6,
+    blocks=2_000,
+    max_seqs=32,
+    max_tokens=256,
+)
 """What engines whose steps sleep simulate. What is compared with them does not know it."""
 SHAPE = Shape(sessions=60, turns=4.0, groups=6, shared=128, prompt=80.0, output=40.0, think=3.0)
 VOCABULARY, LONGEST = 1000, 2048
@@ -207,8 +215,7 @@ def rate(device: Device, shape: Shape, load: float) -> float:
 def compare(start: StartReplica, shape: Shape, load: float, seed: int) -> dict[str, float]:
     """Runs both; returns how much the simulation's figures differ from the real ones."""
     device, way, near = asyncio.run(calibrated(start))
-    fitted = {name: float(f"{value:.3g}") for name, value in asdict(device).items()}
-    print(json.dumps({"what": "steps", **fitted, **near, "way_ms": round(1e3 * way, 2)}), flush=True)
+    print(json.dumps({"what": "steps", **asdict(device), **near, "way_ms": round(1e3 * way, 2)}), flush=True)
     shape = replace(shape, rate=rate(device, shape, load))
     slo = 1.2 * device.seconds(4, int(shape.prompt), 0) + device.seconds(4, 0, 0)
     found = asyncio.run(real(start, shape, seed, slo))

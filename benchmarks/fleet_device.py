@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,36 +18,66 @@ FOLDER = Path(__file__).parent / "fleet_devices"
 """What was measured (``fleet_steps.py``)."""
 
 
+CURVES = ("decode", "mixed", "crowded")
+FEW = (32, 64)
+"""Up to the first, few sequences decode, from the second on, many; something of both in between."""
+Curve = tuple[tuple[int, float], ...]
+"""Numbers of something, in order, and seconds: on straight lines in between, and beyond the last."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """How long steps take, in seconds: ``step``, and ``mixed`` if there are tokens of prompts, and for each sequence
-    that decodes, each token beyond the first ``knee`` (``prompt``), and each token of the contexts of all. ``blocks``
-    fit in the cache."""
+    """How long steps take, in seconds. ``decode`` is by the sequences of a step in which all decode. ``mixed`` is by
+    the tokens of a step with prompts in which few sequences decode, ``crowded`` where many do, since no engine records
+    all kinds of steps (:data:`FEW`). ``context`` is for each token of the contexts of all. ``blocks`` fit in the cache.
+    """
 
-    step: float
-    decode: float
-    prompt: float
+    decode: Curve
+    mixed: Curve
+    crowded: Curve
     context: float
     blocks: int
-    mixed: float = 0.0
-    knee: int = 0
     max_seqs: int = 128
     max_tokens: int = 2048
 
     @classmethod
     def load(cls, name: str) -> Device:
         """One that was measured."""
-        return cls(**json.loads((FOLDER / f"{name}.json").read_text())["device"])
-
-    @staticmethod
-    def counts(decodes: int, prompt_tokens: int, context: int, knee: int) -> tuple[int, int, int, int]:
-        """How often ``mixed``, ``decode``, ``prompt`` and ``context`` count in a step."""
-        return int(prompt_tokens > 0), decodes, max(0, prompt_tokens + decodes - knee), context
+        found = json.loads((FOLDER / f"{name}.json").read_text())["device"]
+        curves = {key: tuple((int(at), float(time)) for at, time in found.pop(key)) for key in CURVES}
+        return cls(**curves, **found)
 
     def seconds(self, decodes: int, prompt_tokens: int, context: int) -> float:
         """Of a step."""
-        mixed, decodes, tokens, context = self.counts(decodes, prompt_tokens, context, self.knee)
-        return self.step + self.mixed * mixed + self.decode * decodes + self.prompt * tokens + self.context * context
+        curves = self.decode, self.mixed, self.crowded
+        knots = [tuple(x for x, _ in curve) for curve in curves]
+        parts = shares(knots, decodes, prompt_tokens)
+        return sum(share * curves[curve][place][1] for curve, place, share in parts) + self.context * context
+
+
+def shares(knots: Sequence[Sequence[int]], decodes: int, prompt_tokens: int) -> list[tuple[int, int, float]]:
+    """What the time of a step is the sum of, but for its contexts: so much of each value of a curve, by the number of
+    the curve and the value's place on it. ``knots`` are what the curves are known at."""
+    if not prompt_tokens:
+        return [(0, place, share) for place, share in between(knots[0], decodes)]
+    most = FEW[-1] if knots[2] else FEW[0]
+    crowd = between(FEW, min(decodes, most))
+    return [
+        (1 + number, place, part * share)
+        for number, part in crowd
+        if part
+        for place, share in between(knots[1 + number], decodes + prompt_tokens)
+    ]
+
+
+def between(knots: Sequence[int], at: int) -> list[tuple[int, float]]:
+    """The knots that a number is between, by their places, and how much each counts. It is the first for what is below,
+    and on the last line for what is above."""
+    if len(knots) == 1 or at <= knots[0]:
+        return [(0, 1.0)]
+    place = min(bisect_left(knots, at), len(knots) - 1)
+    share = (at - knots[place - 1]) / (knots[place] - knots[place - 1])
+    return [(place - 1, 1.0 - share), (place, share)]
 
 
 @dataclass(slots=True, eq=False)

@@ -17,15 +17,17 @@ import statistics
 import sys
 import tempfile
 import time
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-from fleet_device import FOLDER, Device
+from fleet_device import CURVES, FEW, FOLDER, Device, shares
 
 from llmk.config import load
 from llmk.engine.processes.client import EngineClient
@@ -34,8 +36,10 @@ from llmk.engine.wire.request import EngineOutputs, EngineRequest, RequestContex
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.boot import boot
 
-KNEES = (0, 16, 32, 64, 96, 128, 192, 256, 384, 512)
-"""Tokens up to which a step may take as long as with one: its time is that of reading the weights."""
+DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKENS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
+"""Where curves bend."""
+ROUNDS, LEAST_ERROR, COMPILED = 8, 0.01, 3.0
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 96)
 """Requests at a time."""
 PROMPTS, OUTPUTS = (16, 48, 128, 320, 640, 1280), (4, 16, 48, 96)
@@ -134,42 +138,77 @@ async def measure(
 
 
 def fit(points: Sequence[Point], **limits: int) -> tuple[Device, dict[str, float]]:
-    """The device whose steps take times nearest to those measured (relative error, least squares, no time below zero),
-    and how near. ``limits`` are the other fields of :class:`Device`.
+    """The device whose steps take times nearest to those measured, and how near. ``limits`` are the other fields of
+    :class:`Device`.
 
-    Steps alike count once, by their median, as most of those measured decode; then all times are scaled so that the
-    sum is right: what takes longer once in a while, such as a machine's other programs, is part of it.
+    Its curves are straight between :data:`DECODES` and :data:`TOKENS`, as far as there are steps. Steps alike count as
+    one, with their mean, since a queue waits for all of them; but without those that took :data:`COMPILED` times the
+    median, of which kernels were compiled. Curves are nearest by the sum of relative errors, so that no few kinds of
+    steps bend them (least squares, weighted again by what is left), more of what was seen more often.
     """
-    alike: dict[tuple[int, int, int], list[Point]] = defaultdict(list)
+    kinds: dict[tuple[int, int, int], list[Point]] = defaultdict(list)
     for point in points:
-        alike[point.decodes, -(-point.prompt // 64), point.context // 2048].append(point)
-    typical = [sorted(each, key=lambda one: one.seconds)[len(each) // 2] for each in alike.values()]
+        decodes = point.decodes if point.decodes < 16 else point.decodes // 8 * 8
+        kinds[decodes, -(-point.prompt // 64), point.context // 8192].append(point)
+    typical = [_typical(each) for each in kinds.values()]
+    knots, often = _knots(typical), np.array([len(each) ** 0.5 for each in kinds.values()])
     took = np.array([point.seconds for point in typical])
-    found = []
-    for knee in KNEES:
-        rows = _rows(typical, knee)
-        times = _least_squares(rows / took[:, None])
-        error = np.abs(rows @ times / took - 1)
-        found.append((float(np.mean(np.minimum(error, 1.0) ** 2)), knee, times, error))
-    _, knee, times, error = min(found, key=lambda one: one[:2])
-    all_ = np.array([point.seconds for point in points])
-    scale = float(all_.sum() / (_rows(points, knee) @ times).sum())
-    step, mixed, decode, prompt, context = (float(scale * each) for each in times)
-    device = Device(step=step, mixed=mixed, decode=decode, prompt=prompt, context=context, knee=knee, **limits)
-    near = {"steps": len(points), "kinds": len(typical), "scale": round(scale, 3)}
-    return device, near | {f"error_p{share}": round(float(np.percentile(error, share)), 3) for share in (50, 90)}
+    rows = np.array([_row(point, knots) for point in typical]) / took[:, None]
+    weights = often
+    for _ in range(ROUNDS):
+        times = _least_squares(rows, weights)
+        weights = often / np.maximum(np.abs(rows @ times - 1), LEAST_ERROR)
+    found = [float(f"{each:.4g}") for each in times]
+    values = iter(found)
+    curves = {
+        name: tuple(zip(at, islice(values, len(at)), strict=True)) for name, at in zip(CURVES, knots, strict=True)
+    }
+    error = np.repeat(np.abs(rows @ times - 1), [len(each) for each in kinds.values()])
+    near = {f"error_p{share}": round(float(np.percentile(error, share)), 3) for share in (50, 90)}
+    return Device(**curves, context=found[-1], **limits), {"steps": len(points), "kinds": len(kinds), **near}
 
 
-def _rows(points: Sequence[Point], knee: int) -> np.ndarray[Any, Any]:
-    """What each step's time is a sum of, in the order of the fields of :class:`Device`."""
-    return np.array([(1.0, *Device.counts(one.decodes, one.prompt, one.context, knee)) for one in points])
+def _typical(points: Sequence[Point]) -> Point:
+    """The mean of steps alike, without those in which something was compiled."""
+    most = COMPILED * statistics.median(point.seconds for point in points)
+    usual = [point for point in points if point.seconds <= most]
+    decodes, prompt, context = (
+        round(statistics.fmean(values))
+        for values in zip(*((one.decodes, one.prompt, one.context) for one in usual), strict=True)
+    )
+    return Point(decodes, prompt, context, statistics.fmean(one.seconds for one in usual))
 
 
-def _least_squares(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _knots(points: Sequence[Point]) -> list[tuple[int, ...]]:
+    """Those of each curve, as far as there are steps."""
+    mixed = [one for one in points if one.prompt]
+    few = [one.decodes + one.prompt for one in mixed if one.decodes < FEW[-1]]
+    many = [one.decodes + one.prompt for one in mixed if one.decodes > FEW[0]]
+    return [_used(DECODES, [one.decodes for one in points if not one.prompt]), _used(TOKENS, few), _used(TOKENS, many)]
+
+
+def _used(knots: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
+    """Those between which there are values."""
+    if not values:
+        return ()
+    first = max(bisect_right(knots, min(values)) - 1, 0)
+    return tuple(knots[first : bisect_left(knots, max(values)) + 1])
+
+
+def _row(point: Point, knots: Sequence[Sequence[int]]) -> list[float]:
+    """What a step's time is a sum of: so much of each value of the curves, and of the time for a token of context."""
+    row = [0.0] * sum(map(len, knots)) + [float(point.context)]
+    for curve, place, share in shares(knots, point.decodes, point.prompt):
+        row[sum(map(len, knots[:curve])) + place] += share
+    return row
+
+
+def _least_squares(rows: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Of ``rows @ x = 1``; what would be negative is left out."""
     used = list(range(rows.shape[1]))
+    roots = np.sqrt(weights)
     while True:
-        found = np.linalg.lstsq(rows[:, used], np.ones(len(rows)), rcond=None)[0]
+        found = np.linalg.lstsq(rows[:, used] * roots[:, None], roots, rcond=None)[0]
         if (found >= 0).all():
             break
         used.pop(int(found.argmin()))

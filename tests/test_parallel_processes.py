@@ -139,6 +139,11 @@ def test_stages(folder: Path, start: Any) -> None:
     engine.core.depth = 2
     check(answers(engine.llm), alone(checkpoint))
     assert engine.core.answers()
+    ranks = engine.workers.take_ranks()
+    assert [(rank.rank, rank.node) for rank in ranks] == [(0, ""), (1, "")]
+    assert ranks[0].steps == ranks[1].steps > 10
+    assert all(0 < rank.step_seconds and 0 < rank.processor_seconds < rank.resident_bytes for rank in ranks)
+    assert engine.workers.take_ranks() == []
     engine.processes[0].kill()
     until(lambda: engine.running() == 0, timeout=1)  # nobody asked for anything
     with pytest.raises(EngineDead, match=r"process 0 \(stage 0, tensor rank 0\) was killed by SIGKILL"):
