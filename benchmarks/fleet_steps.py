@@ -42,6 +42,7 @@ TOKENS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
 ROUNDS, LEAST_ERROR, COMPILED = 8, 0.01, 3.0
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 96)
 """Requests at a time."""
+PROBES = 15
 PROMPTS, OUTPUTS = (16, 48, 128, 320, 640, 1280), (4, 16, 48, 96)
 
 
@@ -83,44 +84,53 @@ class StepLog:
 
 
 class Meter:
-    """Loads an engine. ``way`` is what a request and its first token took beyond the step, for those alone."""
+    """Loads an engine."""
 
     def __init__(self, engine: EngineClient, vocab_size: int, longest: int, seed: int = 0) -> None:
         self.log = StepLog()
-        self.ways: list[float] = []
         self._engine, self._vocab_size, self._longest = engine, vocab_size, longest
         self._random, self._number = Random(seed), 0
 
     async def run(self, level: int, seconds: float) -> None:
         """Keeps ``level`` requests running for so long, then waits for their ends."""
-        sent: dict[str, float] = {}
+        running = set[str]()
         end = time.monotonic() + seconds
-        while sent or time.monotonic() < end:
-            while len(sent) < level and time.monotonic() < end:
-                sent |= await self._send()
-            outputs = await self._engine.outputs.next()
-            now = time.monotonic()
-            self.log.take(outputs)
-            for output in outputs.outputs:
-                assert not output.error, output.error
-                if level == 1 and sent[output.id] and outputs.step is not None:
-                    self.ways.append(now - sent[output.id] - outputs.step.seconds)
-                sent[output.id] = 0.0
-                if output.finish_reason is not None:
-                    del sent[output.id]
+        while running or time.monotonic() < end:
+            while len(running) < level and time.monotonic() < end:
+                running.add(await self._send(self._random.choice(PROMPTS), self._random.choice(OUTPUTS)))
+            outputs = await self._next()
+            running -= {output.id for output in outputs.outputs if output.finish_reason is not None}
 
-    async def _send(self) -> dict[str, float]:
+    async def way(self) -> float:
+        """Seconds that a request and its token take beyond the step that computes it: the median of some that are
+        alone."""
+        ways = []
+        for _ in range(PROBES):
+            sent = time.monotonic()
+            await self._send(PROMPTS[0], 1)
+            seconds = 0.0
+            while not (outputs := await self._next()).outputs:
+                seconds += outputs.step.seconds if outputs.step is not None else 0.0
+            seconds += outputs.step.seconds if outputs.step is not None else 0.0
+            ways.append(time.monotonic() - sent - seconds)
+        return max(0.0, statistics.median(ways))
+
+    async def _next(self) -> EngineOutputs:
+        outputs = await self._engine.outputs.next()
+        self.log.take(outputs)
+        for output in outputs.outputs:
+            assert not output.error, output.error
+        return outputs
+
+    async def _send(self, length: int, output: int) -> str:
         self._number += 1
-        id, length, output = str(self._number), self._random.choice(PROMPTS), self._random.choice(OUTPUTS)
-        length = min(length, self._longest - output)
+        id, length = str(self._number), min(length, self._longest - output)
         tokens = [self._random.randrange(3, self._vocab_size) for _ in range(length)]
         params = SamplingParams(max_tokens=output, temperature=0, ignore_eos=True)
         self.log.sent(id, length)
-        now = time.monotonic()
-        await self._engine.add(
-            [EngineRequest(id=id, context=RequestContext(id), prompt_token_ids=tokens, params=params)]
-        )
-        return {id: now}
+        request = EngineRequest(id=id, context=RequestContext(id), prompt_token_ids=tokens, params=params)
+        await self._engine.add([request])
+        return id
 
 
 async def measure(
@@ -134,7 +144,7 @@ async def measure(
     meter = Meter(engine, vocab_size, longest)
     for level in levels:
         await meter.run(level, seconds)
-    return meter.log.points, max(0.0, statistics.median(meter.ways))
+    return meter.log.points, await meter.way()
 
 
 def fit(points: Sequence[Point], **limits: int) -> tuple[Device, dict[str, float]]:
