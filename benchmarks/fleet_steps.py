@@ -40,7 +40,7 @@ DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
 """Where curves bend."""
 ROUNDS, LEAST_ERROR, COMPILED = 8, 0.01, 3.0
-LEVELS = (1, 2, 4, 8, 16, 32, 64, 96)
+LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Requests at a time."""
 PROBES = 15
 PROMPTS, OUTPUTS = (16, 48, 128, 320, 640, 1280), (4, 16, 48, 96)
@@ -149,7 +149,7 @@ async def measure(
 
 def fit(points: Sequence[Point], **limits: int) -> tuple[Device, dict[str, float]]:
     """The device whose steps take times nearest to those measured, and how near. ``limits`` are the other fields of
-    :class:`Device`.
+    :class:`Device`. Raises ValueError where too few kinds of steps were measured.
 
     Its curves are straight between :data:`DECODES` and :data:`TOKENS`, as far as there are steps. Steps alike count as
     one, with their mean, since a queue waits for all of them; but without those that took :data:`COMPILED` times the
@@ -164,6 +164,8 @@ def fit(points: Sequence[Point], **limits: int) -> tuple[Device, dict[str, float
     knots, often = _knots(typical), np.array([len(each) ** 0.5 for each in kinds.values()])
     took = np.array([point.seconds for point in typical])
     rows = np.array([_row(point, knots) for point in typical]) / took[:, None]
+    if len(rows) < rows.shape[1]:
+        raise ValueError(f"{len(rows)} kinds of steps can't tell {rows.shape[1]} times: measure for longer")
     weights = often
     for _ in range(ROUNDS):
         times = _least_squares(rows, weights)
