@@ -20,12 +20,12 @@ class RankMeter:
         self._stats = RankStats(rank=rank)
         self._since = self._reported = time.monotonic()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """A step came while there was no other."""
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """A step ended; the next one, if there is any, began when it did."""
+        """A step ended; the next one, if there is any, started when it did."""
         self._stats.steps += 1
         now = time.monotonic()
         self._stats.step_seconds += now - self._since

@@ -82,7 +82,7 @@ class Worker:
         while True:
             plan = self._receive(Run).plan
             if not in_flight:
-                self._meter.begin()
+                self._meter.start()
             try:
                 pending = runner.submit(plan)
                 if plan.deferred:
