@@ -55,7 +55,7 @@ def merged(texts: Mapping[str, str], missing: int = 0) -> bytes:
         GaugeMetricFamily("llmk_servers_silent", "Servers that did not answer in time.", missing),
     )
     registry = CollectorRegistry()
-    registry.register(_Collected([*counts, *totals.values(), *own.values()]))  # type: ignore[arg-type]
+    registry.register(_Collected([*counts, *totals.values(), *own.values()]))
     return generate_latest(registry)
 
 
