@@ -61,8 +61,8 @@ SLEEPING = Device(
     max_tokens=256,
 )
 """What engines whose steps sleep simulate. What is compared with them does not know it."""
-SHAPE = Shape(sessions=60, turns=4.0, groups=6, shared=128, prompt=80.0, output=40.0, think=3.0)
 VOCABULARY, LONGEST = 1000, 2048
+SHAPE = Shape(sessions=60, turns=4.0, groups=6, shared=128, prompt=80.0, output=40.0, think=3.0, longest=LONGEST - 1)
 LIMITS = {"blocks": SLEEPING.blocks, "max_seqs": SLEEPING.max_seqs, "max_tokens": SLEEPING.max_tokens}
 
 

@@ -30,6 +30,7 @@ class Device:
     """How long steps take, in seconds. ``decode`` is by the sequences of a step in which all decode. ``mixed`` is by
     the tokens of a step with prompts in which few sequences decode, ``crowded`` where many do, since no engine records
     all kinds of steps (:data:`FEW`). ``context`` is for each token of the contexts of all. ``blocks`` fit in the cache.
+    ``ahead`` steps are issued behind the one that runs, and are not for what comes meanwhile (0 or 1).
     """
 
     decode: Curve
@@ -37,6 +38,7 @@ class Device:
     crowded: Curve
     context: float
     blocks: int
+    ahead: int = 0
     max_seqs: int = 128
     max_tokens: int = 2048
 
@@ -131,7 +133,7 @@ class Cache:
 @dataclass(slots=True, eq=False)
 class SimulatedReplica:
     """A batch that runs step by step; steps in which all decode are run many at a time, until one ends or another
-    sequence comes. ``version`` is that of what was planned last."""
+    sequence comes. ``version`` is that of what was planned last, ``last`` when the last step before it started."""
 
     device: Device
     cache: Cache
@@ -142,6 +144,7 @@ class SimulatedReplica:
     started: float = 0.0
     step: float = 0.0
     steps: int = 0
+    last: float = 0.0
     chunks: list[tuple[Running, int]] = field(default_factory=list)
     busy: float = 0.0
 
@@ -153,7 +156,8 @@ class SimulatedReplica:
     def plan(self, now: float) -> float:
         """Begins the next step, or steps; returns when they end; 0: there is nothing to do."""
         self.version += 1
-        while self.waiting and len(self.batch) < self.device.max_seqs:
+        issued = self.last if self.batch and self.device.ahead else now
+        while self.waiting and len(self.batch) < self.device.max_seqs and self.waiting[0].arrived <= issued:
             self._admit(self.waiting.popleft())
         self.chunks, self.steps, self.started = [], 0, now
         if not self.batch:
@@ -167,20 +171,21 @@ class SimulatedReplica:
         tokens = sum(count for _, count in self.chunks)
         context = sum(one.prompt + one.made for one in self.batch)
         self.step = self.device.seconds(len(decodes), tokens, context)
-        self.steps = 1 if self.chunks else min(one.output - one.made for one in decodes)
+        self.steps = 1 if self.chunks or self.waiting else min(one.output - one.made for one in decodes)
         return now + self.step * self.steps
 
     def cut(self, now: float) -> float:
-        """Something came: of the steps planned, those that have begun are the last; returns when they end."""
-        begun = min(self.steps, int((now - self.started) / self.step) + 1)
-        if begun != self.steps:
+        """Something came: of the steps planned, those that have been issued are the last; returns when they end."""
+        issued = min(self.steps, int((now - self.started) / self.step) + 1 + self.device.ahead)
+        if issued != self.steps:
             self.version += 1
-            self.steps = begun
+            self.steps = issued
         return self.started + self.step * self.steps
 
     def finish(self) -> tuple[dict[Running, int], list[Running], list[BlockEvent]]:
         """Ends the steps planned: who got how many tokens, who has ended, and what happened to the cache."""
         end = self.started + self.step * self.steps
+        self.last = end - self.step
         self.busy += end - self.started
         events: list[BlockEvent] = []
         made, ended = {}, []

@@ -32,6 +32,7 @@ from fleet_device import CURVES, FEW, FOLDER, Device, shares
 from llmk.config import load
 from llmk.engine.processes.client import EngineClient
 from llmk.engine.processes.start_engines import start_engine
+from llmk.engine.scheduling.async_scheduling import why_asynchronous
 from llmk.engine.wire.request import EngineOutputs, EngineRequest, RequestContext
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.boot import boot
@@ -241,6 +242,7 @@ async def _measured(settings: dict[str, Any], seconds: float) -> tuple[list[Poin
     finally:
         await engine.close()
     most = {"max_seqs": limits.max_num_seqs, "max_tokens": limits.max_num_batched_tokens}
+    most["ahead"] = int(bool(why_asynchronous(started.plan.platform)))
     return points, way, {"blocks": info.num_blocks, **most}
 
 

@@ -24,6 +24,7 @@ class Shape:
         think: between an answer's end and the next turn.
         tenants: clients that sessions are of.
         named: the share of sessions that say which session they are.
+        longest: tokens of a session at most; turns beyond are left out.
         forked: the share of sessions that go on from where another one was, as agents do that try several ways.
     """
 
@@ -38,6 +39,7 @@ class Shape:
     think: float = 5.0
     tenants: int = 10
     named: float = 1.0
+    longest: int = 1 << 17
     forked: float = 0.0
 
 
@@ -91,11 +93,16 @@ def sessions(shape: Shape, seed: int = 0) -> Iterator[tuple[float, Session]]:
     for number in range(shape.sessions):
         if number % shape.together == 0:
             time += random.expovariate(shape.rate / shape.together)
-        turns = []
+        turns = list[tuple[int, int, float]]()
+        length = shape.shared
         while not turns or random.random() > 1.0 / shape.turns:
             think = random.expovariate(1.0 / shape.think) if turns and shape.think else 0.0
             prompt, output = random.expovariate(1.0 / shape.prompt), random.expovariate(1.0 / shape.output)
-            turns.append((max(8, round(prompt)), max(4, round(output)), think))
+            turn = max(8, round(prompt)), max(4, round(output)), think
+            length += turn[0] + turn[1]
+            if turns and length > shape.longest:
+                break
+            turns.append(turn)
         (group,) = random.choices(range(shape.groups), weights)
         tenant = f"tenant-{random.randrange(shape.tenants)}"
         name = str(number) if random.random() < shape.named else ""

@@ -1,7 +1,8 @@
 """What a step costs when a Ray cluster's nodes run the ranks, beside local processes: the same model, spread over two
 ranks, on this machine in both cases, in turns.
 
-    python benchmarks/launchers.py --milliseconds 10
+    python benchmarks/launchers.py --milliseconds 10                  # two stages, of which one computes at a time
+    python benchmarks/launchers.py --milliseconds 10 --tensor 2       # ranks that exchange tensors in every layer
 """
 
 from __future__ import annotations
@@ -35,9 +36,8 @@ SETTINGS: dict[str, Any] = {
     "scheduler": {"max_num_seqs": 16},
     "engine": {"steps_in_flight": 1},
 }
-LOCAL = {"parallel": {"tensor": 2}, "platform": {"threads": 2}}
+TWO, ONE = {"threads": 2}, {"threads": 1}
 """Two ranks share the threads of one machine; on nodes, each has those of its own."""
-ALONE: dict[str, Any] = {"platform": {"threads": 1}}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 REQUESTS = 8
 NUMBER = 1 << 30
@@ -48,22 +48,25 @@ def main() -> None:
     """Prints both, and the difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--milliseconds", type=float, default=10.0, help="of a step, about")
+    parser.add_argument("--tensor", type=int, choices=(1, 2), default=1)
     parser.add_argument("--steps", type=int, default=100, help="in each turn")
     parser.add_argument("--turns", type=int, default=32)
     args = parser.parse_args()
     os.environ |= ENVIRONMENT  # of the local processes too
     with tempfile.TemporaryDirectory() as folder, nodes(1) as cluster:
         cluster.add()
-        layers = _layers(Path(folder), args.milliseconds)
+        spread = {"tensor": args.tensor, "pipeline": 2 // args.tensor}
+        local_ones: dict[str, Any] = {"parallel": spread, "platform": TWO}
+        layers = _layers(Path(folder), args.milliseconds, local_ones)
         checkpoint = _checkpoint(Path(folder), layers)
         with (
-            LLM(str(checkpoint), **SETTINGS, **LOCAL) as local,
-            LLM(str(checkpoint), **SETTINGS, **ALONE, **over(cluster, 2, environment=ENVIRONMENT)) as ray,
+            LLM(str(checkpoint), **SETTINGS, **local_ones) as local,
+            LLM(str(checkpoint), **SETTINGS, platform=ONE, **over(cluster, **spread, environment=ENVIRONMENT)) as ray,
         ):
             engines = {"local processes": Engine(local), "Ray": Engine(ray)}
             for _ in range(args.turns):
                 take_turns(list(engines.values()), args.steps)
-    print(f"{layers} layers, {REQUESTS} requests that decode, {args.turns} turns of {args.steps} steps")
+    print(f"{spread}: {layers} layers, {REQUESTS} requests that decode, {args.turns} turns of {args.steps} steps")
     for name, engine in engines.items():
         print(f"{name:16} step {_said(engine.steps)}, empty step {_said(engine.empty)}")
     _compare(engines)
@@ -131,13 +134,13 @@ def _compare(engines: dict[str, Engine]) -> None:
     print(f"an empty step takes {added:+.0f} us: {added / 100:+.2f}% of 10 ms")
 
 
-def _layers(folder: Path, milliseconds: float) -> int:
+def _layers(folder: Path, milliseconds: float, local: dict[str, Any]) -> int:
     """How many make a step of so many milliseconds, by what a few take."""
-    with LLM(str(_checkpoint(folder, 4)), **SETTINGS, **LOCAL) as llm:
+    with LLM(str(_checkpoint(folder, 4)), **SETTINGS, **local) as llm:
         engine = Engine(llm)
         take_turns([engine], 40)
         each = (_median(engine.steps[0]) - _median(engine.empty[0])) / 4
-    return max(1, round((milliseconds / 1e3) / each))
+    return max(2, round((milliseconds / 1e3) / each))
 
 
 def _checkpoint(folder: Path, layers: int) -> Path:

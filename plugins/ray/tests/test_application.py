@@ -126,10 +126,11 @@ def test_a_server_that_leaves_finishes_what_it_has_and_one_comes_for_more(applic
     with ThreadPoolExecutor(16) as clients:
         answers = [clients.submit(application.ask, prompt, LONG) for prompt in prompts]
         until(lambda: all(now > before[server] for server, now in application.generated().items()))
-        application.deploy(1, 2, target_requests=4, autoscaling=SCALING)
+        changed = clients.submit(application.deploy, 1, 2, target_requests=4, autoscaling=SCALING)
         until(lambda: application.servers() == 1, timeout=60)
         assert sum(answer.done() for answer in answers) < 2, "one was left to a server that drained"
         assert [answer.result() for answer in answers] == expected
+        changed.result()
         until(lambda: len(application.generated()) == 1, timeout=60)
         more = [clients.submit(application.ask, f"More {number}", LONG) for number in range(12)]
         until(lambda: application.servers() == 2, timeout=90)
