@@ -8,11 +8,15 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
+from string import ascii_lowercase
 
 _CLONE_NEWNET = 0x40000000
 _HERE = "/proc/self/ns/net"
 _NOBODY = "02:00:00:00:00:01"
 """A hardware address that no node has."""
+_LETTERS = cycle(ascii_lowercase)
+"""Names of networks, whose interfaces may outlive them for a moment."""
 
 
 class Network:
@@ -22,7 +26,7 @@ class Network:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._name = f"llmk{os.getpid() % 100_000}"
+        self._name = f"llmk{os.getpid() % 10_000}{next(_LETTERS)}"
         self._count = 1
         _run("link", "add", self._name, "type", "bridge")
         stack.callback(_run, "link", "del", self._name)
@@ -37,6 +41,7 @@ class Network:
         _run("netns", "add", name)
         self._stack.callback(_run, "netns", "del", name)
         _run("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
+        self._stack.callback(_run, "link", "del", outside)  # the namespace goes only when its last process does
         _run("link", "set", outside, "master", self._name, "up")
         for given in (
             ("addr", "add", f"{address}/24", "dev", "eth0"),

@@ -31,16 +31,19 @@ BODY: dict[str, Any] = {"prompt": "One day", "max_tokens": 120, "temperature": 0
 CLOCK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <time.h>
 int clock_gettime(clockid_t id, struct timespec *now) {
     static int (*real)(clockid_t, struct timespec *);
     if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
     int failed = real(id, now);
-    if (!failed && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += 7200;
+    const char *ahead = getenv("LLMK_TEST_AHEAD");
+    if (!failed && ahead && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += atoi(ahead);
     return failed;
 }
 """
-"""A clock that is two hours ahead."""
+"""A clock that is ahead by so many seconds."""
+AHEAD = {"LLMK_TEST_AHEAD": "7200"}
 
 
 @pytest.fixture
@@ -120,19 +123,19 @@ def test_clocks_may_be_apart(folder: Path, tmp_path: Path) -> None:
     source, library = tmp_path / "clock.c", tmp_path / "clock.so"
     source.write_text(CLOCK)
     subprocess.run(("gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"), check=True)
-    ahead = subprocess.run(("date", "+%s"), env={"LD_PRELOAD": str(library)}, capture_output=True, check=True)
+    loaded = {"LD_PRELOAD": str(library)}
+    ahead = subprocess.run(("date", "+%s"), env=loaded | AHEAD, capture_output=True, check=True)
     assert int(ahead.stdout) - time.time() > 7000
     checkpoint = make(folder, DENSE)
     with LLM(str(checkpoint), **tight(DENSE)) as llm:
         expected = answers(llm)
     with nodes(0) as cluster:
-        cluster.add(env_vars={"LD_PRELOAD": str(library)})
+        cluster.add(env_vars=AHEAD)
         cluster.add()
-        with LLM(str(checkpoint), **tight(DENSE), **over(cluster, 2)) as llm:
+        with LLM(str(checkpoint), **tight(DENSE), **over(cluster, 2, environment=loaded)) as llm:
             core: Any = llm._core
             check(answers(llm), expected)
             assert core.answers()
-            wrong = [
-                pid for pid in core.runner.pids if str(library) in psutil.Process(pid).environ().get("LD_PRELOAD", "")
-            ]
-            assert len(wrong) == 1
+            environments = [psutil.Process(pid).environ() for pid in core.runner.pids]
+            assert all(each["LD_PRELOAD"] == str(library) for each in environments)
+            assert ["LLMK_TEST_AHEAD" in each for each in environments].count(True) == 1
