@@ -176,7 +176,7 @@ async def calibrated(start: StartReplica) -> tuple[Device, float, dict[str, floa
     replicas = await _replicas(1, start)
     try:
         info = replicas.info
-        points, way = await measure(replicas, info.vocab_size, info.max_model_len, most=SLEEPING.max_seqs)
+        points, way = await measure(replicas, info.vocab_size, info.max_model_len, most=SLEEPING.max_seqs, seconds=2.0)
     finally:
         await replicas.close()
     device, near = fit(points, **LIMITS)

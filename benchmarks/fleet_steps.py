@@ -201,11 +201,11 @@ def _knots(points: Sequence[Point]) -> list[tuple[int, ...]]:
 
 
 def _used(knots: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
-    """Those between which there are values."""
+    """Those between which there are values; the last is the largest value."""
     if not values:
         return ()
     first = max(bisect_right(knots, min(values)) - 1, 0)
-    return tuple(knots[first : bisect_left(knots, max(values)) + 1])
+    return (*knots[first : bisect_left(knots, max(values))], max(values))
 
 
 def _row(point: Point, knots: Sequence[Sequence[int]]) -> list[float]:
