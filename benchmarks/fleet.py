@@ -2,12 +2,12 @@
 
     python benchmarks/fleet.py                                    # 8 replicas, by each router
     python benchmarks/fleet.py --replicas 1 8 64 1000 --router prefix_aware --death
-    python benchmarks/fleet.py --check                            # against three real replicas, with known step times
+    python benchmarks/fleet.py --traffic tenants --seed 3
 
-What is simulated is the device: how long steps take is from measurements on one GPU (``fleet_device.H100_8B``), batches
-and caches are kept as an engine would. What routes is the real code: the routers of the wheels, on the states that
-``llmk.engine.processes.replica`` makes, whose blocks are known by the events that replicas send. Traffic is sessions of
-several turns, many of which start with the same system prompt.
+What is simulated is the device: how long steps take was measured on one GPU (``fleet_steps.py``), batches and caches
+are kept as an engine would. ``fleet_check.py`` compares with real replicas. What routes is the real code: the routers
+of the wheels, on the states that ``llmk.engine.processes.replica`` makes, whose blocks are known by the events that
+replicas send. Traffic is sessions of several turns, of the kinds of ``fleet_traffic.KINDS``.
 
 A line per run: the share of prompt tokens that were cached, and that one big cache would have had; tokens computed by
 the busiest replica over the mean; times to the first token; goodput, which is output tokens per second of requests
@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import itertools
 import json
 import statistics
 import sys
 import time
 from dataclasses import dataclass, field, replace
-from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fleet_device import H100_8B, Cache, Device, Running, SimulatedReplica
-from fleet_traffic import BLOCK, Session, Shape, sessions
+from fleet_device import Cache, Device, Running, SimulatedReplica
+from fleet_traffic import BLOCK, KINDS, Session, Shape, sessions
 
 from llmk.api import RoutedRequest, Router, RouterContext
 from llmk.engine.processes.replica import Placed, Replica
@@ -47,6 +47,7 @@ ROUTERS: dict[str, type[Router]] = {
     "built_in": LeastWork,
     "prefix_aware": PrefixAware,
 }
+DEVICE = "qwen3-8b-h100"
 NODE = 8
 """Replicas that go together when a node dies; of fewer than eight nodes, a smaller part."""
 RESTART_SECONDS = 60.0
@@ -78,7 +79,7 @@ class Result:
             "ttft_ms": {f"p{share}": round(1e3 * _at(firsts, share), 1) for share in (50, 90, 99)},
             "ms_per_token": round(1e3 * _at(per_token, 50), 2),
             "goodput": round(good / self.seconds, 1),
-            "choice_us": round(1e6 * statistics.mean(self.choices), 1),
+            "choice_us": round(1e6 * statistics.median(self.choices), 1),
         }
         if self.died:
             hurt = sorted(
@@ -104,7 +105,7 @@ class Fleet:
         for number in range(num):
             self._start(number)
         self._events: list[tuple[float, int, str, Any]] = []
-        self._order = count()
+        self._order = itertools.count()
         self._length = 64.0
         self._first_death = death
         for at, session in sessions(shape, seed):
@@ -134,7 +135,7 @@ class Fleet:
         session, turn = what
         new, output, _ = session.turns[turn]
         session.length += new
-        context = RequestContext(tenant=session.tenant, session=str(session.number))
+        context = RequestContext(tenant=session.tenant, session=session.name)
         request = EngineRequest(id=f"{session.number}/{turn}", context=context, prompt_token_ids=[], params=_PARAMS)
         placed = Placed(request.id, request.id, request, session.blocks(session.length))
         self._place(now, Running(placed, session, session.length, output, now))
@@ -144,7 +145,7 @@ class Fleet:
         expected = max(1, round(self._length))
         facts = RoutedRequest(
             tenant=one.session.tenant,
-            session=str(one.session.number),
+            session=one.session.name,
             blocks=one.placed.blocks,
             block_size=BLOCK,
             num_prompt_tokens=tokens,
@@ -233,10 +234,22 @@ def of_one_cache(result: Result, blocks: int) -> float:
     return hit / max(1, total)
 
 
-def simulate(device: Device, num: int, router: str, shape: Shape, *, slo: float, death: float = 0.0) -> dict[str, Any]:
-    """The figures of one run."""
+def simulate(
+    device: Device,
+    num: int,
+    router: str,
+    shape: Shape,
+    *,
+    slo: float,
+    death: float = 0.0,
+    way: float = 0.0,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The figures of one run. ``way`` is how long a request and its first token are on their way."""
     started = time.perf_counter()
-    result = Fleet(device, num, ROUTERS[router](RouterContext()), shape, death=death).run()
+    result = Fleet(device, num, ROUTERS[router](RouterContext()), shape, seed, death).run()
+    for one in result.done:
+        one.arrived -= way
     ideal = of_one_cache(result, num * device.blocks)
     line = {"replicas": num, "router": router} | result.line(slo, ideal)
     return line | {"simulated_s": round(result.seconds, 1), "took_s": round(time.perf_counter() - started, 1)}
@@ -247,24 +260,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, nargs="+", default=[8])
     parser.add_argument("--router", nargs="+", choices=sorted(ROUTERS), default=list(ROUTERS))
+    parser.add_argument("--traffic", nargs="+", choices=sorted(KINDS), default=["chat"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rate", type=float, default=1.0, help="sessions that start per second and replica")
     parser.add_argument("--sessions", type=int, default=150, help="sessions per replica")
-    parser.add_argument("--groups", type=int, default=20, help="system prompts")
-    parser.add_argument("--blocks", type=int, default=H100_8B.blocks, help="of a replica's cache")
+    parser.add_argument("--device", default=DEVICE, help="that was measured")
+    parser.add_argument("--blocks", type=int, help="of a replica's cache; by default, as measured")
     parser.add_argument("--slo", type=float, default=0.5, help="seconds to the first token that count as good")
     parser.add_argument("--death", action="store_true", help="a node of 8 dies half-way")
-    parser.add_argument("--check", action="store_true", help="compare with three real replicas")
     args = parser.parse_args()
-    if args.check:
-        from fleet_check import check
-
-        return check()
-    device = replace(H100_8B, blocks=args.blocks)
-    for num in args.replicas:
-        shape = Shape(rate=args.rate * num, sessions=args.sessions * num, groups=args.groups)
-        death = args.sessions / args.rate / 2 if args.death else 0.0
-        for router in args.router:
-            print(json.dumps(simulate(device, num, router, shape, slo=args.slo, death=death)), flush=True)
+    device = Device.load(args.device)
+    device = replace(device, blocks=args.blocks or device.blocks)
+    death = args.sessions / args.rate / 2 if args.death else 0.0
+    for num, kind, seed, router in itertools.product(args.replicas, args.traffic, args.seeds, args.router):
+        shape = replace(KINDS[kind], rate=args.rate * num, sessions=args.sessions * num)
+        line = {"traffic": kind, "seed": seed}
+        line |= simulate(device, num, router, shape, slo=args.slo, death=death, seed=seed)
+        print(json.dumps(line), flush=True)
     return 0
 
 

@@ -2,37 +2,84 @@
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fleet_traffic import BLOCK, Session
 
 from llmk.engine.processes.replica import Placed
 from llmk.engine.wire.block_events import BlockEvent, BlockRemoved, BlockStored
 
+FOLDER = Path(__file__).parent / "fleet_devices"
+"""What was measured (``fleet_steps.py``)."""
+
+
+CURVES = ("decode", "mixed", "crowded")
+FEW = (32, 64)
+"""Up to the first, few sequences decode, from the second on, many; something of both in between."""
+Curve = tuple[tuple[int, float], ...]
+"""Numbers of something, in order, and seconds: on straight lines in between, and beyond the last."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """How long steps take, in seconds: ``step``, and for each sequence that decodes, each token of a prompt, and each
-    token of their contexts. ``blocks`` fit in the cache."""
+    """How long steps take, in seconds. ``decode`` is by the sequences of a step in which all decode. ``mixed`` is by
+    the tokens of a step with prompts in which few sequences decode, ``crowded`` where many do, since no engine records
+    all kinds of steps (:data:`FEW`). ``context`` is for each token of the contexts of all. ``blocks`` fit in the cache.
+    ``ahead`` steps are issued behind the one that runs, and are not for what comes meanwhile (0 or 1).
+    """
 
-    step: float
-    decode: float
-    prompt: float
+    decode: Curve
+    mixed: Curve
+    crowded: Curve
     context: float
     blocks: int
+    ahead: int = 0
     max_seqs: int = 128
     max_tokens: int = 2048
 
+    @classmethod
+    def load(cls, name: str) -> Device:
+        """One that was measured."""
+        found = json.loads((FOLDER / f"{name}.json").read_text())["device"]
+        curves = {key: tuple((int(at), float(time)) for at, time in found.pop(key)) for key in CURVES}
+        return cls(**curves, **found)
+
     def seconds(self, decodes: int, prompt_tokens: int, context: int) -> float:
         """Of a step."""
-        return self.step + self.decode * decodes + self.prompt * prompt_tokens + self.context * context
+        curves = self.decode, self.mixed, self.crowded
+        knots = [tuple(x for x, _ in curve) for curve in curves]
+        parts = shares(knots, decodes, prompt_tokens)
+        return sum(share * curves[curve][place][1] for curve, place, share in parts) + self.context * context
 
 
-H100_8B = Device(step=4.1e-3, decode=4.5e-5, prompt=1.67e-5, context=6e-8, blocks=23_000)
-"""Qwen3-8B on one H100, by docs/performance.md: 4.11 ms with one request, 7.65 ms with 25 to 32 at 576 tokens, 16.2 ms
-where one has a prompt of 512. The cache has what 80 GB leave: 54 GiB at 144 KiB per token."""
+def shares(knots: Sequence[Sequence[int]], decodes: int, prompt_tokens: int) -> list[tuple[int, int, float]]:
+    """What the time of a step is the sum of, but for its contexts: so much of each value of a curve, by the number of
+    the curve and the value's place on it. ``knots`` are what the curves are known at."""
+    if not prompt_tokens:
+        return [(0, place, share) for place, share in between(knots[0], decodes)]
+    most = FEW[-1] if knots[2] else FEW[0]
+    crowd = between(FEW, min(decodes, most))
+    return [
+        (1 + number, place, part * share)
+        for number, part in crowd
+        if part
+        for place, share in between(knots[1 + number], decodes + prompt_tokens)
+    ]
+
+
+def between(knots: Sequence[int], at: int) -> list[tuple[int, float]]:
+    """The knots that a number is between, by their places, and how much each counts. It is the first for what is below,
+    and on the last line for what is above."""
+    if len(knots) == 1 or at <= knots[0]:
+        return [(0, 1.0)]
+    place = min(bisect_left(knots, at), len(knots) - 1)
+    share = (at - knots[place - 1]) / (knots[place] - knots[place - 1])
+    return [(place - 1, 1.0 - share), (place, share)]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +133,7 @@ class Cache:
 @dataclass(slots=True, eq=False)
 class SimulatedReplica:
     """A batch that runs step by step; steps in which all decode are run many at a time, until one ends or another
-    sequence comes. ``version`` is that of what was planned last."""
+    sequence comes. ``version`` is that of what was planned last, ``last`` when the last step before it started."""
 
     device: Device
     cache: Cache
@@ -97,6 +144,7 @@ class SimulatedReplica:
     started: float = 0.0
     step: float = 0.0
     steps: int = 0
+    last: float = 0.0
     chunks: list[tuple[Running, int]] = field(default_factory=list)
     busy: float = 0.0
 
@@ -108,7 +156,8 @@ class SimulatedReplica:
     def plan(self, now: float) -> float:
         """Begins the next step, or steps; returns when they end; 0: there is nothing to do."""
         self.version += 1
-        while self.waiting and len(self.batch) < self.device.max_seqs:
+        issued = self.last if self.batch and self.device.ahead else now
+        while self.waiting and len(self.batch) < self.device.max_seqs and self.waiting[0].arrived <= issued:
             self._admit(self.waiting.popleft())
         self.chunks, self.steps, self.started = [], 0, now
         if not self.batch:
@@ -122,20 +171,21 @@ class SimulatedReplica:
         tokens = sum(count for _, count in self.chunks)
         context = sum(one.prompt + one.made for one in self.batch)
         self.step = self.device.seconds(len(decodes), tokens, context)
-        self.steps = 1 if self.chunks else min(one.output - one.made for one in decodes)
+        self.steps = 1 if self.chunks or self.waiting else min(one.output - one.made for one in decodes)
         return now + self.step * self.steps
 
     def cut(self, now: float) -> float:
-        """Something came: of the steps planned, those that have begun are the last; returns when they end."""
-        begun = min(self.steps, int((now - self.started) / self.step) + 1)
-        if begun != self.steps:
+        """Something came: of the steps planned, those that have been issued are the last; returns when they end."""
+        issued = min(self.steps, int((now - self.started) / self.step) + 1 + self.device.ahead)
+        if issued != self.steps:
             self.version += 1
-            self.steps = begun
+            self.steps = issued
         return self.started + self.step * self.steps
 
     def finish(self) -> tuple[dict[Running, int], list[Running], list[BlockEvent]]:
         """Ends the steps planned: who got how many tokens, who has ended, and what happened to the cache."""
         end = self.started + self.step * self.steps
+        self.last = end - self.step
         self.busy += end - self.started
         events: list[BlockEvent] = []
         made, ended = {}, []

@@ -82,8 +82,9 @@ def alone(folder: Path) -> Any:
 
 
 def nonsense(step: int) -> StepPlan:
-    """A plan that a runner raises on, before it exchanges anything."""
-    return StepPlan(step=step, work=[Work(slot=1 << 20, before=0, num_tokens=1, sample=True)])
+    """A plan that a runner raises on, before it exchanges anything: no slot has that number. It is given blocks, since
+    kernels take slots as they are."""
+    return StepPlan(step=step, work=[Work(slot=1 << 20, before=0, num_tokens=1, sample=True, new_blocks=[[0]])])
 
 
 @pytest.mark.slow
@@ -138,6 +139,11 @@ def test_stages(folder: Path, start: Any) -> None:
     engine.core.depth = 2
     check(answers(engine.llm), alone(checkpoint))
     assert engine.core.answers()
+    ranks = engine.workers.take_ranks()
+    assert [(rank.rank, rank.node) for rank in ranks] == [(0, ""), (1, "")]
+    assert ranks[0].steps == ranks[1].steps > 10
+    assert all(rank.step_seconds > 0 and 0 < rank.processor_seconds < rank.resident_bytes for rank in ranks)
+    assert engine.workers.take_ranks() == []
     engine.processes[0].kill()
     until(lambda: engine.running() == 0, timeout=1)  # nobody asked for anything
     with pytest.raises(EngineDead, match=r"process 0 \(stage 0, tensor rank 0\) was killed by SIGKILL"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -129,3 +131,34 @@ def test_operators_drain_and_scale(server: Served) -> None:
     assert len(engines(server)) == 2
     with pytest.raises(urllib.error.HTTPError, match="404"):
         operate(server, "POST", "/v1/replicas/9/drain")
+
+
+def test_a_replica_that_answers_slowly_for_ever_loses_its_requests(tmp_path: Path) -> None:
+    """Its process runs, though hardly ever: clients see latency, and the right answers."""
+    quick = ("--replicas.slow-seconds", "2", "--replicas", "2", "--port", "0", "--model.dtype", "float32")
+    served = Served(tmp_path / "log", *quick, env={"LLMK__SERVER__ADMIN_KEYS": "operator"})
+    try:
+        right = [text(served.post("/v1/completions", body(number))) for number in range(4)]
+        slow, over = engines(served)[0], threading.Event()
+        with ThreadPoolExecutor(9) as clients:
+            asked = [clients.submit(served.post, "/v1/completions", body(number % 4)) for number in range(8)]
+            clients.submit(hinder, slow, over)
+            try:
+                assert [text(each.result()) for each in asked] == [right[number % 4] for number in range(8)]
+                until(lambda: "slow" in {one["status"] for one in operate(served, "GET", "/v1/replicas")["data"]})
+                assert sum(metric(served, "replica_sequences_moved_total").values()) >= 1
+                assert sum(metric(served, "replica_restarts_total").values()) == 0
+                assert text(served.post("/v1/completions", body(1))) == right[1]
+            finally:
+                over.set()
+    finally:
+        served.close()
+
+
+def hinder(process: psutil.Process, over: threading.Event) -> None:
+    """Lets a process run for some milliseconds at a time, with seconds in between."""
+    while not over.is_set():
+        process.suspend()
+        over.wait(1.5)
+        process.resume()
+        over.wait(0.005)

@@ -197,7 +197,7 @@ def test_flags_in_text_exist() -> None:
 
 
 def test_metrics_exist() -> None:
-    files = ("metrics/prometheus", "metrics/replica_collector", "tenants/collector")
+    files = ("metrics/prometheus", "metrics/replica_collector", "metrics/rank_collector", "tenants/collector")
     source = "".join((CORE / f"serve/{file}.py").read_text() for file in files)
     words = {word.removeprefix("llmk_") for word in re.findall(r"\w+", source)}
     ends = "total|seconds|bucket|perc|up|running|waiting|tokens|tasks|left|flight|step|used|pinned|blocks"

@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+for _name in ("READY", "HEALTH"):  # before Serve is imported: a busy machine takes long to start its proxy
+    os.environ.setdefault(f"RAY_SERVE_PROXY_{_name}_CHECK_TIMEOUT_S", "60")
 
 _STORE_BYTES = 80 << 20
 
@@ -35,7 +37,7 @@ class Nodes:
         """Adds a node with an address of its own, 127.0.0.2 for the first."""
         self._added += 1
         given = {"num_cpus": 1, "object_store_memory": _STORE_BYTES, "node_ip_address": f"127.0.0.{self._added}"}
-        return self.cluster.add_node(**given, **options)
+        return self.cluster.add_node(**given | options)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 from llmk.api import ConfigError
 from llmk.cli.main import main
 from llmk.config import load
+from llmk.planning.boot import boot
 from llmk.planning.spreads import Machines, Spread, recommended, spreads
 
 LARGE = {
@@ -64,12 +65,13 @@ def test_what_each_spread_holds(large: Path) -> None:
 
 
 def test_what_is_recommended(large: Path) -> None:
-    settings = load({"model.path": str(large)}, environ={})
+    """A full batch has as many requests as the platform's defaults say."""
+    booted = boot(load({"model.path": str(large)}, environ={}), on="cuda/h200", verify=False, outline=True)
     able = found(large, Machines(4, 8), "cuda/h200")
-    best = {target: recommended(able, target, settings)[0] for target in ("throughput", "latency", "context")}
+    best = {target: recommended(able, target, booted)[0] for target in ("throughput", "latency", "context")}
     shapes = {target: spread and (spread.tensor, spread.pipeline) for target, spread in best.items()}
-    assert shapes == {"throughput": (2, 1), "latency": (8, 1), "context": (8, 4)}
-    none, why = recommended(found(large, Machines(2, 4), "cuda/a10"), "latency", settings)
+    assert shapes == {"throughput": (4, 1), "latency": (8, 1), "context": (8, 4)}
+    none, why = recommended(found(large, Machines(2, 4), "cuda/a10"), "latency", booted)
     assert none is None
     assert "does not fit" in why
 
@@ -88,7 +90,7 @@ def test_the_table(large: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_as_data(large: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A machine with accelerators has eight where nothing is said."""
     data: Any = json.loads(explained(capsys, str(large), "--nodes", "2", "--on", "cuda/h200", "--json"))
-    assert data["recommended"] == {"tensor": 2, "pipeline": 1}
+    assert data["recommended"] == {"tensor": 4, "pipeline": 1}
     assert len(data["spreads"]) == 14
     assert {"tensor", "pipeline", "devices", "nodes", "replicas", "memory"} == set(data["spreads"][0])
 

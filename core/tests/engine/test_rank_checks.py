@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from llmk.api import Checkpoint
 from llmk.config import load
 from llmk.engine.processes.ranks.checks import Expected, platform_problems
 from llmk.planning.boot import boot
@@ -57,17 +58,33 @@ def change(folder: Path) -> str:
     return f"{folder / 'config.json'} is another"
 
 
+def train(folder: Path) -> str:
+    write_checkpoint(folder, "llama", seed=1)
+    return f"{folder / 'model.safetensors'} has other contents, such as those of another version of the model"
+
+
 def remove(folder: Path) -> str:
     folder.rename(folder.with_name("elsewhere"))
     return f"there is no {folder}"
 
 
-@pytest.mark.parametrize("spoil", [cut, drop, change, remove])
+@pytest.mark.parametrize("spoil", [cut, drop, change, train, remove])
 def test_a_model_that_differs_is_named(spoil: Callable[[Path], str], tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "tiny", "llama")
     expected = Expected.by(boot(load({"model.path": str(folder)}, environ={})).checkpoint)
     said = spoil(folder)
     assert list(expected.problems()) == [said]
+
+
+def test_a_model_that_is_one_file_is_compared_too(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(bytes(1 << 20))
+    expected = Expected.by(Checkpoint(path=file, config={}))
+    assert list(expected.problems()) == []
+    file.write_bytes(bytes(1 << 19) + b"1" + bytes((1 << 19) - 1))
+    assert list(expected.problems()) == [f"{file} has other contents, such as those of another version of the model"]
+    file.write_bytes(bytes(1 << 19))
+    assert list(expected.problems()) == [f"{file} has 524,288 bytes, not 1,048,576"]
 
 
 def test_another_device_is_named(booted: Any) -> None:

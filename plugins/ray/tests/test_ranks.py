@@ -13,15 +13,15 @@ import pytest
 from ray_cluster import Nodes, nodes
 from ray_cluster import spread as over
 from served import until
-from spread import answers, check, make, tight
+from spread import make, tight
+from spread_nodes import check_spread
 
-from llmk import LLM, SamplingParams
+from llmk import LLM
 from llmk.api import ConfigError, EngineDead, NotEnoughResources
 
 pytestmark = pytest.mark.slow_file
 
 DENSE, MIXTURE, LATENT, HYBRID = "qwen3-tied-odd-vocabulary", "mixtral", "deepseek-v2-biases", "qwen3-next-one-kv-head"
-LONG = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -35,27 +35,6 @@ def cluster() -> Iterator[Nodes]:
     with nodes(1) as made:
         made.add()
         yield made
-
-
-def check_spread(folder: Path, cluster: Nodes, family: str, tensor: int, pipeline: int) -> None:
-    """A rank on each node, the answers of one process, and the end of a rank by its name."""
-    checkpoint = make(folder, family)
-    with LLM(str(checkpoint), **tight(family)) as llm:
-        expected = answers(llm)
-    with LLM(str(checkpoint), **tight(family), **over(cluster, tensor, pipeline)) as llm:
-        core: Any = llm._core
-        assert len({place.address for place in core.runner._placed.places}) == 2
-        check(answers(llm), expected)
-        assert core.answers()
-        pids = core.runner.pids
-        psutil.Process(pids[1]).kill()
-        with pytest.raises(EngineDead, match=r"process 1 \(.*\) on \S+ \([\d.]+\) was killed by SIGKILL"):
-            until(lambda: not core.answers() and False, timeout=10)
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout=10)
-
-
-def test_ranks_that_cut_layers(folder: Path, cluster: Nodes) -> None:
-    check_spread(folder, cluster, HYBRID, 2, 1)
 
 
 @pytest.mark.slow

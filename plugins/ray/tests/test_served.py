@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray_cluster import kill, nodes
-from served import Served
+from served import Served, until
 
 pytestmark = pytest.mark.slow_file
 
 BODY: dict[str, Any] = {"prompt": "One day", "max_tokens": 120, "temperature": 0, "ignore_eos": True}
 SPREAD = ["--dtype", "float32", "--select.launcher.use", "ray", "--parallel.tensor", "2", "--platform.use", "cpu"]
+
+
+def nodes_of_ranks(server: Served) -> set[str]:
+    """Where metrics say that ranks are which carried out steps."""
+    line = r'^llmk_rank_steps_total{.*node="[^"]*\(([\d.]+)\)".*} [1-9]'
+    return set(re.findall(line, server.get("/metrics")[1], re.MULTILINE))
 
 
 @pytest.mark.slow
@@ -41,5 +48,6 @@ def test_a_request_goes_on_where_a_node_is_lost(drains: bool, tmp_path: Path) ->
                 assert server.wait() == 0
             else:
                 assert server.metric("llmk_engine_restarts_total") == 1
+                until(lambda: len(nodes_of_ranks(server)) == 2)
         finally:
             server.close()

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         booted = advised(booted)
     memory, parsers = forecast(booted), _parsers(booted)
     found = list(spreads(settings, machines, args.on)) if machines else []
-    chosen = recommended(found, args.target, settings)
+    chosen = recommended(found, args.target, booted)
     if args.json:
         data = booted.plan.to_dict() | {"memory": memory and memory.to_dict(), "parsers": parsers}
         data |= _spread_data(found, chosen) if machines else {}

@@ -31,6 +31,7 @@ from llmk.engine.text.prompt_embeddings import Prompt, from_arrays
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.prompt import EmbeddedPrompt
+from llmk.engine.wire.rank_stats import RankStats
 from llmk.engine.wire.request import EngineStats, RequestContext, Returns, StepTimes
 from llmk.engine.wire.sampling_params import SamplingParams
 
@@ -129,6 +130,11 @@ class AsyncLLM:
     def replicas(self) -> Replicas | None:
         """The engines, where there are several."""
         return self._client if isinstance(self._client, Replicas) else None
+
+    @property
+    def ranks(self) -> dict[tuple[int, int], RankStats]:
+        """What each rank said last of itself, by the number of its replica (0: there is one engine) and its own."""
+        return self._router.ranks
 
     @property
     def step_listeners(self) -> list[Callable[[StepTimes], object]]:

@@ -200,8 +200,8 @@ class EngineCore:
         self._ended = now
         if times is not None and self._issue_time is not None:
             self._issue_time.take_host(times.host_seconds, prompts=self._has_prompts)
-        blocks = self.scheduler.cache.take_events()
-        return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times, blocks=blocks)
+        blocks, ranks = self.scheduler.cache.take_events(), self.runner.take_ranks()
+        return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times, blocks=blocks, ranks=ranks)
 
     def prepare(self) -> None:
         """Makes later steps faster, while there is no work: has the device record one more kind of step. Raises

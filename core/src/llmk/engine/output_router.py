@@ -17,6 +17,7 @@ from llmk.engine.text.output_processor import GenerationDelta, SequenceOutput
 from llmk.engine.text.output_streams import AnswerNotRead, OutputStream, UnreadCounter
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.block_events import BlockEvent
+from llmk.engine.wire.rank_stats import RankStats
 from llmk.engine.wire.request import EngineRequest, EngineStats, StepTimes, TokenOutput
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class OutputRouter:
         self.stats = EngineStats(total_blocks=client.info.num_blocks)
         self.step_listeners: list[Callable[[StepTimes], object]] = []
         self.block_listeners: list[BlockListener] = []
+        self.ranks: dict[tuple[int, int], RankStats] = {}
+        """What each rank said last of itself, by the number of its replica and its own."""
         self._client = client
         self._tokenizer = tokenizer
         self._max_per_tenant = config.scheduler.max_per_tenant
@@ -165,6 +168,8 @@ class OutputRouter:
                         listener(outputs.step)
                 for notice in self.block_listeners if outputs.blocks else ():
                     notice(outputs.replica, outputs.blocks)
+                for rank in outputs.ranks:
+                    self.ranks[outputs.replica, rank.rank] = rank
                 stopped = []
                 for output in outputs.outputs:
                     if self._take(output, outputs.time):

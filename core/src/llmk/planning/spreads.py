@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from llmk.config import Settings
 
 TARGETS = ("throughput", "latency", "context")
-"""What a spread can be best for: tokens per second of all machines, tokens per second of one request, or the longest
-request."""
+"""What a spread can be best for: tokens per second of all machines, tokens per second of one request, or the most
+requests of the longest length."""
 USUAL_TOKENS = 1024
 """Of a request: for throughput, the cache is to hold a full batch of such."""
 _DEVICES = 8
@@ -101,18 +101,25 @@ def spreads(settings: Settings, machines: Machines, on: str | None) -> Iterator[
             yield Spread(tensor, pipeline, nodes, replicas, memory)
 
 
-def recommended(found: Sequence[Spread], target: str, settings: Settings) -> tuple[Spread | None, str]:
-    """The spread that suits a target best, and why; ``None``: the model fits none."""
+def recommended(found: Sequence[Spread], target: str, booted: Boot) -> tuple[Spread | None, str]:
+    """The spread that suits a target best, and why; ``None``: the model fits none. ``booted`` has the platform's
+    defaults, and the longest request."""
     able = [spread for spread in found if spread.num_tokens or spread.memory is None]
     if not able:
         return None, "the model does not fit, or not with one request of model.max_model_len tokens"
     if target == "latency":
         best = max(able, key=lambda spread: (spread.tensor, -spread.pipeline))
         return best, "for latency: most devices compute each layer at once, on one node, in the fewest stages"
+    limits, longest = booted.settings.config.scheduler, booted.facts.max_model_len
     if target == "context":
-        best = max(able, key=lambda spread: (spread.num_tokens, -spread.devices))
-        return best, f"for context: it holds the longest request, {_tokens(best.num_tokens)}"
-    wanted = USUAL_TOKENS * settings.config.scheduler.max_num_seqs
+
+        def together(spread: Spread) -> int:
+            """Requests of the longest length that all replicas have room for."""
+            return spread.replicas * min(limits.max_num_seqs, spread.num_tokens // longest)
+
+        best = max(able, key=lambda spread: (together(spread), spread.replicas, -spread.pipeline))
+        return best, f"for context: there is room for the most requests of {longest:,} tokens, {together(best):,}"
+    wanted = USUAL_TOKENS * limits.max_num_seqs
     roomy = [spread for spread in able if spread.num_tokens >= wanted]
     if roomy:
         return roomy[0], f"for throughput: the fewest devices whose cache holds a full batch, {wanted:,} tokens"

@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -23,7 +23,9 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from llmk.api import ConfigError
 from llmk_ray.call import Call
+from llmk_ray.metrics import TYPE, merged
 from llmk_ray.request_router import router_named
 from llmk_ray.resumed_stream import CannotResume, ResumedStream
 
@@ -31,6 +33,8 @@ logger = logging.getLogger("ray.serve")
 
 TRIES = 4
 """Replicas that a request may be lost with."""
+METRICS_SECONDS = 10.0
+"""What servers get to say their metrics."""
 DROPPED = {"host", "content-length", "transfer-encoding", "connection", "keep-alive"}
 """Headers that are of one connection."""
 
@@ -46,6 +50,7 @@ class Options(BaseModel, extra="forbid"):
     min_replicas: Annotated[int, Field(ge=1)] = Field(1, description="Servers at least.")
     max_replicas: Annotated[int, Field(ge=1)] = Field(1, description="Servers at most.")
     target_requests: Annotated[float, Field(gt=0)] = Field(32, description="Requests per server to scale by.")
+    autoscaling: dict[str, Any] = Field({}, description="Further fields of Serve's AutoscalingConfig.")
     fronts: Annotated[int, Field(ge=1)] = Field(1, description="Front ends, each of which routes by what it knows.")
     front_resources: dict[str, float] = Field({}, description="What a front end takes of its node.")
     num_cpus: Annotated[float, Field(ge=0)] = Field(1, description="CPUs that a server takes.")
@@ -56,17 +61,17 @@ class Options(BaseModel, extra="forbid"):
 
 
 class Server:
-    """A replica: ``llmk serve`` in a process of its own, on the node where Serve placed the actor."""
+    """A replica: ``llmk serve`` in a process of its own, on the node where Serve placed the actor. It is given nothing
+    but what it runs with, as Serve replaces replicas whose arguments change."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = Options.model_validate(options)
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._session: aiohttp.ClientSession | None = None
         command = [sys.executable, "-m", "llmk_ray.serve_process", "--host", "127.0.0.1", "--port", "0"]
         self._process = subprocess.Popen(
-            [*command, *self._options.arguments],
+            [*command, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **self._options.environment},
+            env={**os.environ, **environment},
             text=True,
         )
         assert self._process.stdout is not None
@@ -85,6 +90,12 @@ class Server:
             yield response.status, [(name, value) for name, value in response.headers.items()]
             async for data in response.content.iter_any():
                 yield data
+
+    async def metrics(self, call: Call) -> tuple[str, int, str]:
+        """The id that Serve knows it by, and status and body of the answer to a call for metrics."""
+        timeout = aiohttp.ClientTimeout(METRICS_SECONDS / 2)
+        async with self._http().get(f"{self._url}{call.path}", headers=call.headers, timeout=timeout) as response:
+            return serve.get_replica_context().replica_id.unique_id, response.status, await response.text()
 
     async def check_health(self) -> None:
         """Serve calls it; a replica that raises is replaced."""
@@ -119,13 +130,27 @@ class Front:
         """Any route of llmk's."""
         headers = [(name, value) for name, value in request.headers.items() if name not in DROPPED]
         given = request.method, request.url.path, request.url.query, headers, await request.body()
-        pieces = Attempts(self._servers, await asyncio.to_thread(Call.of, *given)).pieces()
+        call = await asyncio.to_thread(Call.of, *given)
+        if (call.method, call.path) == ("GET", "/metrics"):
+            return await self._metrics(call)
+        pieces = Attempts(self._servers, call).pieces()
         try:
             status, found = await anext(pieces)
         except LostError as error:
             return JSONResponse(_error(str(error)), status_code=503, headers={"retry-after": "1"})
         kept = {name: value for name, value in found if name.lower() not in DROPPED}
         return StreamingResponse(pieces, status, kept)
+
+    async def _metrics(self, call: Call) -> Response:
+        """Those of all servers; what one says that refuses, such as for want of a key."""
+        asked = self._servers.broadcast("metrics", call)
+        answers = await asked.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)
+        given = [answer for answer in answers if not isinstance(answer, BaseException)]
+        refusal = next(((status, text) for _, status, text in given if status != 200), None)
+        if refusal is not None:
+            return Response(refusal[1], refusal[0], media_type="application/json")
+        texts = {id: text for id, _, text in given}
+        return Response(await asyncio.to_thread(merged, texts, len(answers) - len(given)), media_type=TYPE)
 
 
 class LostError(Exception):
@@ -217,15 +242,9 @@ def build(args: dict[str, Any]) -> serve.Application:
             "router_seconds": options.router_seconds,
         },
     )
-    scaling = AutoscalingConfig(
-        min_replicas=options.min_replicas,
-        initial_replicas=options.min_replicas,
-        max_replicas=max(options.min_replicas, options.max_replicas),
-        target_ongoing_requests=options.target_requests,
-    )
     servers = serve.deployment(Server).options(
         name="Server",
-        autoscaling_config=scaling,
+        autoscaling_config=_scaling(options),
         request_router_config=router,
         ray_actor_options={
             "num_cpus": options.num_cpus,
@@ -245,7 +264,22 @@ def build(args: dict[str, Any]) -> serve.Application:
         max_ongoing_requests=options.max_requests * max(options.min_replicas, options.max_replicas),
         graceful_shutdown_timeout_s=options.drain_seconds,
     )
-    return fronts.bind(servers.bind(options.model_dump()))
+    return fronts.bind(servers.bind(options.arguments, options.environment))
+
+
+def _scaling(options: Options) -> AutoscalingConfig:
+    """Raises ConfigError for fields that Serve does not know: it would ignore them."""
+    known = AutoscalingConfig.model_fields
+    if unknown := sorted(set(options.autoscaling) - set(known)):
+        what = f"autoscaling has {', '.join(unknown)}, which this Ray's AutoscalingConfig has not"
+        raise ConfigError(what, hint=f"it has {', '.join(known)}")
+    own = {
+        "min_replicas": options.min_replicas,
+        "initial_replicas": options.min_replicas,
+        "max_replicas": max(options.min_replicas, options.max_replicas),
+        "target_ongoing_requests": options.target_requests,
+    }
+    return AutoscalingConfig(**{**own, **options.autoscaling})
 
 
 def _error(message: str) -> dict[str, Any]:

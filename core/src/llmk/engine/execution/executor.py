@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Protocol
 
+from llmk.engine.wire.rank_stats import RankStats
 from llmk.engine.wire.step import Masks, StepPlan, StepResult
 
 
@@ -54,6 +55,10 @@ class Executor(Protocol):
         """Whether all processes that would run a step take commands. Raises what :meth:`check` raises."""
         self.check()
         return True
+
+    def take_ranks(self) -> list[RankStats]:
+        """What ranks have measured of themselves since this was called last, of those that have reported since."""
+        return []
 
     def close(self) -> None:
         """Ends what it started, if anything. Idempotent."""

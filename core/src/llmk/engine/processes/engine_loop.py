@@ -139,6 +139,8 @@ def _obey(core: EngineCore, command: Add | Abort | Unpin | Ping, send: Callable[
             send(Stepped(EngineOutputs(stats=core.stats)))
         case Ping():
             send(Pong(command.number, core.answers()))
+            if ranks := core.runner.take_ranks():
+                send(Stepped(EngineOutputs(stats=core.stats, ranks=ranks)))
 
 
 def _patience(core: EngineCore, quiet: bool) -> float | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from llmk.engine.wire.block_events import BlockEvent
 from llmk.engine.wire.prompt import EmbeddingRun
+from llmk.engine.wire.rank_stats import RankStats
 from llmk.engine.wire.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -237,5 +238,7 @@ class EngineOutputs(msgspec.Struct, kw_only=True):
     step: StepTimes | None = None
     blocks: list[BlockEvent] = []
     """What happened to cached blocks, where someone wants to know."""
+    ranks: list[RankStats] = []
+    """What ranks have measured of themselves, of those that said so of late."""
     replica: int = 0
     """The number of the replica that they are from, where there are several."""

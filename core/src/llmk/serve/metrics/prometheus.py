@@ -16,6 +16,7 @@ from llmk.api import Stat, StatsSnapshot
 from llmk.serve.generation.choice_deltas import ChoiceDelta
 from llmk.serve.generation.output_rules import call_error
 from llmk.serve.generation.request_record import RequestRecord
+from llmk.serve.metrics.rank_collector import RankCollector
 from llmk.serve.metrics.replica_collector import ReplicaCollector
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Metrics:
         self.listeners: list[Callable[[RequestRecord], object]] = []
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(engine))
+        self._registry.register(RankCollector(engine))
         if engine.replicas is not None:
             self._registry.register(ReplicaCollector(engine.replicas, engine.model_name))
         self._model = engine.model_name

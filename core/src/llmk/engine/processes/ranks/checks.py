@@ -20,22 +20,28 @@ if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
 _CONFIG = "config.json"
+_SAMPLES, _SAMPLE_BYTES = 16, 4096
 
 
 class Expected(msgspec.Struct):
     """What the engine's machine has: the versions of wheels, and the model's folder or file, with the sizes in bytes of
-    its weight files and a digest of its configuration."""
+    its weight files, digests of samples of them, and a digest of its configuration."""
 
     wheels: dict[str, str]
     model: str
     files: dict[str, int]
+    samples: dict[str, str]
     config: str
 
     @classmethod
     def by(cls, checkpoint: Checkpoint) -> Expected:
         """What this machine has."""
+        folder = checkpoint.path.absolute()
         files = {file.name: file.size for file in checkpoint.weight_files}
-        return cls(_wheels(), str(checkpoint.path.absolute()), files, _digest(checkpoint.path))
+        if folder.is_file():  # of another format: all is in it
+            files = {"": folder.stat().st_size}
+        samples = {name: _sample(folder / name) for name in files if (folder / name).is_file()}
+        return cls(_wheels(), str(folder), files, samples, _digest(folder))
 
     def problems(self) -> Iterator[str]:
         """What is different on this machine."""
@@ -55,6 +61,8 @@ class Expected(msgspec.Struct):
                 yield f"there is no {file}"
             elif file.stat().st_size != size:
                 yield f"{file} has {file.stat().st_size:,} bytes, not {size:,}"
+            elif name in self.samples and _sample(file) != self.samples[name]:
+                yield f"{file} has other contents, such as those of another version of the model"
 
 
 def platform_problems(boot: Boot) -> Iterator[str]:
@@ -83,6 +91,17 @@ def _wheels() -> dict[str, str]:
 
 def _distribution(name: str) -> Any:
     return next(iter(metadata.distributions(name=name)), None)
+
+
+def _sample(file: Path) -> str:
+    """A digest of some pieces of a file, all over it: two trainings of one model differ nearly everywhere, and reading
+    all would take as long as loading."""
+    size, digest = file.stat().st_size, sha256()
+    with file.open("rb") as opened:
+        for place in range(_SAMPLES):
+            opened.seek(size * place // _SAMPLES)
+            digest.update(opened.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _digest(model: Path) -> str:

@@ -27,6 +27,7 @@ from llmk.engine.processes.ranks.worker_messages import (
     Ended,
     Failed,
     Loaded,
+    Measured,
     Meet,
     Ping,
     Pong,
@@ -39,6 +40,7 @@ from llmk.engine.processes.ranks.worker_messages import (
     Stepped,
 )
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES
+from llmk.engine.wire.rank_stats import RankStats
 from llmk.engine.wire.request import ShadowCount, add_counts
 from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
@@ -103,6 +105,8 @@ class MultiProcessExecutor(Executor):
         """What failed and is not dealt with yet, by step and rank."""
         self._compared: list[ShadowCount] = []
         """What ranks compared since a step's result came."""
+        self._measured: dict[int, RankStats] = {}
+        """What ranks said of themselves since :meth:`take_ranks` was called."""
         self._num_in_flight = 0
         self._num_pings = 0
         self._closed = threading.Event()
@@ -188,6 +192,10 @@ class MultiProcessExecutor(Executor):
             if isinstance(reply, Pong) and reply.number == self._num_pings:
                 silent.discard(reply.rank)
         return not silent
+
+    def take_ranks(self) -> list[RankStats]:
+        taken, self._measured = self._measured, {}
+        return [taken[rank] for rank in sorted(taken)]
 
     def close(self) -> None:
         if not self._closed.is_set():
@@ -294,6 +302,9 @@ class MultiProcessExecutor(Executor):
             self._failed.setdefault(reply.step, {})[reply.rank] = reply
         elif isinstance(reply, ShadowComparison):
             add_counts(self._compared, reply.shadows)
+        elif isinstance(reply, Measured):
+            reply.stats.node = self._placed.places[reply.stats.rank].node
+            self._measured[reply.stats.rank] = reply.stats
         elif isinstance(reply, Meet):
             self._send(reply)
         elif isinstance(reply, Ended):

@@ -15,12 +15,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from llmk.api import ConfigError, Platform
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
+from llmk.engine.processes.ranks.rank_meter import RankMeter
 from llmk.engine.processes.ranks.worker_messages import (
     START,
     Allocate,
     Command,
     Failed,
     Loaded,
+    Measured,
     Meet,
     Ping,
     Pong,
@@ -66,6 +68,7 @@ class Worker:
         self._parallel = Parallel()
         self._num_ranks = 1
         self._overlaps = False
+        self._meter = RankMeter(self.rank)
 
     def run(self, boot: Boot) -> None:
         """Builds the rank's share of ``boot`` and runs steps until the process is ended."""
@@ -78,6 +81,8 @@ class Worker:
         in_flight: deque[PendingResult] = deque()
         while True:
             plan = self._receive(Run).plan
+            if not in_flight:
+                self._meter.start()
             try:
                 pending = runner.submit(plan)
                 if plan.deferred:
@@ -141,6 +146,9 @@ class Worker:
             self._send(Stepped(result))
         elif result.shadows:
             self._send(ShadowComparison(result.shadows))
+        self._meter.end()
+        if self._meter.is_due():
+            self._send(Measured(self._meter.report()))
 
     def _fail(self, step: int, error: Exception) -> None:
         logger.error("its start failed" if step == START else f"step {step} failed", exc_info=error)
@@ -158,6 +166,7 @@ class Worker:
             if isinstance(command, kind):
                 return command
             if isinstance(command, Ping):
+                self._send(Measured(self._meter.report()))
                 self._send(Pong(self.rank, command.number))
             else:
                 self._early.append(command)

@@ -7,6 +7,7 @@ import msgspec
 from llmk.engine.processes.ranks.checks import Expected
 from llmk.engine.processes.ranks.sockets import Link
 from llmk.engine.wire.failure import Failure
+from llmk.engine.wire.rank_stats import RankStats
 from llmk.engine.wire.request import ShadowCount
 from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
@@ -111,6 +112,12 @@ class Pong(msgspec.Struct, tag=True):
     number: int
 
 
+class Measured(msgspec.Struct, tag=True):
+    """What a rank has measured of itself, once in a while."""
+
+    stats: RankStats
+
+
 class ShadowComparison(msgspec.Struct, tag=True):
     """What a rank that sends no results has compared in a step."""
 
@@ -135,4 +142,4 @@ class Ended(msgspec.Struct, tag=True):
 
 
 Command = Meet | Allocate | Run | Sample | Resume | Ping
-Reply = Checked | Meet | Loaded | Ready | Stepped | Pong | ShadowComparison | Failed | Ended
+Reply = Checked | Meet | Loaded | Ready | Stepped | Pong | Measured | ShadowComparison | Failed | Ended
