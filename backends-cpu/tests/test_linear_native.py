@@ -16,7 +16,7 @@ from llmk.reference.tiles import cancelling
 from llmk_cpu.native.library import library
 from llmk_cpu.native.linear import linear, linear_many
 from llmk_cpu.native.quantized import (
-    CompactWeight,
+    Grouped,
     NibbleWeight,
     linear_groups,
     linear_groups_many,
@@ -131,7 +131,7 @@ def test_weights_in_groups_are_widened_as_the_reference_does(bits: int) -> None:
     parameters = quantize(torch.randn(33, 160), 32)
     parameters["weight_zero_point"] = torch.rand(33, 5)
     weight = prepare(parameters)
-    assert isinstance(weight, (CompactWeight, NibbleWeight))
+    assert isinstance(weight, Grouped)
     index = torch.tensor([32, 0, 7, 7])
     for dtype in DTYPES:
         expected = meaning(parameters).dequantize(dtype)
