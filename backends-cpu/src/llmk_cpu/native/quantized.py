@@ -19,6 +19,7 @@ from llmk.reference.quantized_weight import (
 )
 from llmk_cpu.native.library import Kernel, library
 from llmk_cpu.native.linear import linear_many
+from llmk_cpu.native.pages import PAGES
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _linear_int8 = library().function("linear_int8", "pipipippiiid")
@@ -148,7 +149,7 @@ def prepare_int4(parameters: Mapping[str, Tensor]) -> NibbleWeight | PackedWeigh
     if whole.order is not None or bytes_of_row * 2 % (whole.scale.shape[1] * _BLOCK):
         return whole
     tiles = -(-outputs // TOGETHER)
-    numbers = torch.empty((tiles, TOGETHER * bytes_of_row), dtype=torch.uint8)
+    numbers = PAGES.empty((tiles, TOGETHER * bytes_of_row), torch.uint8)
     _pack_int4(numbers.data_ptr(), whole.packed.contiguous().data_ptr(), outputs, bytes_of_row * 2)
     zero = None if bool((whole.zero == _SYMMETRIC).all()) else _together(_narrowest(whole.zero))
     return NibbleWeight(numbers, _together(_narrowest(whole.scale)), zero, outputs)
@@ -160,7 +161,7 @@ def prepare_int8(parameters: Mapping[str, Tensor]) -> TiledWeight | CompactWeigh
     if _pack_tiles is None or isinstance(whole, GroupedWeight):
         return whole
     outputs, size = whole.numbers.shape
-    numbers = torch.empty((-(-outputs // TOGETHER), TOGETHER * size), dtype=torch.uint8)
+    numbers = PAGES.empty((-(-outputs // TOGETHER), TOGETHER * size), torch.uint8)
     _pack_tiles(numbers.data_ptr(), whole.numbers.data_ptr(), outputs, size)
     zero = None if whole.zero is None else _together(whole.zero)
     return TiledWeight(numbers, _together(whole.scale), zero, outputs)
@@ -247,4 +248,5 @@ def _narrowest(values: Tensor) -> Tensor:
 def _together(values: Tensor) -> Tensor:
     """``[out, groups]`` as ``[out / T, groups, T]``, with zeros behind the last row."""
     padded = torch.nn.functional.pad(values, (0, 0, 0, -len(values) % TOGETHER))
-    return padded.view(-1, TOGETHER, values.shape[1]).transpose(1, 2).contiguous()
+    tiles = padded.view(-1, TOGETHER, values.shape[1]).transpose(1, 2)
+    return PAGES.empty(tiles.shape, tiles.dtype).copy_(tiles)
