@@ -108,7 +108,7 @@ struct NibbleProduct : Halves<kBlock> {
         }
     }
 
-    static constexpr int64_t kAhead = 1024;  // bytes
+    static constexpr int64_t kAhead = LLMK_LEVEL::kTogether == 16 ? 4096 : 1024;  // bytes
 };
 
 // out[0, k) = a row of the weight.

@@ -11,7 +11,7 @@ namespace {
 constexpr int kLine = 64;                   // bytes of four inputs of a tile
 constexpr int kPart = 16;                   // inputs of the smallest group
 constexpr int64_t kMost = kInputs / kPart;  // groups of a tile
-constexpr int64_t kAhead = 2048;            // bytes
+constexpr int64_t kAhead = 4096;            // bytes
 
 inline __m512i repeated(const int8_t* four) {
     int32_t bits;

@@ -1,5 +1,4 @@
-"""Native GEMMs against the reference, at awkward shapes and on every level of instructions that this processor
-has."""
+"""Native GEMMs against the reference, at awkward shapes; ``test_levels.py`` runs this file at lower levels too."""
 
 from __future__ import annotations
 
