@@ -47,8 +47,8 @@ def flags_at(address: int) -> list[str]:
     for line in Path("/proc/self/smaps").read_text().splitlines():
         name, *rest = line.split()
         if "-" in name:
-            begin, end = (int(each, 16) for each in name.split("-"))
-            inside = begin <= address < end
+            first, end = (int(each, 16) for each in name.split("-"))
+            inside = first <= address < end
         elif name == "VmFlags:" and inside:
             return rest
     raise AssertionError(f"{address:#x} is in no mapping")

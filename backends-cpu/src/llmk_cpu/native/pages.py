@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 32 << 20
-"""Bytes that are asked for at once, as most weights are smaller than a few huge pages."""
+"""Bytes of a chunk: most weights are smaller than a few huge pages."""
 
 _LINE = 64
 """Bytes of a cache line, of which addresses are multiples."""
@@ -27,7 +27,7 @@ class Pages:
         self._lock = threading.Lock()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor whose values are whatever the memory holds. Raises ``OSError`` where there is no more memory."""
+        """A tensor whose values are not set. Raises ``OSError`` where there is no more memory."""
         size = prod(shape) * dtype.itemsize
         whole = -(-size // _LINE) * _LINE
         if whole >= _CHUNK:
