@@ -1,4 +1,4 @@
-"""llmk and llama.cpp on a CPU, by turns in one run: decoding, prompts, and start.
+"""llmk, llama.cpp and vLLM on a CPU, by turns in one run: decoding, prompts, and start.
 
     python benchmarks/peers/make_model.py --shape qwen3-0.6b --out m
     python benchmarks/cpu_peers.py --threads 2 --rounds 3 \\
@@ -127,7 +127,37 @@ def start_llama(model: str, options: dict[str, str], threads: int) -> Run:
     return run
 
 
-STARTS = {"llmk": start_llmk, "llama": start_llama}
+def start_vllm(model: str, options: dict[str, str], threads: int) -> Run:
+    """vLLM's engine in this process, without its prefix cache."""
+    os.environ |= {
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    from vllm import LLM, SamplingParams
+
+    eager = options.get("enforce_eager", "0") == "1"
+    llm = LLM(
+        model, dtype="bfloat16", max_model_len=8704, max_num_seqs=8, enable_prefix_caching=False, enforce_eager=eager
+    )
+    engine, ids = llm.llm_engine, iter(range(1 << 30))
+
+    def run(prompts: list[list[int]], new: int) -> list[float]:
+        params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+        for prompt in prompts:
+            engine.add_request(str(next(ids)), {"prompt_token_ids": prompt}, params)
+        began, tokens, times = time.perf_counter(), dict[str, int](), list[float]()
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                tokens[output.request_id] = len(output.outputs[0].token_ids)
+            if len(tokens) == len(prompts):
+                times.append(time.perf_counter() - began)
+        return times
+
+    return run
+
+
+STARTS = {"llmk": start_llmk, "llama": start_llama, "vllm": start_vllm}
 
 
 def serve(kind: str, model: str, options: dict[str, str], threads: int) -> None:

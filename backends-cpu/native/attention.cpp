@@ -88,22 +88,23 @@ const C* values_at(const Problem& p, const Tile& tile, int64_t position) {
     return p.cache.values<C>(block, tile.head) + position % p.cache.block_size * p.cache.value_dim;
 }
 
-template <class C>
+template <class W, class C = typename W::Type>
 void score_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, const float* query, float* scores) {
-    int64_t size = p.cache.head_dim, stride = p.cache.block_size;
+    int64_t words = p.cache.head_dim / W::kEach, stride = p.cache.block_size;
     if (tile.rows <= kFew) {
         by_rows<2>(tile.rows, [&](int64_t r, auto rows) {
-            score_few<rows.value>(query + r * size, size, chunk.keys, chunk.vectors, stride, scores + r * kChunk);
+            score_few<W, rows.value>(query + r * words, words, chunk.keys, chunk.vectors, stride, scores + r * kChunk);
         });
         return;
     }
     alignas(64) float packed[2 * F::N * kWidest];
     const float* keys[] = {packed, packed + F::N};
     for (int64_t v = 0; v < chunk.vectors; v += 2) {
-        pack_keys(packed, chunk.keys[v], chunk.keys[v + 1 < chunk.vectors ? v + 1 : v], size, stride);
+        pack_keys<W>(packed, chunk.keys[v], chunk.keys[v + 1 < chunk.vectors ? v + 1 : v], words, stride);
         by_rows<kMicro>(tile.rows, [&](int64_t r, auto rows) {
             float* out = scores + r * kChunk + v * F::N;
-            score<rows.value, 2, float>(query + r * size, size, keys, 2 * F::N, nullptr, 0, out);
+            constexpr int64_t kStride = 2 * F::N / W::kEach;  // so that words are 2 * N apart
+            score<Copied<W>, rows.value, 2>(query + r * words, words, keys, kStride, nullptr, 0, out);
         });
     }
 }
@@ -137,12 +138,12 @@ void mix_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, const 
     }
 }
 
-// Computes one chunk of a tile. `query` are the tile's queries, [rows, head_dim], times the scale.
-template <class C>
+// Computes one chunk of a tile. `query` are the tile's queries, [rows, words].
+template <class W, class C = typename W::Type>
 void compute_chunk(const Problem& p, const Tile& tile, int64_t index, const float* query, float* scores, Result& out) {
     Chunk<C> chunk;
     locate(p, tile, index, chunk);
-    score_chunk(p, tile, chunk, query, scores);
+    score_chunk<W>(p, tile, chunk, query, scores);
     for (int64_t r = 0; r < tile.rows; ++r) {
         Span seen = span_of(p, tile.request, tile.first + r);
         seen = {seen.begin - chunk.origin, seen.end - chunk.origin};
@@ -150,7 +151,7 @@ void compute_chunk(const Problem& p, const Tile& tile, int64_t index, const floa
             out.top[r] = -INFINITY, out.total[r] = 0.f;
             memset(scores + r * kChunk, 0, chunk.vectors * F::N * sizeof(float));
         } else {
-            weigh(scores + r * kChunk, chunk.vectors, seen, p.softcap, out.top[r], out.total[r]);
+            weigh(scores + r * kChunk, chunk.vectors, seen, p.scale, p.softcap, out.top[r], out.total[r]);
         }
     }
     mix_chunk(p, tile, chunk, scores, out.mixed);
@@ -195,14 +196,20 @@ void finish(const Problem& p, const Tile& tile, int64_t r, float top, float tota
     });
 }
 
+// The queries of a tile as words, [rows, words].
+template <class W>
 void load_queries(const Problem& p, const Tile& tile, float* out) {
-    int64_t size = p.cache.head_dim;
+    int64_t size = p.cache.head_dim, words = size / W::kEach;
     by_dtype(p.dtype, [&](auto none) {
         for (int64_t r = 0; r < tile.rows; ++r) {
             int64_t row = tile.first + r, head = tile.head * p.group() + row % p.group();
             int64_t token = p.query_start[tile.request] + row / p.group();
             auto* q = static_cast<const decltype(none)*>(p.query) + token * p.query_stride + head * size;
-            for (int64_t d = 0; d < size; ++d) out[r * size + d] = widen(q[d]) * p.scale;
+            if (W::kEach > 1) {
+                memcpy(out + r * words, q, words * sizeof(float));
+            } else {
+                for (int64_t d = 0; d < size; ++d) out[r * size + d] = widen(q[d]);
+            }
         }
     });
 }
@@ -210,15 +217,15 @@ void load_queries(const Problem& p, const Tile& tile, float* out) {
 // Partial results of a tile's chunk: [rows] greatest scores, [rows] sums, [rows, width] mixed values.
 int64_t partial_size(const Problem& p, const Tile& tile) { return tile.rows * (p.width() + 2); }
 
-template <class C>
+template <class W>
 void compute_unit(const Problem& p, const Tile& tile, const Unit& unit, float* partials) {
     alignas(64) float query[kRows * kWidest], scores[kRows * kChunk], mixed[kRows * kWidest], so_far[kRows * kWidest];
     Result next{{}, {}, mixed}, sum{{}, {}, so_far};
     int64_t width = p.width();
-    load_queries(p, tile, query);
+    load_queries<W>(p, tile, query);
     for (int64_t r = 0; r < tile.rows; ++r) sum.top[r] = -INFINITY, sum.total[r] = 0.f;
     for (int64_t i = 0; i < unit.chunks; ++i) {
-        compute_chunk<C>(p, tile, unit.chunk + i, query, scores, next);
+        compute_chunk<W>(p, tile, unit.chunk + i, query, scores, next);
         if (tile.partial >= 0) {
             float* out = partials + tile.partial + (unit.chunk + i - tile.chunk) * partial_size(p, tile);
             memcpy(out, next.top, tile.rows * sizeof(float));
@@ -285,7 +292,7 @@ int64_t make_tiles(const Problem& p, Tile* tiles) {
     return count;
 }
 
-template <class C>
+template <class W>
 void attend(const Problem& p) {
     int64_t count = make_tiles(p, nullptr), chunks = 0, units = 0, partials = 0;
     Tile* tiles = tile_buffer.of<Tile>(count);
@@ -308,7 +315,7 @@ void attend(const Problem& p) {
     }
     float* results = partial_buffer.of<float>(partials);
     parallel_for(units, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) compute_unit<C>(p, tiles[list[i].tile], list[i], results);
+        for (int64_t i = begin; i < end; ++i) compute_unit<W>(p, tiles[list[i].tile], list[i], results);
     });
     if (partials == 0) return;
     parallel_for(count, 1, [&](int64_t begin, int64_t end) {
@@ -336,6 +343,9 @@ LLMK_EXPORT(attention)
     Cache where{cache, block_stride, block_size, kv_heads, head_dim, value_dim};
     Problem p{out,   query,        where,        query_start, seq_lens, block_table, sinks,
               query_stride, table_stride, requests,    heads,    window,      scale, softcap, dtype};
-    by_dtype(cache_dtype, [&](auto none) { attend<decltype(none)>(p); });
+#if defined(__AVX512BF16__) && !defined(LLMK_PLAIN)
+    if (dtype == kBFloat16 && cache_dtype == kBFloat16 && head_dim % 2 == 0) return attend<Pairs>(p);
+#endif
+    by_dtype(cache_dtype, [&](auto none) { attend<Singles<decltype(none)>>(p); });
 }
 LLMK_WORDS(attention)

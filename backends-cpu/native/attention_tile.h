@@ -14,11 +14,49 @@ struct Span {
     int64_t begin, end;
 };
 
-// Scores of R rows and NV vectors of keys. `keys[v]` is the first element of the keys of vector v; `next` are those that
-// will be needed then, or null, and `ahead` is how far the values of the same tokens are.
-template <int R, int NV, class C>
-inline void score(const float* query, int64_t size, const C* const* keys, int64_t key_stride, const C* const* next,
-                  int64_t ahead, float* scores) {
+// How queries and keys are multiplied: in words of 32 bits, of which a key or query has size / kEach. A cache holds
+// values of Type. A word is an element as a float.
+template <class C>
+struct Singles {
+    using Type = C;
+    static constexpr int64_t kEach = 1;
+    static constexpr int kLocality = 3;  // of keys that are fetched ahead: to the first level of caches
+
+    // A word of F::N keys; their next elements are `stride` values apart.
+    static F load(const C* keys, int64_t) { return LLMK_LEVEL::load(keys); }
+    static F add_products(F sums, F x, F y) { return fma(x, y, sums); }
+};
+
+// Words that were copied.
+template <class W>
+struct Copied : W {
+    using Type = float;
+    static F load(const float* keys, int64_t) { return LLMK_LEVEL::load(keys); }
+};
+
+#if defined(__AVX512BF16__) && !defined(LLMK_PLAIN)
+
+// A word is a pair of elements of bf16, whose products are exact. Heads have an even size.
+struct Pairs {
+    using Type = bf16;
+    static constexpr int64_t kEach = 2;
+    static constexpr int kLocality = 2;  // to the second level, which is faster on Zen 5
+
+    static F load(const bf16* keys, int64_t stride) {
+        __m512i first = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys)));
+        __m512i second = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + stride)));
+        return {_mm512_castsi512_ps(_mm512_or_si512(first, _mm512_slli_epi32(second, 16)))};
+    }
+    static F add_products(F sums, F x, F y) { return {_mm512_dpbf16_ps(sums.v, (__m512bh)x.v, (__m512bh)y.v)}; }
+};
+
+#endif
+
+// Scores of R rows and NV vectors of keys, of `words` words. `keys[v]` is the first element of the keys of vector v;
+// `next` are those that will be needed then, or null, and `ahead` is how far the values of the same tokens are.
+template <class W, int R, int NV>
+inline void score(const float* query, int64_t words, const typename W::Type* const* keys, int64_t key_stride,
+                  const typename W::Type* const* next, int64_t ahead, float* scores) {
     // With narrow vectors, every second one starts a cache line.
     constexpr int kLine = F::N < 16 ? 2 : 1;
     F sums[R][NV];
@@ -26,20 +64,24 @@ inline void score(const float* query, int64_t size, const C* const* keys, int64_
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) sums[r][v] = zero();
-    for (int64_t d = 0; d < size; ++d) {
+    for (int64_t d = 0; d < words; ++d) {
+        int64_t at = d * W::kEach * key_stride;
         F key[NV];
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; ++v) key[v] = load(keys[v] + d * key_stride);
+        for (int v = 0; v < NV; ++v) key[v] = W::load(keys[v] + at, key_stride);
 #pragma GCC unroll 8
         for (int v = 0; next && v < NV; v += kLine) {
-            __builtin_prefetch(next[v] + d * key_stride);
-            __builtin_prefetch(keys[v] + d * key_stride + ahead);
+#pragma GCC unroll 2
+            for (int64_t i = 0; i < W::kEach; ++i) {
+                __builtin_prefetch(next[v] + at + i * key_stride, 0, W::kLocality);
+                __builtin_prefetch(keys[v] + at + i * key_stride + ahead);
+            }
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            F q = set1(query[r * size + d]);
+            F q = set1(query[r * words + d]);
 #pragma GCC unroll 8
-            for (int v = 0; v < NV; ++v) sums[r][v] = fma(q, key[v], sums[r][v]);
+            for (int v = 0; v < NV; ++v) sums[r][v] = W::add_products(sums[r][v], q, key[v]);
         }
     }
 #pragma GCC unroll 8
@@ -79,16 +121,16 @@ inline void mix(const float* weights, const C* values, int64_t value_stride, int
 }
 
 // The same for few rows, which read keys and values where they are.
-template <int R, class C>
-inline void score_few(const float* query, int64_t size, const C* const* keys, int64_t vectors, int64_t key_stride,
+template <class W, int R, class C = typename W::Type>
+inline void score_few(const float* query, int64_t words, const C* const* keys, int64_t vectors, int64_t key_stride,
                       float* scores) {
     constexpr int NV = 4;  // enough independent sums for one row
-    int64_t v = 0;
+    int64_t v = 0, ahead = words * W::kEach * key_stride;
     for (; v + NV <= vectors; v += NV) {
         const C* const* next = v + 2 * NV <= vectors ? keys + v + NV : keys + v;
-        score<R, NV>(query, size, keys + v, key_stride, next, size * key_stride, scores + v * F::N);
+        score<W, R, NV>(query, words, keys + v, key_stride, next, ahead, scores + v * F::N);
     }
-    for (; v < vectors; ++v) score<R, 1>(query, size, keys + v, key_stride, keys + v, size * key_stride, scores + v * F::N);
+    for (; v < vectors; ++v) score<W, R, 1>(query, words, keys + v, key_stride, keys + v, ahead, scores + v * F::N);
 }
 
 template <int R, class C>
@@ -108,12 +150,13 @@ inline void by_rows(int64_t rows, Call&& f) {
     if (r < rows) f(r, std::integral_constant<int, 1>{});
 }
 
-// The keys of two vectors as floats, [size, 2 * N].
-template <class C>
-inline void pack_keys(float* out, const C* first, const C* second, int64_t size, int64_t key_stride) {
-    for (int64_t d = 0; d < size; ++d) {
-        store(out + d * 2 * F::N, load(first + d * key_stride));
-        store(out + d * 2 * F::N + F::N, load(second + d * key_stride));
+// The keys of two vectors as words, [words, 2 * N].
+template <class W, class C = typename W::Type>
+inline void pack_keys(float* out, const C* first, const C* second, int64_t words, int64_t key_stride) {
+    for (int64_t d = 0; d < words; ++d) {
+        int64_t at = d * W::kEach * key_stride;
+        store(out + d * 2 * F::N, W::load(first + at, key_stride));
+        store(out + d * 2 * F::N + F::N, W::load(second + at, key_stride));
     }
 }
 
@@ -128,14 +171,15 @@ inline void pack_values(float* out, const C* values, int64_t size, int64_t strid
     }
 }
 
-// Caps the scores of a row, hides those of keys outside [begin, end), replaces them by weights, and returns the greatest
-// score and the sum of weights.
-inline void weigh(float* scores, int64_t vectors, Span seen, float softcap, float& top_score, float& total) {
+// Scales and caps the scores of a row, hides those of keys outside [begin, end), replaces them by weights, and returns
+// the greatest score and the sum of weights.
+inline void weigh(float* scores, int64_t vectors, Span seen, float scale, float softcap, float& top_score,
+                  float& total) {
     F most = set1(-INFINITY);
     bool partly = seen.begin > 0 || seen.end < vectors * F::N;
     F positions = iota();
     for (int64_t v = 0; v < vectors; ++v) {
-        F s = load(scores + v * F::N);
+        F s = load(scores + v * F::N) * set1(scale);
         if (softcap > 0.f) s = set1(softcap) * tanh(s * set1(1.f / softcap));
         if (partly) {
             F at = positions + set1(float(v * F::N));

@@ -26,7 +26,7 @@ constexpr int64_t kRows = 128;     // rows of x in a pass over the weight
 constexpr int64_t kOutputs = 48;   // rows of the weight that stay in the second-level cache while rows of x pass
 constexpr int64_t kInputs = 1024;  // inputs for which a few rows of x stay in the first-level cache
 constexpr int64_t kFew = 16;         // rows of x that are arranged in one thread, and for which pieces are large
-constexpr int64_t kPiece = 1 << 17;  // bytes of weight in a thread's piece of work for few rows, at least
+constexpr int64_t kPiece = 1 << 15;  // bytes of weight in a thread's piece of work for few rows, at least
 
 template <int V>
 struct Count {
@@ -50,10 +50,20 @@ constexpr int kColumns = 4;
 #endif
 #if defined(LLMK_PLAIN)
 constexpr int tile_rows(int) { return 1; }
-#elif defined(__AVX512F__) || defined(__aarch64__) || defined(__VSX__)
+#elif defined(__AVX512F__)
+constexpr int tile_rows(int columns) { return columns == 1 ? 2 : 4; }
+#elif defined(__aarch64__) || defined(__VSX__)
 constexpr int tile_rows(int) { return 4; }
 #else
 constexpr int tile_rows(int columns) { return columns <= 2 ? 4 : columns == 3 ? 3 : 2; }
+#endif
+
+// Whether tiles ask for what the next one reads. With AVX-512, one or two columns wait for memory alone, and processors
+// fetch ahead better without (measured on Zen 5).
+#if defined(__AVX512F__) && !defined(LLMK_PLAIN)
+constexpr bool asks_ahead(int columns) { return columns > 2; }
+#else
+constexpr bool asks_ahead(int) { return true; }
 #endif
 
 // Keeps a value in a register, where the compiler would rather load it again for each use.
@@ -123,7 +133,7 @@ struct Rowwise : S {
             S::template step<R, C>(sums, w, rows, stride);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
-                __builtin_prefetch(w[r] + ahead);
+                if (asks_ahead(C)) __builtin_prefetch(w[r] + ahead);
                 w[r] += kStep;
             }
         }

@@ -1,66 +1,19 @@
-// Products with weights of 4 bits that have a scale, and perhaps a zero point, per group of inputs. Eight rows are stored
+// Products with weights of 4 bits that have a scale, and perhaps a zero point, per group of inputs. Rows of a tile are stored
 // together (pack_int4), so that a vector has numbers of all of them, and a block's sums need no sum over a vector.
 
-#include "groups.h"
 #include "nibbles.h"
 
 namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
-constexpr float kLargestHalves = 32639.f;  // of which both bytes are signed: 127 * 256 + 127
-constexpr int32_t kSymmetricZero = 8;
 constexpr int64_t kMost = kInputs / kBlock;  // groups of a tile
 constexpr int64_t kTileBytes = kTogether * kBlock / 2;  // of a block
 
-// Numbers, and scales and zero points [tiles, groups, kTogether], of tiles of kTogether rows.
-struct TiledMatrix {
-    const uint8_t* data;
-    const void* scales;
-    const void* zeros;  // null: kSymmetricZero
-    int64_t bytes, groups, group;  // bytes of a row
-    int32_t scale_dtype, zero_dtype;
-
-    // Of the expert `e`, where the experts' matrices of n rows, a multiple of kTogether, follow one another.
-    TiledMatrix of(int64_t e, int64_t n) const {
-        TiledMatrix found = *this;
-        int64_t at = e * n * groups;
-        found.data += e * n * bytes;
-        found.scales = element(scales, scale_dtype, at), found.zeros = element(zeros, zero_dtype, at);
-        return found;
-    }
-};
-
-// A row of x is arranged by blocks: the high bytes of its integers, then the low ones, both signed; and behind the
-// blocks, the sum of each block's integers.
-struct NibbleProduct {
+struct NibbleProduct : Halves<kBlock> {
     using Row = int8_t;
     using Weight = TiledMatrix;
     static constexpr int kTogether = LLMK_LEVEL::kTogether;
-    static constexpr int64_t length(int64_t k) { return 2 * k + k / kBlock * int64_t(sizeof(int32_t)); }
-
-    template <class T>
-    static float arrange(const T* x, int64_t k, int8_t* out) {
-        float scale = integer_scale(x, k, kLargestHalves);
-        if (!(scale > 0.f)) {
-            memset(out, 0, length(k));
-            return scale;
-        }
-        F inverse = set1(1.f / scale);
-        for (int64_t block = 0; block < k / kBlock; ++block, x += kBlock) {
-            int16_t whole[kBlock];
-            round_block(x, kBlock, inverse, whole);
-            int32_t total = 0;
-            int8_t* to = out + 2 * kBlock * block;
-            for (int i = 0; i < kBlock; ++i) {
-                int high = (whole[i] + 128) >> 8;
-                to[i] = int8_t(high), to[kBlock + i] = int8_t(whole[i] - 256 * high);
-                total += whole[i];
-            }
-            memcpy(out + 2 * k + block * sizeof total, &total, sizeof total);
-        }
-        return scale;
-    }
 
     // Adds the products of a block of a tile to the sums of C rows.
     template <int C>
@@ -71,7 +24,7 @@ struct NibbleProduct {
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i, w += kTileBytes / 4, x += 8) {
             Bytes numbers = bytes(w), first = low(numbers), second = high(numbers);
-            if (i % 2 == 0) __builtin_prefetch(w + kAhead);
+            if (i * kTileBytes / 4 % 64 == 0) __builtin_prefetch(w + kAhead);
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) {
                 const int8_t* own = x + c * stride;
@@ -155,7 +108,7 @@ struct NibbleProduct {
         }
     }
 
-    static constexpr int64_t kAhead = 1024;  // bytes
+    static constexpr int64_t kAhead = LLMK_LEVEL::kTogether == 16 ? 4096 : 1024;  // bytes
 };
 
 // out[0, k) = a row of the weight.
@@ -185,9 +138,13 @@ thread_local Scratch scratch, scratch_scales;
 using namespace llmk;
 using namespace llmk::LLMK_LEVEL;
 
-// Stores eight rows together: of every eight inputs, the first four of each row in the low halves of four bytes, and the
-// other four in their high halves. from [n, k / 2], two numbers to a byte, the even input in the low half; out has rows
-// of zeros up to a multiple of eight. k is a multiple of 32.
+// How many rows pack_int4 stores together.
+LLMK_EXPORT(tile_int4)(int64_t* rows) { *rows = kTogether; }
+LLMK_WORDS(tile_int4)
+
+// Stores kTogether rows together: of every eight inputs, the first four of each row in the low halves of four bytes, and
+// the other four in their high halves. from [n, k / 2], two numbers to a byte, the even input in the low half; out has
+// rows of zeros up to a multiple of kTogether. k is a multiple of 32.
 LLMK_EXPORT(pack_int4)(uint8_t* out, const uint8_t* from, int64_t n, int64_t k) {
     int64_t bytes = k / 2, tiles = pieces(n, kTogether);
     parallel_for(tiles, 64, [&](int64_t begin, int64_t end) {
@@ -226,7 +183,7 @@ LLMK_EXPORT(linear_int4)
 }
 LLMK_WORDS(linear_int4)
 
-// As linear_experts, for weights as in linear_int4: those of all experts in turn, of n rows, a multiple of eight.
+// As linear_experts, for weights as in linear_int4: those of all experts in turn, of n rows, a multiple of kTogether.
 LLMK_EXPORT(linear_experts_int4)
 (void* out, const void* x, int64_t x_stride, const int64_t* rows, const int64_t* offsets, const void* weight,
  const void* scales, const void* zeros, int64_t groups, const void* bias, int64_t experts, int64_t n, int64_t k,

@@ -1,34 +1,46 @@
-// Products of eight rows of 4-bit numbers at a time, on every instruction set.
+// Products of kTogether rows of 4-bit numbers at a time, on every instruction set.
 //
-//   Bytes                      32 numbers: four of each of eight rows
-//   bytes(pointer)             32 bytes; pointers need no alignment
+//   Bytes                      numbers: four of each row
+//   bytes(pointer)             4 * kTogether bytes; pointers need no alignment
 //   low(bytes), high(bytes)    their halves, from 0 to 15
 //   Partial, no_partial()      sums of products with 8-bit numbers, at most kBlock of each row
 //   add(partial, bytes, four)  adds the products of each row's numbers and the same four numbers
 //   totals(partial)            Ints, the sum of each row
 #pragma once
 
-#include "blocks.h"
+#include "tiles.h"
 
 namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
 
-constexpr int kTogether = 8;  // rows
+#if defined(__AVX512F__) && !defined(LLMK_PLAIN)
 
-typedef int32_t Ints __attribute__((vector_size(32)));
-typedef float Floats __attribute__((vector_size(32)));
+using Bytes = __m512i;
 
-inline Floats all(float x) { return Floats{x, x, x, x, x, x, x, x}; }
-inline Ints all(int32_t x) { return Ints{x, x, x, x, x, x, x, x}; }
-inline Floats widened(Ints x) { return __builtin_convertvector(x, Floats); }
-inline Floats floats_at(const float* p) {
-    Floats out;
-    memcpy(&out, p, sizeof out);
-    return out;
+inline Bytes bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline Bytes low(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Bytes high(Bytes x) { return low(_mm512_srli_epi16(x, 4)); }
+inline __m512i repeated(const int8_t* four) {
+    int32_t bits;
+    memcpy(&bits, four, sizeof bits);
+    return _mm512_set1_epi32(bits);
 }
 
-#if defined(__AVX2__) && !defined(LLMK_PLAIN)
+using Partial = __m512i;
+inline Partial no_partial() { return _mm512_setzero_si512(); }
+#if defined(__AVX512VNNI__)
+inline Partial add(Partial sums, Bytes x, const int8_t* four) { return _mm512_dpbusd_epi32(sums, x, repeated(four)); }
+inline Ints totals(Partial sums) { return (Ints)sums; }
+#else
+// As with AVX2.
+inline Partial add(Partial sums, Bytes x, const int8_t* four) {
+    return _mm512_add_epi16(sums, _mm512_maddubs_epi16(x, repeated(four)));
+}
+inline Ints totals(Partial sums) { return (Ints)_mm512_madd_epi16(sums, _mm512_set1_epi16(1)); }
+#endif
+
+#elif defined(__AVX2__) && !defined(LLMK_PLAIN)
 
 using Bytes = __m256i;
 
@@ -45,9 +57,6 @@ using Partial = __m256i;
 inline Partial no_partial() { return _mm256_setzero_si256(); }
 #if defined(__AVXVNNI__)
 inline Partial add(Partial sums, Bytes x, const int8_t* four) { return _mm256_dpbusd_avx_epi32(sums, x, repeated(four)); }
-inline Ints totals(Partial sums) { return (Ints)sums; }
-#elif defined(__AVX512VNNI__)
-inline Partial add(Partial sums, Bytes x, const int8_t* four) { return _mm256_dpbusd_epi32(sums, x, repeated(four)); }
 inline Ints totals(Partial sums) { return (Ints)sums; }
 #else
 // Two sums of 16 bits per row: of a block, each has 16 products of at most 15 * 128.

@@ -15,6 +15,8 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 // How long threads wait before they sleep: longer than the gaps between the kernels of one layer, and far shorter than
 // the time slice that other programs would lose.
 
+constexpr int64_t kShares = 4;  // of a thread, of what is left
+
 inline void pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -44,7 +46,7 @@ struct Pool {
     // The work. Written only while no worker is active and `open` is false.
     Body body = nullptr;
     void* context = nullptr;
-    int64_t n = 0, grain = 1;
+    int64_t n = 0, grain = 1, parties = 1;
     alignas(64) std::atomic<int64_t> next{0};
 
     // A worker counts itself as active before it looks at `open`, and the owner closes before it looks at `active`: so
@@ -61,11 +63,16 @@ struct Pool {
     int workers = 0;
     std::atomic<int> limit{0};  // workers with an index below it take part
 
+    // Takes shares of what is left: long ones first, which read memory faster, and then short ones, so that threads end
+    // at about the same time.
     void take() {
-        for (;;) {
-            int64_t begin = next.fetch_add(grain);
-            if (begin >= n) return;
-            body(context, begin, begin + grain < n ? begin + grain : n);
+        int64_t begin = next.load();
+        while (begin < n) {
+            int64_t share = (n - begin) / (kShares * parties) / grain * grain;
+            int64_t end = begin + (share > grain ? share : grain);
+            if (!next.compare_exchange_weak(begin, end)) continue;
+            body(context, begin, end < n ? end : n);
+            begin = next.load();
         }
     }
 
@@ -108,7 +115,7 @@ void Pool::start(int count) {
 }
 
 void Pool::run(int64_t items, int64_t at_once, Body f, void* argument) {
-    body = f, context = argument, n = items, grain = at_once;
+    body = f, context = argument, n = items, grain = at_once, parties = limit.load() + 1;
     next.store(0);
     open.store(true);
     turn.fetch_add(1);

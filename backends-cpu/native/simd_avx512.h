@@ -33,6 +33,35 @@ inline F less(F a, F b, F x, F y) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
 }
 
+#define LLMK_TRANSPOSES
+inline void transpose(F (&x)[F::N]) {
+    __m512d pairs[F::N];  // of columns: in every quarter, those of two rows
+#pragma GCC unroll 8
+    for (int i = 0; i < F::N; i += 2) {
+        pairs[i] = _mm512_castps_pd(_mm512_unpacklo_ps(x[i].v, x[i + 1].v));
+        pairs[i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(x[i].v, x[i + 1].v));
+    }
+    __m512 fours[4][4];  // fours[i][j]: columns j, j + 4, j + 8 and j + 12 of rows 4 * i to 4 * i + 3
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+            __m512d upper = pairs[4 * i + j], lower = pairs[4 * i + j + 2];
+            fours[i][2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(upper, lower));
+            fours[i][2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
+        }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+        __m512 upper = _mm512_shuffle_f32x4(fours[0][j], fours[1][j], 0x44);
+        __m512 lower = _mm512_shuffle_f32x4(fours[2][j], fours[3][j], 0x44);
+        x[j].v = _mm512_shuffle_f32x4(upper, lower, 0x88), x[j + 4].v = _mm512_shuffle_f32x4(upper, lower, 0xdd);
+        upper = _mm512_shuffle_f32x4(fours[0][j], fours[1][j], 0xee);
+        lower = _mm512_shuffle_f32x4(fours[2][j], fours[3][j], 0xee);
+        x[j + 8].v = _mm512_shuffle_f32x4(upper, lower, 0x88), x[j + 12].v = _mm512_shuffle_f32x4(upper, lower, 0xdd);
+    }
+}
+
 inline float sum(F a) { return _mm512_reduce_add_ps(a.v); }
 inline float top(F a) { return _mm512_reduce_max_ps(a.v); }
 

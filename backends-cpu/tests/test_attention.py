@@ -73,9 +73,10 @@ def test_agrees_with_the_reference(kind: str, level: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("level", LIBRARY.levels)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_in_16_bits(dtype: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["grouped", "one key head", "capped", "everything"])
+def test_in_16_bits(kind: str, dtype: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores and sums are float32, so that only the inputs and the result are rounded."""
-    case = Case(query_of(dtype))
+    case = Case(query_of(dtype, **KINDS[kind]))
     with at_level(level, monkeypatch) as modules:
         found = case.run(modules["attention"].NativeAttention(case.query, torch.device("cpu")))
     wide = replace(case.query, dtype="float32", cache_dtype="float32")
@@ -100,3 +101,23 @@ def test_the_result_is_the_same_with_any_number_of_threads() -> None:
         library().set_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_token_is_the_same_in_a_prompt_in_a_part_of_it_and_alone(dtype: str) -> None:
+    from llmk_cpu.native.attention import NativeAttention
+
+    query, length = query_of(dtype), 300
+    backend = NativeAttention(query, torch.device("cpu"))
+    layout = backend.cache_layout(blocks_of(query, [length]))
+    cache = torch.randn(layout.shape).to(getattr(torch, layout.dtype))
+    q = torch.randn(length, query.num_heads, query.head_dim).to(getattr(torch, dtype))
+
+    def run(end: int, count: int) -> Tensor:
+        step = replace(step_of(query, [length], [count]), seq_lens=torch.tensor([end]).int())
+        return backend.run(q[end - count : end], cache, backend.prepare(step))
+
+    whole = run(length, length)
+    assert torch.equal(run(length, 45), whole[-45:])
+    for end in (1, 16, 17, 256, 257, 300):
+        assert torch.equal(run(end, 1)[0], whole[end - 1])

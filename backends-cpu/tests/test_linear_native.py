@@ -1,5 +1,4 @@
-"""Native GEMMs against the reference, at awkward shapes and on every level of instructions that this processor
-has."""
+"""Native GEMMs against the reference, at awkward shapes; ``test_levels.py`` runs this file at lower levels too."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from llmk.reference.tiles import cancelling
 from llmk_cpu.native.library import library
 from llmk_cpu.native.linear import linear, linear_many
 from llmk_cpu.native.quantized import (
-    CompactWeight,
+    Grouped,
     NibbleWeight,
     linear_groups,
     linear_groups_many,
@@ -131,7 +130,7 @@ def test_weights_in_groups_are_widened_as_the_reference_does(bits: int) -> None:
     parameters = quantize(torch.randn(33, 160), 32)
     parameters["weight_zero_point"] = torch.rand(33, 5)
     weight = prepare(parameters)
-    assert isinstance(weight, (CompactWeight, NibbleWeight))
+    assert isinstance(weight, Grouped)
     index = torch.tensor([32, 0, 7, 7])
     for dtype in DTYPES:
         expected = meaning(parameters).dequantize(dtype)

@@ -80,7 +80,8 @@ def test_no_native_kernel_serves_in_plain_cpp(arch: str) -> None:
     ("arch", "dtype", "size", "ok"),
     [
         ("x86_64-amx", "bfloat16", 64, True),
-        ("x86_64-avx512", "bfloat16", 1024, True),
+        ("x86_64-avx512", "bfloat16", 1024, False),
+        ("x86_64-avx512", "float32", 1024, True),
         ("x86_64-avx2", "bfloat16", 1024, False),
         ("x86_64-avx2", "float32", 1024, True),
         ("x86_64-avx512", "float32", 64, False),
@@ -88,6 +89,14 @@ def test_no_native_kernel_serves_in_plain_cpp(arch: str) -> None:
 )
 def test_prepacking_is_offered_where_it_is_faster(arch: str, dtype: str, size: int, ok: bool) -> None:
     assert ask(arch, dtype, size).ok is ok
+
+
+def test_prepacking_is_offered_for_bfloat16_where_the_wheel_has_no_library() -> None:
+    facts = BY_ARCH["x86_64-avx512"]
+    without = replace(facts, features=facts.features - {"native_kernels"})
+    query = LinearQuery(platform=without, site="out", dtype="bfloat16", in_features=64, out_features=64)
+    assert supports_prepacked(query).ok
+    assert not supports_prepacked(replace(query, platform=replace(without, features=frozenset({"avx2"})))).ok
 
 
 def test_a_refusal_gives_every_reason() -> None:

@@ -36,6 +36,9 @@ KERNEL(linear_groups)
 KERNEL(linear_int4)
 (void*, int64_t, const void*, int64_t, const void*, const void*, const void*, int64_t, const void*, int64_t, int64_t,
  int64_t, int32_t, int32_t, int32_t);
+KERNEL(linear_int4_many)
+(void*, int64_t, const void*, int64_t, const void*, const void*, const void*, int64_t, const void*, int64_t, int64_t,
+ int64_t, int32_t, int32_t, int32_t);
 KERNEL(pack_int4)(uint8_t*, const uint8_t*, int64_t, int64_t);
 KERNEL(attention)
 (void*, const void*, int64_t, void*, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
@@ -194,6 +197,10 @@ void check_linear(int32_t dtype, double bound, int64_t m) {
             return (double(number) - (symmetric ? 8 : zeros[at])) * group_scales[at];
         };
         compare("linear_int4", out, expect(int4), rounding);
+        CALL(linear_int4_many)
+        (out.data(), n, x.data(), k, packed.data(), together(group_scales).data(),
+         symmetric ? nullptr : together(zeros).data(), groups, bias.data(), m, n, k, dtype, kFloat32, kFloat32);
+        compare("linear_int4_many", out, expect(int4), bound);
     }
     CALL(linear_groups)
     (out.data(), n, x.data(), k, bytes.data(), group_scales.data(), nullptr, groups, bias.data(), m, n, k, dtype,

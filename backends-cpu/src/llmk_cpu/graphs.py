@@ -105,7 +105,7 @@ class Recording(TorchDispatchMode):
         elif func.overloadpacket not in _ALLOCATIONS:
             tensors, given = _tensors(found), {_memory(each) for each in _tensors((args, kwargs))}
             if not all(_memory(each) in given for each in tensors):  # else they are views
-                self._add(partial(_compute, again, tensors))
+                self._add(_into(func, args, kwargs, found) or partial(_compute, again, tensors))
         return found
 
     def _add(self, part: Callable[[], object]) -> None:
@@ -126,6 +126,19 @@ def _tensors(tree: Any) -> list[Tensor]:
 def _memory(tensor: Tensor) -> int:
     """What is equal for a tensor and its views. An operator's schema doesn't say, as some make either."""
     return id(tensor) if tensor.is_mkldnn else tensor.untyped_storage()._cdata
+
+
+def _into(func: Any, args: Any, kwargs: Any, found: Any) -> Callable[[], object] | None:
+    """What computes the tensor ``found`` again where it is; ``None`` where torch has no such version of an operator, or
+    the shape depends on values."""
+    out = getattr(func.overloadpacket, "out", None)
+    if out is None or not isinstance(found, Tensor) or torch.Tag.dynamic_output_shape in func.tags:
+        return None
+    if [each.name for each in out._schema.arguments if not each.is_out] != [
+        each.name for each in func._schema.arguments
+    ]:
+        return None
+    return partial(out, *args, **kwargs, out=found)
 
 
 def _compute(again: Callable[[], Any], tensors: list[Tensor]) -> None:

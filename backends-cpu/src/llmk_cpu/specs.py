@@ -32,7 +32,8 @@ _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own GEMM is faster, measured with 1 to 512 rows."""
 
 _PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (4,)),), dtypes=("bfloat16", "float32"))
-"""AVX-512. With AVX2, other GEMMs are faster, or as fast, for any number of rows, measured on Zen 3."""
+"""AVX-512. With AVX2, other GEMMs are faster, or as fast, for any number of rows, measured on Zen 3; in bfloat16, so
+are native ones with AVX512-BF16, measured on Zen 5, so that AMX is left."""
 
 
 @hookimpl
@@ -54,12 +55,19 @@ def llmk_platforms() -> list[PlatformSpec]:
 
 
 def supports_prepacked(query: LinearQuery) -> Verdict:
-    """Plain weights in a dtype with native arithmetic, if the GEMM is large enough to benefit."""
+    """Plain weights in a dtype with native arithmetic that native kernels don't use, if the GEMM is large enough to
+    benefit."""
     verdict = OK
     if query.weight_format != "plain":
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
-    if query.dtype == "bfloat16" and not query.platform.features & {"avx512_bf16", "amx_bf16"}:
-        verdict &= no("missing_feature", wanted="avx512_bf16 or amx_bf16 for bfloat16", found=query.platform.arch)
+    features = query.platform.features
+    if query.dtype == "bfloat16" and "amx_bf16" not in features:
+        if native.FEATURE in features:
+            verdict &= no(
+                "missing_feature", wanted="amx_bf16: native GEMMs are faster without", found=query.platform.arch
+            )
+        elif "avx512_bf16" not in features:
+            verdict &= no("missing_feature", wanted="avx512_bf16 or amx_bf16 for bfloat16", found=query.platform.arch)
     size = query.in_features * query.out_features
     if query.dtype == "float32" and size < _SMALLEST_FLOAT32:
         verdict &= no("too_small", wanted=f"at least {_SMALLEST_FLOAT32} elements in float32", found=size)

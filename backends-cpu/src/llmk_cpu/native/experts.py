@@ -21,7 +21,7 @@ from llmk_cpu.native.quantized import (
     codes_of,
     pointer,
     prepare_int4,
-    prepare_int8,
+    prepare_int8_rows,
 )
 from llmk_cpu.native.tensors import CODES, rows_of
 
@@ -100,7 +100,7 @@ def prepare_int4_group_experts(parameters: Mapping[str, Tensor]) -> Experts | An
 
 def prepare_int8_group_experts(parameters: Mapping[str, Tensor]) -> Experts | Any:
     """The same of :func:`llmk.reference.moe.prepare_moe_int8_group`."""
-    return _grouped(parameters, "weight", prepare_int8) or prepare_moe_int8_group(parameters)
+    return _grouped(parameters, "weight", prepare_int8_rows) or prepare_moe_int8_group(parameters)
 
 
 def fused_moe(

@@ -14,7 +14,7 @@ _NARROW = ("bfloat16", "float16")
 _PREPARED = "llmk.reference.quantized_weight:prepare_"
 _SCORINGS = ("softmax", "sigmoid")
 _MANY = 96
-"""Rows from which copying the weights pays, measured on Zen 3 with one thread."""
+"""Rows from which copying the weights pays, measured on Zen 3 and Zen 5 with one thread."""
 _MULTIPLE = 32
 """Inputs of weights in groups, which are whole blocks of the kernel."""
 

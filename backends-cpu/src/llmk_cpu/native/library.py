@@ -79,13 +79,22 @@ class Library:
         ``signature`` has a letter per argument: ``p`` for a pointer (an ``int``, or ``None``), ``i`` for a 64-bit
         integer, ``d`` for a dtype's code or another 32-bit integer, ``f`` for a float.
         """
+        kernel = self.optional(name, signature)
+        if kernel is None:
+            raise ImportError(
+                f"{FILE} has no kernel {name!r} for any of {', '.join(self.levels)}: build the wheel again"
+            )
+        return kernel
+
+    def optional(self, name: str, signature: str) -> Kernel | None:
+        """:meth:`function` of a kernel that not all levels have; ``None`` where those in use don't."""
         for level in self.levels:
             found = getattr(self._library, f"llmk_{level}_{name}", None)
             if found is not None:
                 found.restype, found.argtypes = None, [_TYPES[letter] for letter in signature]
                 words = getattr(self._library, f"llmk_{level}_{name}_words")
                 return Kernel(found, ctypes.cast(words, ctypes.c_void_p).value or 0, signature)
-        raise ImportError(f"{FILE} has no kernel {name!r} for any of {', '.join(self.levels)}: build the wheel again")
+        return None
 
     @property
     def replay(self) -> Function:

@@ -19,21 +19,37 @@ from llmk.reference.quantized_weight import (
 )
 from llmk_cpu.native.library import Kernel, library
 from llmk_cpu.native.linear import linear_many
+from llmk_cpu.native.pages import PAGES
 from llmk_cpu.native.tensors import CODES, rows_of
 
 _linear_int8 = library().function("linear_int8", "pipipippiiid")
-_linear_groups = library().function("linear_groups", "pipipppipiiiddd")
+_GEMM = "pipipppipiiiddd"
+_linear_groups = library().function("linear_groups", _GEMM)
 _widen_groups = library().function("widen_groups", "ppppipiiddd")
-_linear_int4 = library().function("linear_int4", "pipipppipiiiddd")
+_linear_int4 = library().function("linear_int4", _GEMM)
+_linear_int4_many = library().function("linear_int4_many", _GEMM)
 _widen_int4 = library().function("widen_int4", "ppppipiiddd")
 _pack_int4 = library().function("pack_int4", "ppii")
+_tile_int4 = library().function("tile_int4", "p")
+_linear_tiles = library().optional("linear_tiles", _GEMM)
+_linear_tiles_many = library().function("linear_tiles_many", _GEMM)
+_widen_tiles = library().optional("widen_tiles", "ppppipiiddd")
+_pack_tiles = library().optional("pack_tiles", "ppii")
 
 _BLOCK, _HALF = 32, 16
 """Inputs that the kernel multiplies at once, of which groups are multiples; groups of 8 bits may be half of them."""
 _SYMMETRIC = 8
 """The number of 4 bits that represents zero where a format has no zero points."""
-TOGETHER = 8
-"""Rows of 4-bit numbers that are stored together."""
+
+
+def _rows_together() -> int:
+    rows = torch.empty((), dtype=torch.int64)
+    _tile_int4(rows.data_ptr())
+    return int(rows)
+
+
+TOGETHER = _rows_together()
+"""Rows of numbers that are stored together in tiles, by the level of instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +73,51 @@ class CompactWeight:
         """``x @ weight.T + bias`` in ``x``'s dtype."""
         return _multiply(_linear_groups, self, x, bias)
 
+    def multiply_many(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """The same with the weight rounded to ``x``'s dtype, which is faster for many rows."""
+        return linear_many(x, self.rows(None, x.dtype), bias)
+
     def rows(self, index: Tensor | None, dtype: torch.dtype) -> Tensor:
         """As :meth:`llmk.api.LooksUp.rows`; ``None``: all rows."""
         return _rows(_widen_groups, self, index, dtype, self.numbers.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
-class NibbleWeight:
-    """Numbers of 4 bits, with a scale, and perhaps a zero point, per group of inputs. Eight rows are stored together.
+class TiledWeight:
+    """A :class:`CompactWeight` for processors with AVX512-VNNI. T (:data:`TOGETHER`) rows are stored together.
 
-    ``numbers`` is uint8 ``[out / 8, 4 * in]``, as the kernel ``pack_int4`` makes it, with ``outputs`` rows and rows of
-    zeros behind them. ``scale`` and ``zero`` are ``[out / 8, groups, 8]``, in the narrowest dtype that represents their
-    values; without ``zero``, 8 represents zero.
+    ``numbers`` is uint8 ``[out / T, T * in]``, as the kernel ``pack_tiles`` makes it, with ``outputs`` rows and rows of
+    zeros behind them. ``scale`` and ``zero`` are ``[out / T, groups, T]``.
+    """
+
+    numbers: Tensor
+    scale: Tensor
+    zero: Tensor | None
+    outputs: int
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """``x @ weight.T + bias`` in ``x``'s dtype."""
+        assert _linear_tiles is not None
+        return _multiply(_linear_tiles, self, x, bias)
+
+    def multiply_many(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """The same with the weight in ``x``'s dtype or float32, which is faster for many rows."""
+        return _multiply(_linear_tiles_many, self, x, bias)
+
+    def rows(self, index: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """As :meth:`llmk.api.LooksUp.rows`; ``None``: all rows."""
+        assert _widen_tiles is not None
+        return _rows(_widen_tiles, self, index, dtype, self.numbers.shape[1] // TOGETHER)
+
+
+@dataclass(frozen=True, slots=True)
+class NibbleWeight:
+    """Numbers of 4 bits, with a scale, and perhaps a zero point, per group of inputs. T (:data:`TOGETHER`) rows are
+    stored together.
+
+    ``numbers`` is uint8 ``[out / T, T * in / 2]``, as the kernel ``pack_int4`` makes it, with ``outputs`` rows and rows
+    of zeros behind them. ``scale`` and ``zero`` are ``[out / T, groups, T]``, in the narrowest dtype that represents
+    their values; without ``zero``, 8 represents zero.
     """
 
     numbers: Tensor
@@ -80,12 +129,16 @@ class NibbleWeight:
         """``x @ weight.T + bias`` in ``x``'s dtype."""
         return _multiply(_linear_int4, self, x, bias)
 
+    def multiply_many(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """The same with the weight in ``x``'s dtype or float32, which is faster for many rows."""
+        return _multiply(_linear_int4_many, self, x, bias)
+
     def rows(self, index: Tensor | None, dtype: torch.dtype) -> Tensor:
         """As :meth:`llmk.api.LooksUp.rows`; ``None``: all rows."""
-        return _rows(_widen_int4, self, index, dtype, self.numbers.shape[1] // 4)
+        return _rows(_widen_int4, self, index, dtype, self.numbers.shape[1] * 2 // TOGETHER)
 
 
-Grouped = NibbleWeight | CompactWeight
+Grouped = NibbleWeight | CompactWeight | TiledWeight
 
 
 def prepare_int4(parameters: Mapping[str, Tensor]) -> NibbleWeight | PackedWeight:
@@ -96,14 +149,26 @@ def prepare_int4(parameters: Mapping[str, Tensor]) -> NibbleWeight | PackedWeigh
     if whole.order is not None or bytes_of_row * 2 % (whole.scale.shape[1] * _BLOCK):
         return whole
     tiles = -(-outputs // TOGETHER)
-    numbers = torch.empty((tiles, TOGETHER * bytes_of_row), dtype=torch.uint8)
+    numbers = PAGES.empty((tiles, TOGETHER * bytes_of_row), torch.uint8)
     _pack_int4(numbers.data_ptr(), whole.packed.contiguous().data_ptr(), outputs, bytes_of_row * 2)
     zero = None if bool((whole.zero == _SYMMETRIC).all()) else _together(_narrowest(whole.zero))
     return NibbleWeight(numbers, _together(_narrowest(whole.scale)), zero, outputs)
 
 
-def prepare_int8(parameters: Mapping[str, Tensor]) -> CompactWeight | GroupedWeight:
+def prepare_int8(parameters: Mapping[str, Tensor]) -> TiledWeight | CompactWeight | GroupedWeight:
     """The same from the parameters of the format ``int8_group``; groups may have 16 inputs."""
+    whole = prepare_int8_rows(parameters)
+    if _pack_tiles is None or isinstance(whole, GroupedWeight):
+        return whole
+    outputs, size = whole.numbers.shape
+    numbers = PAGES.empty((-(-outputs // TOGETHER), TOGETHER * size), torch.uint8)
+    _pack_tiles(numbers.data_ptr(), whole.numbers.data_ptr(), outputs, size)
+    zero = None if whole.zero is None else _together(whole.zero)
+    return TiledWeight(numbers, _together(whole.scale), zero, outputs)
+
+
+def prepare_int8_rows(parameters: Mapping[str, Tensor]) -> CompactWeight | GroupedWeight:
+    """:func:`prepare_int8` on every processor, row by row."""
     whole = prepare_int8_group(parameters)
     size, group = whole.values.shape[1], whole.values.shape[1] // whole.scale.shape[1]
     if whole.order is not None or size % _BLOCK or (group % _BLOCK and group != _HALF):
@@ -133,9 +198,9 @@ def linear_groups(x: Tensor, weight: Grouped | PackedWeight | GroupedWeight, bia
 
 
 def linear_groups_many(x: Tensor, weight: Grouped | PackedWeight | GroupedWeight, bias: Tensor | None) -> Tensor:
-    """The same with the weight first rounded to ``x``'s dtype, which pays for many rows."""
+    """The same with the weight first widened, which pays for many rows."""
     if isinstance(weight, Grouped):
-        return linear_many(x, weight.rows(None, x.dtype), bias)
+        return weight.multiply_many(x, bias)
     return linear_dequantized(x, weight, bias)
 
 
@@ -181,6 +246,7 @@ def _narrowest(values: Tensor) -> Tensor:
 
 
 def _together(values: Tensor) -> Tensor:
-    """``[out, groups]`` as ``[out / 8, groups, 8]``, with zeros behind the last row."""
+    """``[out, groups]`` as ``[out / T, groups, T]``, with zeros behind the last row."""
     padded = torch.nn.functional.pad(values, (0, 0, 0, -len(values) % TOGETHER))
-    return padded.view(-1, TOGETHER, values.shape[1]).transpose(1, 2).contiguous()
+    tiles = padded.view(-1, TOGETHER, values.shape[1]).transpose(1, 2)
+    return PAGES.empty(tiles.shape, tiles.dtype).copy_(tiles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 
 import torch
@@ -19,7 +20,8 @@ _LARGE = 1 << 21
 def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros of ``shape`` on ``device``. A large tensor on the host is made of pages that the operating system fills
     with zeros when they are first used: a cache of many GiB is there at once, and takes the memory that requests have
-    needed so far. Other devices fill theirs now.
+    needed so far. Pages are huge where the system has such, so that kernels seldom wait for an address to be
+    translated. Other devices fill theirs now.
 
     Raises:
         NotEnoughMemory: where the operating system promises no more memory to this process.
@@ -34,4 +36,6 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
             f"the operating system does not give this process another {gib(size)}: {error}",
             hint="lower cache.memory_gib or cache.num_blocks, or raise the limit (ulimit -v, vm.overcommit_memory)",
         ) from error
+    with suppress(AttributeError, OSError):  # a system that has none
+        pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype).view(tuple(shape))
