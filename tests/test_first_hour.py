@@ -9,7 +9,10 @@ import os
 import re
 import shutil
 import socket
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +146,23 @@ MISTAKES: dict[str, Make] = {
         *("explain", "--config", written(folder, "llmk.toml", "[server]\nport = 0\n", "utf-16"))
     ],
     "--only names '…'": lambda _: ["tune", "--only", "liner"],
+    "… ignored explicit argument 'false'": lambda _: ["serve", "--cache.prefix-caching", "false"],
+    "… is an adapter (LoRA), which is not a model of its own": lambda folder: [
+        *("serve", folder_of(folder, adapter_config__json=b'{"base_model_name_or_path": "acme/toy"}'))
+    ],
+    "… is a pipeline of diffusers (…), not a language model": lambda folder: [
+        *("explain", folder_of(folder, model_index__json=b'{"_class_name": "FluxPipeline"}'))
+    ],
+    "config.json of … names no architecture": lambda folder: [
+        *("explain", copy(folder, config__json=b'{"model_type": "llama"}'))
+    ],
+    "… can't be served through transformers' modules: …": lambda folder: [
+        *("explain", copy(folder, config__json=b'{"architectures": ["BertForMaskedLM"], "model_type": "bert"}'))
+    ],
+    "… (server.tls_certificate, server.tls_key) are not a PEM pair": lambda folder: [
+        *("serve", "--port", "0", "--server.tls-certificate", written(folder, "a.pem", "x")),
+        *("--server.tls-key", str(folder / "a.pem")),
+    ],
 }
 """The arguments that bring a message about."""
 
@@ -164,6 +184,7 @@ OF_THE_HUB = {
     "HF_HUB_OFFLINE is set, and the cache … does not have …": ["acme/toy", "--set", "plugin.hub.offline=true"],
     "… can't be had from …": ["acme/toy", "--set", "plugin.hub.endpoint=http://127.0.0.1:9"],
     "no installed source of models knows the name '…'": ["toy"],
+    "… is no URL of a hub": ["acme/toy", "--set", "plugin.hub.endpoint=127.0.0.1:9"],
 }
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 OF_CLIENTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
@@ -186,7 +207,12 @@ ELSEWHERE = {
     "transformers has no implementation of …": ("models/tests/test_transformers.py", "no implementation of Novel"),
 }
 """Files of tests that bring a message about, and what they say of it."""
-OWN = {"port … of … is in use", "unknown configuration key '…' (set by environment …"}
+OWN = {
+    "port … of … is in use",
+    "unknown configuration key '…' (set by environment …",
+    "the environment variable … sets nothing",
+    "… is no OpenAI-compatible server: …",
+}
 
 
 def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -276,6 +302,63 @@ def test_what_a_mistyped_variable_of_the_environment_says(
 ) -> None:
     monkeypatch.setenv("LLMK__SERVER__PROT", "1")
     assert says(told(["explain"], capsys), "unknown configuration key '…' (set by environment …")
+
+
+def test_a_variable_with_single_underscores_is_no_silent_mistake(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server without the keys that its owner set would serve everyone."""
+    monkeypatch.setenv("LLMK_SERVER_API_KEYS", "sk-secret")
+    text = told(["serve"], capsys)
+    assert says(text, "the environment variable LLMK_SERVER_API_KEYS sets nothing")
+    assert "did you mean LLMK__SERVER__API_KEYS?" in text
+    assert "sk-secret" not in text
+
+
+def test_what_kubernetes_sets_for_a_service_is_no_mistake() -> None:
+    """Every pod gets these variables where there is a service named ``llmk-server``."""
+    load(environ={"LLMK_SERVER_PORT": "tcp://10.0.0.1:80", "LLMK_SERVER_SERVICE_HOST": "10.0.0.1"})
+
+
+@pytest.mark.parametrize("given", [("--cache.prefix-caching", "off"), ("--no-cache.prefix-caching=No",)])
+def test_a_switch_takes_no_value(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a switch takes no value: --no-cache.prefix-caching" in told(["explain", *given], capsys)
+
+
+def test_the_checkpoint_inside_of_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the hub's cache, or a folder of several models."""
+    inner = tmp_path / "models--acme--toy/snapshots/0123"
+    shutil.copytree(demo(), inner)
+    for outer in (inner.parent, inner.parent.parent):
+        assert f"hint: {inner} has one" in told(["explain", str(outer)], capsys)
+
+
+@pytest.mark.parametrize("body", [b"<html>It works!</html>", b'{"data": []}', b"[]", b'{"data": [{}]}'])
+def test_what_the_chat_says_of_another_server(body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)) as address:
+        assert says(told(["chat", "--url", f"http://{address}/v1"], capsys), "… is no OpenAI-compatible server: …")
+
+
+def test_what_the_chat_says_of_no_web_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
+        for scheme in ("http", "https"):
+            text = told(["chat", "--url", f"{scheme}://{address}"], capsys)
+            assert says(text, f"no server answers at {scheme}://{address}: …")
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """The address of a server that answers whatever it is sent with ``data``."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(data)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def test_what_the_second_of_two_servers_says(capsys: pytest.CaptureFixture[str]) -> None:
