@@ -193,9 +193,20 @@ OF_CLIENTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "the model '…' is not served here; 'demo' is": ("/v1/chat/completions", {"model": "gpt"}, {}),
     "this model's maximum context length is …": ("/v1/chat/completions", {"max_tokens": 9999}, {}),
     "unknown field '…'; did you mean '…'?": ("/v1/chat/completions", {"max_tokns": 3}, {}),
+    "… takes POST, not GET": ("/v1/chat/completions", {}, {}),
+    "the body must be a JSON object: …": ("/v1/chat/completions", {}, {}),
+    "the body is not valid JSON: …": ("/v1/chat/completions", {}, {}),
+    "prompt: unknown field 'prompt'; a chat has 'messages': …": ("/v1/chat/completions", {"prompt": "hi"}, {}),
+    "tools[0].name: unknown field 'name'; a tool is …": (
+        *("/v1/chat/completions", {"tools": [{"type": "function", "name": "x"}]}, {}),
+    ),
     "send the body with the header 'content-type: application/json'": (
         *("/v1/chat/completions", {}, {"content-type": "text/plain"}),
     ),
+}
+OTHER_BODIES = {
+    "the body must be a JSON object: …": b"[]",
+    "the body is not valid JSON: …": b"{'messages': []}",
 }
 OF_MACHINES = {
     "torch without cuda: wanted torch built with CUDA, found …": "cuda",
@@ -204,6 +215,9 @@ OF_MACHINES = {
 }
 ELSEWHERE = {
     "stopped before the model was loaded": ("tests/test_start_failures.py", "stopped before the model was loaded"),
+    "the client speaks TLS, the server does not: …": (
+        *("core/tests/serve/test_connection.py", "the client speaks TLS, the server does not"),
+    ),
     "transformers has no implementation of …": ("models/tests/test_transformers.py", "no implementation of Novel"),
 }
 """Files of tests that bring a message about, and what they say of it."""
@@ -388,7 +402,8 @@ def test_what_a_server_says(message: str, server: Served) -> None:
 
     path, fields, headers = OF_CLIENTS[message]
     usual = {"authorization": f"Bearer {GOOD_KEY}", "content-type": "application/json"}
-    content = json.dumps(BODY | fields).encode()
-    answer = httpx.post(server.url + path, content=content, headers=usual | headers, timeout=60)
+    content = OTHER_BODIES.get(message, json.dumps(BODY | fields).encode())
+    method = "GET" if message.endswith("not GET") else "POST"
+    answer = httpx.request(method, server.url + path, content=content, headers=usual | headers, timeout=60)
     assert 400 <= answer.status_code < 500
     assert says(answer.json()["error"]["message"], message), answer.text
