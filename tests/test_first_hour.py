@@ -73,6 +73,12 @@ def written(folder: Path, name: str, text: str, encoding: str = "utf-8") -> str:
     return str(folder / name)
 
 
+def link(folder: Path) -> Path:
+    """A link that leads nowhere."""
+    (folder / "model").symlink_to(folder / "moved")
+    return folder / "model"
+
+
 def cut(folder: Path) -> str:
     data = (demo() / "model.safetensors").read_bytes()
     return copy(folder, model__safetensors=data[: len(data) // 2])
@@ -145,6 +151,8 @@ MISTAKES: dict[str, Make] = {
     "the configuration file … is not UTF-8 text": lambda folder: [
         *("explain", "--config", written(folder, "llmk.toml", "[server]\nport = 0\n", "utf-16"))
     ],
+    "unrecognized arguments: models/qwen": lambda _: ["serve", "/my", "models/qwen"],
+    "… is a link to …, which is not there": lambda folder: ["explain", str(link(folder))],
     "--only names '…'": lambda _: ["tune", "--only", "liner"],
     "… ignored explicit argument 'false'": lambda _: ["serve", "--cache.prefix-caching", "false"],
     "… is an adapter (LoRA), which is not a model of its own": lambda folder: [
@@ -225,6 +233,7 @@ OWN = {
     "port … of … is in use",
     "unknown configuration key '…' (set by environment …",
     "the environment variable … sets nothing",
+    "the current folder is not there any more",
     "… is no OpenAI-compatible server: …",
 }
 
@@ -316,6 +325,18 @@ def test_what_a_mistyped_variable_of_the_environment_says(
 ) -> None:
     monkeypatch.setenv("LLMK__SERVER__PROT", "1")
     assert says(told(["explain"], capsys), "unknown configuration key '…' (set by environment …")
+
+
+def test_what_a_command_says_in_a_folder_that_was_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    text = told(["explain"], capsys)
+    monkeypatch.undo()
+    assert says(text, "the current folder is not there any more")
 
 
 def test_a_variable_with_single_underscores_is_no_silent_mistake(

@@ -114,6 +114,8 @@ class Parser(argparse.ArgumentParser):
         unknown, known = self._unknown(message), self._known()
         if known_hint := hint_for(unknown):
             return known_hint
+        if message.startswith("unrecognized") and not unknown.startswith("-"):
+            return "a path or text with spaces needs quotes, and one model is served"
         choices = re.findall(r"'([^']+)'", message.partition("choose from")[2])
         close = [name for name in known if unknown and name.rpartition(".")[2] == unknown.removeprefix("--")]
         close = close or get_close_matches(unknown, choices or known, n=1, cutoff=_ALIKE)
@@ -147,6 +149,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if debug:
         arguments.remove("--debug")
     keep_path_safe()
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        say("llmk: the current folder is not there any more\n  hint: go to one that is: cd")
+        return 1
     try:
         return _run(arguments)
     except KeyboardInterrupt:

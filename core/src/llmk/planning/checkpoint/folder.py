@@ -52,7 +52,9 @@ def _not_found(path: str, folder: Path) -> ModelNotFound:
         hint = f"if it is the name of a model, {how_to_install('hub') or 'enable a source of models: llmk plugins'}"
         return ModelNotFound(f"there is no checkpoint folder {path}", hint=hint)
     hint = "check the path"
-    if re.match(r"\w[\w+]+://", path):
+    if folder.is_symlink():
+        hint = f"it is a link to {folder.readlink()}, which is not there"
+    elif re.match(r"\w[\w+]+://", path):
         hint = "a model is a folder or file on this machine, or a name: org/name"
     elif "/" not in path and "\\" not in path and not path.startswith(("~", ".")):
         hint = "check the path; on a hub, a model's name starts with its owner's: org/name"
