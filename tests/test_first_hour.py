@@ -9,7 +9,10 @@ import os
 import re
 import shutil
 import socket
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,12 @@ def folder_of(folder: Path, **files: bytes) -> str:
 def written(folder: Path, name: str, text: str, encoding: str = "utf-8") -> str:
     (folder / name).write_text(text, encoding=encoding)
     return str(folder / name)
+
+
+def link(folder: Path) -> Path:
+    """A link that leads nowhere."""
+    (folder / "model").symlink_to(folder / "moved")
+    return folder / "model"
 
 
 def cut(folder: Path) -> str:
@@ -142,7 +151,26 @@ MISTAKES: dict[str, Make] = {
     "the configuration file … is not UTF-8 text": lambda folder: [
         *("explain", "--config", written(folder, "llmk.toml", "[server]\nport = 0\n", "utf-16"))
     ],
+    "unrecognized arguments: models/qwen": lambda _: ["serve", "/my", "models/qwen"],
+    "… is a link to …, which is not there": lambda folder: ["explain", str(link(folder))],
     "--only names '…'": lambda _: ["tune", "--only", "liner"],
+    "… ignored explicit argument 'false'": lambda _: ["serve", "--cache.prefix-caching", "false"],
+    "… is an adapter (LoRA), which is not a model of its own": lambda folder: [
+        *("serve", folder_of(folder, adapter_config__json=b'{"base_model_name_or_path": "acme/toy"}'))
+    ],
+    "… is a pipeline of diffusers (…), not a language model": lambda folder: [
+        *("explain", folder_of(folder, model_index__json=b'{"_class_name": "FluxPipeline"}'))
+    ],
+    "config.json of … names no architecture": lambda folder: [
+        *("explain", copy(folder, config__json=b'{"model_type": "llama"}'))
+    ],
+    "… can't be served through transformers' modules: …": lambda folder: [
+        *("explain", copy(folder, config__json=b'{"architectures": ["BertForMaskedLM"], "model_type": "bert"}'))
+    ],
+    "… (server.tls_certificate, server.tls_key) are not a PEM pair": lambda folder: [
+        *("serve", "--port", "0", "--server.tls-certificate", written(folder, "a.pem", "x")),
+        *("--server.tls-key", str(folder / "a.pem")),
+    ],
 }
 """The arguments that bring a message about."""
 
@@ -164,6 +192,7 @@ OF_THE_HUB = {
     "HF_HUB_OFFLINE is set, and the cache … does not have …": ["acme/toy", "--set", "plugin.hub.offline=true"],
     "… can't be had from …": ["acme/toy", "--set", "plugin.hub.endpoint=http://127.0.0.1:9"],
     "no installed source of models knows the name '…'": ["toy"],
+    "… is no URL of a hub": ["acme/toy", "--set", "plugin.hub.endpoint=127.0.0.1:9"],
 }
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 OF_CLIENTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
@@ -172,9 +201,20 @@ OF_CLIENTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "the model '…' is not served here; 'demo' is": ("/v1/chat/completions", {"model": "gpt"}, {}),
     "this model's maximum context length is …": ("/v1/chat/completions", {"max_tokens": 9999}, {}),
     "unknown field '…'; did you mean '…'?": ("/v1/chat/completions", {"max_tokns": 3}, {}),
+    "… takes POST, not GET": ("/v1/chat/completions", {}, {}),
+    "the body must be a JSON object: …": ("/v1/chat/completions", {}, {}),
+    "the body is not valid JSON: …": ("/v1/chat/completions", {}, {}),
+    "prompt: unknown field 'prompt'; a chat has 'messages': …": ("/v1/chat/completions", {"prompt": "hi"}, {}),
+    "tools[0].name: unknown field 'name'; a tool is …": (
+        *("/v1/chat/completions", {"tools": [{"type": "function", "name": "x"}]}, {}),
+    ),
     "send the body with the header 'content-type: application/json'": (
         *("/v1/chat/completions", {}, {"content-type": "text/plain"}),
     ),
+}
+OTHER_BODIES = {
+    "the body must be a JSON object: …": b"[]",
+    "the body is not valid JSON: …": b"{'messages': []}",
 }
 OF_MACHINES = {
     "torch without cuda: wanted torch built with CUDA, found …": "cuda",
@@ -183,10 +223,19 @@ OF_MACHINES = {
 }
 ELSEWHERE = {
     "stopped before the model was loaded": ("tests/test_start_failures.py", "stopped before the model was loaded"),
+    "the client speaks TLS, the server does not: …": (
+        *("core/tests/serve/test_connection.py", "the client speaks TLS, the server does not"),
+    ),
     "transformers has no implementation of …": ("models/tests/test_transformers.py", "no implementation of Novel"),
 }
 """Files of tests that bring a message about, and what they say of it."""
-OWN = {"port … of … is in use", "unknown configuration key '…' (set by environment …"}
+OWN = {
+    "port … of … is in use",
+    "unknown configuration key '…' (set by environment …",
+    "the environment variable … sets nothing",
+    "the current folder is not there any more",
+    "… is no OpenAI-compatible server: …",
+}
 
 
 def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -278,6 +327,75 @@ def test_what_a_mistyped_variable_of_the_environment_says(
     assert says(told(["explain"], capsys), "unknown configuration key '…' (set by environment …")
 
 
+def test_what_a_command_says_in_a_folder_that_was_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    text = told(["explain"], capsys)
+    monkeypatch.undo()
+    assert says(text, "the current folder is not there any more")
+
+
+def test_a_variable_with_single_underscores_is_no_silent_mistake(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server without the keys that its owner set would serve everyone."""
+    monkeypatch.setenv("LLMK_SERVER_API_KEYS", "sk-secret")
+    text = told(["serve"], capsys)
+    assert says(text, "the environment variable LLMK_SERVER_API_KEYS sets nothing")
+    assert "did you mean LLMK__SERVER__API_KEYS?" in text
+    assert "sk-secret" not in text
+
+
+def test_what_kubernetes_sets_for_a_service_is_no_mistake() -> None:
+    """Every pod gets these variables where there is a service named ``llmk-server``."""
+    load(environ={"LLMK_SERVER_PORT": "tcp://10.0.0.1:80", "LLMK_SERVER_SERVICE_HOST": "10.0.0.1"})
+
+
+@pytest.mark.parametrize("given", [("--cache.prefix-caching", "off"), ("--no-cache.prefix-caching=No",)])
+def test_a_switch_takes_no_value(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a switch takes no value: --no-cache.prefix-caching" in told(["explain", *given], capsys)
+
+
+def test_the_checkpoint_inside_of_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the hub's cache, or a folder of several models."""
+    inner = tmp_path / "models--acme--toy/snapshots/0123"
+    shutil.copytree(demo(), inner)
+    for outer in (inner.parent, inner.parent.parent):
+        assert f"hint: {inner} has one" in told(["explain", str(outer)], capsys)
+
+
+@pytest.mark.parametrize("body", [b"<html>It works!</html>", b'{"data": []}', b"[]", b'{"data": [{}]}'])
+def test_what_the_chat_says_of_another_server(body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)) as address:
+        assert says(told(["chat", "--url", f"http://{address}/v1"], capsys), "… is no OpenAI-compatible server: …")
+
+
+def test_what_the_chat_says_of_no_web_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
+        for scheme in ("http", "https"):
+            text = told(["chat", "--url", f"{scheme}://{address}"], capsys)
+            assert says(text, f"no server answers at {scheme}://{address}: …")
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """The address of a server that answers whatever it is sent with ``data``."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(data)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
 def test_what_the_second_of_two_servers_says(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first:
         text = told(["serve", "--port", str(first.getsockname()[1])], capsys)
@@ -305,7 +423,8 @@ def test_what_a_server_says(message: str, server: Served) -> None:
 
     path, fields, headers = OF_CLIENTS[message]
     usual = {"authorization": f"Bearer {GOOD_KEY}", "content-type": "application/json"}
-    content = json.dumps(BODY | fields).encode()
-    answer = httpx.post(server.url + path, content=content, headers=usual | headers, timeout=60)
+    content = OTHER_BODIES.get(message, json.dumps(BODY | fields).encode())
+    method = "GET" if message.endswith("not GET") else "POST"
+    answer = httpx.request(method, server.url + path, content=content, headers=usual | headers, timeout=60)
     assert 400 <= answer.status_code < 500
     assert says(answer.json()["error"]["message"], message), answer.text

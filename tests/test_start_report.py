@@ -14,7 +14,7 @@ from fcntl import ioctl
 import pytest
 from served import LLMK, MODEST
 
-LOG = re.compile(r"\d{4}-\d\d-\d\d \S+ \w+ .*")
+LOG = re.compile(r"\d\d:\d\d:\d\d .*")
 COLOUR = re.compile(r"\033\[\d+m")
 ROWS, COLUMNS = 24, 80
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 
@@ -69,3 +70,19 @@ def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert (second["logger"], "UserWarning: deprecated" in second["message"]) == ("py.warnings", True)
     assert third["exception"].endswith("ValueError: x")
     assert "request_id" not in third
+
+
+def test_on_a_terminal_lines_are_short_and_wrap_between_words() -> None:
+    def shown(level: int, message: str, width: int) -> list[str]:
+        record = logging.LogRecord("llmk.engine.launch", level, "", 0, message, (), None)
+        return logs.TextFormatter(width).format(record).splitlines()
+
+    long = "steps of 1 to 16 decoding requests, recorded each when it first runs, see /a/path/that-is/one_word"
+    lines = shown(logging.INFO, long, 40)
+    assert max(map(len, lines)) <= 40
+    assert re.fullmatch(r"\d\d:\d\d:\d\d steps of .*", lines[0])
+    assert all(line.startswith(" " * 9) for line in lines[1:])
+    assert " ".join(line[9:] for line in lines) == long
+    assert shown(logging.WARNING, "first\nsecond", 40)[0][9:] == "WARNING: first"
+    assert shown(logging.WARNING, "first\nsecond", 40)[1] == " " * 9 + "second"
+    assert len(shown(logging.INFO, long, 0)) == 1, "files are for programs"

@@ -167,7 +167,44 @@ def test_values_out_of_range_have_one_code(client: TestClient, path: str, field:
 
 def test_a_method_that_is_not_allowed_names_those_that_are(client: TestClient) -> None:
     for path, allowed in (("/v1/cache/pins", "GET, POST"), ("/v1/cache/pins/x", "DELETE"), (CHAT, "POST")):
-        assert client.put(path).headers["allow"] == allowed
+        answer = client.put(path)
+        assert answer.headers["allow"] == allowed
+        assert answer.json()["error"]["message"] == f"{path} takes {allowed}, not PUT"
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/models/", "/models"])
+def test_the_base_url_in_a_browser_names_a_route(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"] == f"there is no route GET {path}; did you mean /v1/models?"
+
+
+@pytest.mark.parametrize("body", [[], "x", 1])
+def test_a_body_that_is_no_object_is_told_so(client: TestClient, body: Any) -> None:
+    error = client.post(CHAT, json=body).json()["error"]
+    assert (error["message"], error["code"]) == ("the body must be a JSON object: {...}", "invalid_type")
+
+
+USER = {"messages": [{"role": "user", "content": "hi"}]}
+FLAT = {"tools": [{"type": "function", "name": "x"}]}
+NO_SCHEMA = {"response_format": {"type": "json_schema"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        (CHAT, {"prompt": "hi"}, "prompt", "a chat has 'messages'"),
+        ("/v1/completions", USER, "messages", "POST /v1/chat/completions takes them"),
+        (CHAT, USER | FLAT, "tools[0].name", '"function": {"name"'),
+        (CHAT, USER | NO_SCHEMA, "response_format.json_schema", "needs one"),
+    ],
+)
+def test_what_belongs_elsewhere_is_told_so(
+    client: TestClient, path: str, body: dict[str, Any], param: str, message: str
+) -> None:
+    error = client.post(path, json=body).json()["error"]
+    assert error["param"] == param
+    assert message in error["message"], error
 
 
 def test_texts_of_errors_have_a_bound() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,17 @@ def test_names_are_unique_and_must_exist(store: KeyStore) -> None:
 def test_a_database_that_can_not_be_used_is_named() -> None:
     with pytest.raises(ConfigError, match=r"tenants\.database"):
         KeyStore("sqlite:////nowhere/at/all.sqlite")
+
+
+@pytest.mark.slow
+def test_a_database_that_another_process_writes_to_is_no_matter_of_rights(store: KeyStore, database: str) -> None:
+    """After the ten seconds that SQLite waits."""
+    with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ConfigError, match="locked") as raised:
+            store.create("ada")
+    assert "another process has been writing to it" in (raised.value.hint or "")
+    store.create("ada")
 
 
 def test_buckets_refill_evenly_and_a_clock_that_goes_back_gives_nothing() -> None:

@@ -106,7 +106,12 @@ _ENCODERS = frozenset((
 
 def refuse_unservable(checkpoint: Checkpoint) -> None:
     """Raises UnknownArchitecture, with the mechanism, for models that can't be served with a K/V cache."""
-    name = checkpoint.architecture or "a checkpoint without architectures"
+    name = checkpoint.architecture
+    if not name:
+        raise UnknownArchitecture(
+            f"config.json of {checkpoint.path} names no architecture",
+            hint='add what such a model is to it, as "architectures": ["LlamaForCausalLM"]; or download it again',
+        )
     if checkpoint.reader is not None:
         raise UnknownArchitecture(
             f"{name} in {checkpoint.path} can't be served through transformers' modules, which read folders alone",

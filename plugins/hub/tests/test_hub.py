@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -199,6 +200,15 @@ def test_what_is_there_is_not_downloaded_again(hub: Made, server: HubServer, mon
     folder = fetch(hub(), "acme/parts")
     for path, number in ((first, 1), (second, 2)):
         assert server.sent[path] == (folder / f"model-{number}-of-2.safetensors").stat().st_size
+
+
+def test_a_cache_that_was_copied_without_its_references_names_a_commit(hub: Made, server: HubServer) -> None:
+    snapshot = fetch(hub(), "acme/parts")
+    shutil.rmtree(snapshot.parent.parent / "refs")
+    with pytest.raises(ModelNotFound, match="does not have acme/parts") as raised:
+        fetch(hub(offline=True), "acme/parts")
+    assert raised.value.hint == f"name a commit that it has: acme/parts@{snapshot.name}"
+    assert fetch(hub(offline=True), f"acme/parts@{snapshot.name}") == snapshot
 
 
 def test_offline_the_cache_serves(hub: Made, server: HubServer) -> None:

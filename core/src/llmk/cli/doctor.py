@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import platform
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import importlib_metadata as metadata
 
 from llmk.api import LlmkError, ModelSpec, ParserSpec
+from llmk.cli.terminal import width_of
 from llmk.config import Settings, flags
 from llmk.kernel.registry import Registry
 from llmk.planning.boot import boot
@@ -17,6 +19,7 @@ from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.planning.choices.models import MODELS_WHEEL, find_checkpoint
 from llmk.planning.choices.platforms import probe_platforms
 from llmk.planning.report import could_serve, not_built, with_gaps
+from llmk.planning.tables import wrapped
 
 GOOD, NOTE, BAD = "ok", "note", "problem"
 SECTIONS = ("model", "platform", "select", "plugins", "engine")
@@ -45,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """Prints all findings and a verdict; returns 1 if there is a problem."""
     settings = flags.load_settings(args)
     findings = list(examine(settings))
-    print("\n".join(str(finding) for finding in findings))
+    width = width_of(sys.stdout)
+    print("\n".join(wrapped(str(finding), width, indent=9) for finding in findings))
     problems = sum(finding.state == BAD for finding in findings)
     many = "problem" if problems == 1 else "problems"
     print(f"\nverdict: {f'{problems} {many}, see above' if problems else 'ready to serve'}")

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from llmk.cli.output import say
@@ -38,6 +39,9 @@ COMMANDS = {
 
 _ALIKE = 0.65
 """How much alike a word must be to one that is suggested for it."""
+
+_OFF, _ON = ("false", "off", "no"), ("true", "on", "yes")
+"""Values that people give to switches, which take none."""
 
 EXTENDED = ("plugins", "bench")
 """Commands to which plugins add actions. To save time, plugins are discovered only if an action is named."""
@@ -82,6 +86,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Extends argparse, whose positional lists must be contiguous: words after an option are added to ``words``.
         Options of plugins, which are not known yet, are assignments: ``--plugin.NAME.KEY=VALUE``, or alone for true."""
+        for option, value in pairwise(args or ()):
+            switch = isinstance(self._option_string_actions.get(option), argparse.BooleanOptionalAction)
+            if switch and value.lower() in (*_OFF, *_ON):
+                self.error(f"argument {option}: ignored explicit argument {value!r}")  # as argparse says of --x=false
         if args is not None and "--set" in self._option_string_actions:
             args = [f"--set={_assigned(arg)}" if arg.startswith("--plugin.") else arg for arg in args]
         found, rest = super().parse_known_args(args, namespace)
@@ -100,14 +108,20 @@ class Parser(argparse.ArgumentParser):
 
         from llmk.config.foreign_flags import hint_for
 
+        if switch := re.search(r"argument --(?:no-)?([^/,:]+).*: ignored explicit argument '(\w+)'", message):
+            name, value = switch.groups()
+            return f"a switch takes no value: --{'no-' if value.lower() in _OFF else ''}{name}"
         unknown, known = self._unknown(message), self._known()
         if known_hint := hint_for(unknown):
             return known_hint
+        if message.startswith("unrecognized") and not unknown.startswith("-"):
+            return "a path or text with spaces needs quotes, and one model is served"
+        choices = re.findall(r"'([^']+)'", message.partition("choose from")[2])
         close = [name for name in known if unknown and name.rpartition(".")[2] == unknown.removeprefix("--")]
-        close = close or get_close_matches(unknown, known, n=1, cutoff=_ALIKE)
+        close = close or get_close_matches(unknown, choices or known, n=1, cutoff=_ALIKE)
         if close:
             return f"did you mean {close[0]}?"
-        if message.startswith("argument -") and "choose from" in message:
+        if choices:
             return "take one of these"
         if "--help-all" in known:
             return "--help-all lists all options of a command"
@@ -135,6 +149,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if debug:
         arguments.remove("--debug")
     keep_path_safe()
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        say("llmk: the current folder is not there any more\n  hint: go to one that is: cd")
+        return 1
     try:
         return _run(arguments)
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ import sys
 from contextlib import closing
 
 from llmk.api import ConfigError
+from llmk.cli.terminal import width_of
 from llmk.cli.tune_progress import TuneProgress
 from llmk.config import flags
 from llmk.config.measurements import OFF
@@ -32,12 +33,12 @@ def run(args: argparse.Namespace) -> int:
         )
     from llmk.engine.measuring.tune import Tuner
     from llmk.planning.boot import boot
+    from llmk.planning.tables import wrapped
 
     progress = TuneProgress(sys.stdout, sys.stderr)
     only = frozenset(filter(None, args.only.split(",")))
     with closing(progress):
         path = Tuner(boot(settings, outline=True), progress.say, only, progress.update).run()
-    print(
-        f"saved in {path}; llmk explain shows what it changes" if path else "no site to measure has several candidates"
-    )
+    found = f"saved in {path}; llmk explain shows what it changes" if path else "no site has several candidates"
+    print(wrapped(found, width_of(sys.stdout)))
     return 0

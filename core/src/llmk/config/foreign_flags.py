@@ -5,6 +5,8 @@ from __future__ import annotations
 _OPTIONS = {
     "--model": "the model is the first word: llmk serve MODEL",
     "-m": "the model is the first word: llmk serve MODEL",
+    "-p": "--port",
+    "--device": "--platform.use",
     "--tensor-parallel-size": "--parallel.tensor",
     "-tp": "--parallel.tensor",
     "--tp-size": "--parallel.tensor",

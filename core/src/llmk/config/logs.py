@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from textwrap import TextWrapper
 from typing import Any, Literal
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -17,6 +20,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 logger = logging.getLogger(__name__)
 
+_INDENT = " " * len("12:34:56 ")
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -24,21 +28,34 @@ def setup(level: str = "info", format: Literal["text", "json"] = "text") -> None
     """Makes this process log to standard error, including Python's warnings."""
     handler = logging.StreamHandler()
     handler.addFilter(_add_request)
-    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(width))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
 
 
 class TextFormatter(logging.Formatter):
-    """A human-readable line: time, level, logger and message, then request ids in brackets. Tracebacks follow."""
+    """A human-readable line: time, level, logger and message, then request ids in brackets. Tracebacks follow.
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    With a ``width``, that of a terminal: the time of day, the level where it is above info, and the message, wrapped.
+    """
+
+    def __init__(self, width: int = 0) -> None:
+        super().__init__("%(asctime)s %(message)s" if width else "%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._width = width
+        if width:
+            self.datefmt = "%H:%M:%S"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """The line without a traceback."""
         ids = getattr(record, "request_ids", None) or [getattr(record, "request_id", "")]
-        return super().formatMessage(record) + (f" [{', '.join(ids)}]" if ids[0] else "")
+        about = f" [{', '.join(ids)}]" if ids[0] else ""
+        if not self._width:
+            return super().formatMessage(record) + about
+        level = f"{record.levelname}: " if record.levelno > logging.INFO else ""
+        fit = TextWrapper(self._width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False).fill
+        lines = f"{level}{record.message}{about}".splitlines() or [""]
+        return "\n".join([fit(f"{record.asctime} {lines[0]}"), *(fit(_INDENT + line) for line in lines[1:])])
 
 
 class JsonFormatter(logging.Formatter):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -50,13 +51,24 @@ def flag_name(path: str) -> str:
 
 
 def from_environment(environ: Mapping[str, str]) -> Layer:
-    """A layer of environment variables named ``LLMK__SECTION__KEY``."""
+    """A layer of environment variables named ``LLMK__SECTION__KEY``. Raises ConfigError, also for one that has single
+    underscores, which would set nothing: a server would lack keys that its owner believes it has."""
     entries = []
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX):
             path = name[len(ENVIRONMENT_PREFIX) :].lower().replace("__", ".")
             entries.append((split(path), environ[name], Origin("environment", name)))
+        elif (meant := _with_single_underscores().get(name)) and "://" not in environ[name]:
+            # Kubernetes sets LLMK_SERVER_PORT=tcp://… in every pod, if there is a service named llmk-server.
+            raise ConfigError(f"the environment variable {name} sets nothing", hint=f"did you mean {meant}?")
     return _layer(entries)
+
+
+@cache
+def _with_single_underscores() -> dict[str, str]:
+    """The variables of all values, by how they are mistyped."""
+    names = ("__".join((ENVIRONMENT_PREFIX.rstrip("_"), *path)).upper() for path in leaves())
+    return {name.replace("__", "_"): name for name in names}
 
 
 def from_file(file: FilePath) -> Layer:

@@ -66,6 +66,9 @@ def unreachable(wanted: Reference, place: Place, why: str) -> Unreachable:
 def not_cached(wanted: Reference, place: Place, why: str) -> ModelNotFound:
     """The error where nothing may be downloaded."""
     hint = f"unset HF_HUB_OFFLINE, or llmk pull {wanted} where there is a network, and copy the cache"
+    known = place.commits(wanted.repository)
+    if known and not place.commit(wanted.repository, wanted.branch):  # refs/, which says what a branch is, is missing
+        hint = f"name a commit that it has: {wanted.repository}@{known[-1]}"
     return ModelNotFound(f"HF_HUB_OFFLINE is set, and the cache {place.cache} {why}", hint=_near(wanted, place) or hint)
 
 

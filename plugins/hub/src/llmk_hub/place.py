@@ -9,6 +9,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
+from llmk.api import ConfigError
 from llmk_hub.options import Options
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -25,9 +26,17 @@ class Place:
 
     @classmethod
     def of(cls, options: Options) -> Place:
-        """As the options say, else ``HF_ENDPOINT``, ``HF_HUB_CACHE`` or ``HF_HOME``, and ``HF_HUB_OFFLINE``."""
+        """As the options say, else ``HF_ENDPOINT``, ``HF_HUB_CACHE`` or ``HF_HOME``, and ``HF_HUB_OFFLINE``.
+
+        Raises ConfigError for an endpoint that is no URL.
+        """
+        endpoint = (options.endpoint or constants.ENDPOINT).rstrip("/")
+        if not endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"{endpoint!r} is no URL of a hub (HF_ENDPOINT, plugin.hub.endpoint)", hint=f"https://{endpoint}?"
+            )
         return cls(
-            (options.endpoint or constants.ENDPOINT).rstrip("/"),
+            endpoint,
             Path(options.cache or constants.HF_HUB_CACHE).expanduser(),
             options.offline or constants.is_offline_mode(),
         )
@@ -50,6 +59,11 @@ class Place:
             return revision
         file = self.folder(repository) / "refs" / revision
         return file.read_text().strip() if file.is_file() else ""
+
+    def commits(self, repository: str) -> list[str]:
+        """The commits of which the cache has files."""
+        folders = sorted((self.folder(repository) / "snapshots").glob("*"))
+        return [folder.name for folder in folders if _COMMIT.fullmatch(folder.name)]
 
     def repositories(self) -> list[str]:
         """The names of all repositories of models in the cache."""

@@ -154,6 +154,7 @@ class RemoteChatClient:
         connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connect: Callable[[], http.client.HTTPConnection] = lambda: connect(parts.netloc)
         self._base = parts.path.rstrip("/").removesuffix("/v1")
+        self._url = f"{parts.scheme}://{parts.netloc}{self._base}"
         self._headers = {
             "content-type": "application/json",
             **({"authorization": f"Bearer {api_key}"} if api_key else {}),
@@ -183,18 +184,21 @@ class RemoteChatClient:
         connection, response = self._request("GET", "/v1/models", None)
         try:
             return str(json.load(response)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError) as error:
+            message = f"{self._url} is no OpenAI-compatible server: its /v1/models lists no model"
+            raise LlmkError(message, hint="name another with --url, or start one with `llmk serve`") from error
         finally:
             connection.close()
 
     def _request(
         self, method: str, path: str, body: str | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = self._connect()
         try:
+            connection = self._connect()
             connection.request(method, self._base + path, body, self._headers)
             response = connection.getresponse()
-        except OSError as error:
-            message = f"no server answers at http://{connection.host}:{connection.port}: {error}"
+        except (OSError, http.client.HTTPException) as error:
+            message = f"no server answers at {self._url}: {error}"
             raise EngineDead(message, hint="start one with `llmk serve`, or name another with --url") from error
         if response.status != 200:
             raise LlmkError(_error_message(response))

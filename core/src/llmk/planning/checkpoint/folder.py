@@ -13,6 +13,8 @@ from llmk.planning.checkpoint.fields import check_config, check_generation_confi
 
 CONFIG_FILE = "config.json"
 _INDEX = "model.safetensors.index.json"
+_INNER = (f"*/{CONFIG_FILE}", f"snapshots/*/{CONFIG_FILE}")
+"""Where a checkpoint is below the folder that is named: that of several models, or of the hub's cache."""
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -49,7 +51,14 @@ def _not_found(path: str, folder: Path) -> ModelNotFound:
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+", path) and folder.suffix != ".gguf":
         hint = f"if it is the name of a model, {how_to_install('hub') or 'enable a source of models: llmk plugins'}"
         return ModelNotFound(f"there is no checkpoint folder {path}", hint=hint)
-    return ModelNotFound(f"there is no checkpoint folder {path}", hint="check the path")
+    hint = "check the path"
+    if folder.is_symlink():
+        hint = f"it is a link to {folder.readlink()}, which is not there"
+    elif re.match(r"\w[\w+]+://", path):
+        hint = "a model is a folder or file on this machine, or a name: org/name"
+    elif "/" not in path and "\\" not in path and not path.startswith(("~", ".")):
+        hint = "check the path; on a hub, a model's name starts with its owner's: org/name"
+    return ModelNotFound(f"there is no checkpoint folder {path}", hint=hint)
 
 
 def _no_config(folder: Path) -> CheckpointError:
@@ -63,9 +72,20 @@ def _no_config(folder: Path) -> CheckpointError:
     if ggufs := files_in(folder, "*.gguf"):
         hint = f"name a file that is a model, such as {ggufs[0].path}, and see that llmk-gguf is active: llmk plugins"
         return CheckpointError(f"{folder} has no config.json, and no active plugin reads {ggufs[0].name}", hint=hint)
+    if (adapter := CheckpointFile(folder, "adapter_config.json")).is_there:
+        base = adapter.read_json().get("base_model_name_or_path") or "MODEL"
+        hint = f"serve it with the model that it adapts: llmk serve {base} --set adapters.NAME={folder}"
+        return CheckpointError(f"{folder} is an adapter (LoRA), which is not a model of its own", hint=hint)
+    if (pipeline := CheckpointFile(folder, "model_index.json")).is_there:
+        kind = pipeline.read_json().get("_class_name") or "another kind"
+        hint = "llmk serves language models: name a folder with config.json, tokenizer and *.safetensors"
+        return CheckpointError(f"{folder} is a pipeline of diffusers ({kind}), not a language model", hint=hint)
+    inner = next((each.parent for pattern in _INNER for each in sorted(folder.glob(pattern))), None)
     return CheckpointError(
         f"{folder} has no config.json, so it is not a checkpoint in the Hugging Face layout",
-        hint="name the folder that holds config.json, the tokenizer and the *.safetensors files",
+        hint=f"{inner} has one"
+        if inner
+        else "name the folder that holds config.json, the tokenizer and the *.safetensors files",
     )
 
 

@@ -59,14 +59,17 @@ async def _on_http(request: Request, error: Exception) -> JsonResponse:
         message = _no_route(request)
     elif http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["allow"] = ", ".join(_methods(request))
+        message = f"{request.url.path[:PARAM_LIMIT]} takes {headers['allow']}, not {request.method}"
     return JsonResponse(error_object(message, http.status_code, code=code), http.status_code, headers)
 
 
 def _no_route(request: Request) -> str:
-    """What was requested, and the route that may have been meant: clients may leave out ``/v1``."""
+    """What was requested, and the route that may have been meant: clients may leave out ``/v1``, or add a slash, and
+    people open the base URL of clients in a browser."""
     path = request.url.path[:PARAM_LIMIT]
-    known = request.app.state.paths
-    near = [f"/v1{path}"] if f"/v1{path}" in known else get_close_matches(path, known, 1, 0.85)
+    known, plain = request.app.state.paths, path.rstrip("/")
+    near = [each for each in (f"/v1{plain}", plain, f"{plain}/models") if each in known]
+    near = near or get_close_matches(path, known, 1, 0.85)
     hint = f"did you mean {near[0]}?" if near else "GET /openapi.json lists the routes of this server"
     return f"there is no route {request.method} {path}; {hint}"
 

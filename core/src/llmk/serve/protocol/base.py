@@ -39,7 +39,8 @@ class RequestModel(BaseModel):
 
     ``null`` means that a field is not set. A field in ``refused`` is accepted with a neutral value and is an error with
     others. A field in ``taken``, which clients copy from responses, is accepted and ignored. An unknown field is an
-    error with the most similar known name, unless the context of the validation is a list, which then gets its name.
+    error with its hint of ``hints``, else the most similar known name, unless the context of the validation is a list,
+    which then gets its name.
     Types are strict: ``"5"`` is not a number.
     """
 
@@ -47,6 +48,7 @@ class RequestModel(BaseModel):
 
     refused: ClassVar[Mapping[str, Refused]] = {}
     taken: ClassVar[frozenset[str]] = frozenset()
+    hints: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -68,7 +70,7 @@ class RequestModel(BaseModel):
                 continue
             if name not in fields and name not in cls.refused:
                 if info.context is None:
-                    raise _unknown(name, [*fields, *cls.refused])
+                    raise _unknown(name, cls.hints.get(name) or _nearest(name, [*fields, *cls.refused]))
                 info.context.append(name)
                 continue
             refusal = cls.refused.get(name)
@@ -105,6 +107,8 @@ class Body(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _check_encodable(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise PydanticCustomError("body_type", "the body must be a JSON object: {...}")
         try:
             msgspec.json.encode(data)
         except (UnicodeEncodeError, RecursionError) as error:
@@ -126,7 +130,11 @@ def unsupported(name: str, why: str) -> PydanticCustomError:
     )
 
 
-def _unknown(name: str, known: list[str]) -> PydanticCustomError:
+def _unknown(name: str, hint: str) -> PydanticCustomError:
+    shown = f"; {hint}" if hint else ""
+    return PydanticCustomError("unknown_parameter", "unknown field '{field}'{hint}", {"field": name, "hint": shown})
+
+
+def _nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST_NAME else []
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return PydanticCustomError("unknown_parameter", "unknown field '{field}'{hint}", {"field": name, "hint": hint})
+    return f"did you mean '{near[0]}'?" if near else ""

@@ -141,6 +141,9 @@ class Tool(RequestModel):
 
     refused: ClassVar = {"custom": _CUSTOM}
     taken: ClassVar = frozenset({"cache_control"})
+    hints: ClassVar = dict.fromkeys(
+        Function.model_fields, 'a tool is {"type": "function", "function": {"name": ..., "parameters": ...}}'
+    )
 
     type: Literal["function"]
     function: Function
@@ -206,6 +209,7 @@ class ChatRequest(SamplingFields):
         "web_search_options": Refused("there is no web search"),
         "moderation": Refused("there is no moderation"),
     }
+    hints: ClassVar = dict.fromkeys(("prompt", "input"), 'a chat has \'messages\': [{"role": "user", "content": ...}]')
 
     messages: Annotated[Entries[Message], Field(min_length=1)]
     max_completion_tokens: int | None = None

@@ -18,6 +18,7 @@ class CompletionRequest(SamplingFields):
     """The body of a text completion."""
 
     refused: ClassVar = {**COMMON_REFUSED, "suffix": Refused("text can't be filled in", ("",))}
+    hints: ClassVar = {"messages": "POST /v1/chat/completions takes them; this route has 'prompt'"}
 
     prompt: str | Entries[str] | Entries[TokenId] | Entries[Entries[TokenId]] | None = None
     prompt_embeds: str | Entries[str] | None = None

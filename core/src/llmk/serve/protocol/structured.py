@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import ConfigDict, Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
 
 from llmk.serve.protocol.base import Entries, RequestModel
 
@@ -44,6 +45,13 @@ class ResponseFormat(RequestModel):
     json_schema: JsonSchema | None = None
     structures: Entries[dict[str, Any]] | None = None
     triggers: Entries[Text] | None = None
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            message = 'this type needs one: {"name": ..., "schema": {...}}'
+            raise PydanticCustomError("missing", message, {"field": "json_schema"})
+        return self
 
 
 def given_grammars(fields: Any) -> dict[str, dict[str, Any]]:

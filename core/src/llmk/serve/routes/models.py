@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, HTTPException
 from starlette.responses import Response
 
 from llmk.serve.generation.pooling_jobs import capabilities_of
@@ -24,6 +25,8 @@ async def models(service: Annotated[Service, Depends(service)]) -> Response:
 @router.get("/v1/models/{id:path}")
 async def model(id: str, service: Annotated[Service, Depends(service)]) -> Response:
     """The model, or an adapter, by its name, which may contain slashes."""
+    if not id:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
     service.check_model(id)
     return JsonResponse(_card(service, id))
 

@@ -166,6 +166,10 @@ def _readable(database: str) -> Iterator[None]:
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         shown = file_of_keys() if database == SQLITE else "tenants.database"
         hint = "let this user write there, or keep it elsewhere: XDG_STATE_HOME=FOLDER, or tenants.database"
+        if "locked" in cause:
+            hint = "another process has been writing to it for seconds: end that process, or try again"
+        elif "full" in cause:
+            hint = "free some space there, or keep it elsewhere: XDG_STATE_HOME=FOLDER, or tenants.database"
         raise ConfigError(f"the database of keys ({shown}) can't be used: {cause}", hint=hint) from error
 
 
