@@ -23,6 +23,7 @@ from llmk.nn.moe import Experts
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import boot
 from llmk_cpu.platform import CPUDevice
+from llmk_testing.checkpoints import write_checkpoint
 
 SHAPES = [(2, 1), (1, 2), (2, 2), (1, 3), (4, 1)]
 """Ranks that cut layers, and stages."""
@@ -42,6 +43,18 @@ def test_same_answers(family: tuple[Path, Any], tensor: int, pipeline: int, monk
     folder, expected = family
     monkeypatch.setattr(launch, "start_executor", ThreadedRanks.start)
     with LLM(str(folder), **tight(folder.name), parallel={"tensor": tensor, "pipeline": pipeline}) as llm:
+        check(answers(llm), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["seed_oss", "hyperclovax"])
+def test_layers_of_transformers_modules_are_cut(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_checkpoint(tmp_path / kind, kind, head_dim=16)
+    with LLM(str(folder), **tight(kind)) as llm:
+        expected = answers(llm)
+    monkeypatch.setattr(launch, "start_executor", ThreadedRanks.start)
+    with LLM(str(folder), **tight(kind), parallel={"tensor": 2}) as llm:
+        assert llm.boot.plan.model == "models.transformers"
         check(answers(llm), expected)
 
 

@@ -84,6 +84,7 @@ PLAIN_EXPERTS: Mapping[str, Any] = {
     "moe_shared_expert_intermediate_size": 40,
     "routed_scaling_factor": 2.5,
 }
+FACTORS = {"logits_scaling": 2.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5}
 LINEAR, FULL = "linear_attention", "full_attention"
 KIMI: Mapping[str, Any] = {
     **{key: value for key, value in LATENT.items() if key not in ("q_lora_rank", "n_routed_experts")},
@@ -100,6 +101,15 @@ NEMOTRON: Mapping[str, Any] = {
     "ssm_state_size": 24,
     # transformers limits the step sizes of prompts by it, but not those of single tokens.
     "time_step_min": 1e-9,
+}
+PER_LAYER: Mapping[str, Any] = {
+    "head_dim": 16,
+    "sliding_window": 24,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", FULL, "sliding_attention", FULL],
+    "vocab_size_per_layer_input": 384,
+    "hidden_size_per_layer_input": 8,
+    "num_kv_shared_layers": 2,
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "apertus": {},
@@ -136,23 +146,35 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "falcon_h1": {**SCAN, "mamba_d_ssm": 128, "key_multiplier": 0.7, "ssm_multipliers": [0.35, 0.25, 1.4, 0.5, 0.7]},
     "gemma": {"head_dim": 16},
     "gemma2": {"head_dim": 16, "sliding_window": 24},
-    "gemma4_text": {
+    "gemma4_text": {**PER_LAYER, "global_head_dim": 32, "use_double_wide_mlp": True},
+    "gemma4_text, experts": {
         "head_dim": 16,
+        "global_head_dim": 32,
         "sliding_window": 24,
-        "num_hidden_layers": 4,
-        "vocab_size_per_layer_input": 384,
-        "hidden_size_per_layer_input": 8,
+        "num_hidden_layers": 3,
+        "layer_types": ["sliding_attention", FULL, FULL],
+        "hidden_size_per_layer_input": 0,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "enable_moe_block": True,
+        "num_experts": 6,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 24,
+        "final_logit_softcapping": 5.0,
+    },
+    "gemma3n_text": {
+        **PER_LAYER,
+        "laurel_rank": 8,
+        "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0],
+        "intermediate_size": [112, 96, 112, 80],
     },
     "gemma3_text": {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2},
     "glm": {"head_dim": 16},
     "glm4": {"head_dim": 16},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 6, "sliding_window": 24},
-    "granitemoe": {
-        "logits_scaling": 2.0,
-        "num_local_experts": 6,
-        "attention_multiplier": 0.2,
-        "residual_multiplier": 0.5,
-    },
+    "granite_swa": FACTORS,
+    "granitemoe": {**FACTORS, "num_local_experts": 6},
+    "granitemoe_swa": {**FACTORS, "num_local_experts": 6},
     "granitemoehybrid": {**SCAN, "layer_types": [LINEAR, FULL, LINEAR, FULL], "shared_intermediate_size": 48},
     "jamba": {**PERIODS, "num_experts": 6},
     "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", "conv"]},
@@ -165,9 +187,37 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "lfm2_moe": {**EXPERTS, "num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", "conv"]},
     "kimi_linear": {**KIMI, "linear_num_heads": 4, "linear_head_dim": 16},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 24},
+    "llama4_text": {
+        "head_dim": 16,
+        "num_hidden_layers": 4,
+        "num_local_experts": 6,
+        "intermediate_size_mlp": 80,
+        "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 24,
+        "floor_scale": 8,
+    },
+    "zamba2": {
+        "num_hidden_layers": 6,
+        "num_key_value_heads": 4,
+        "layers_block_type": [LINEAR, "hybrid"] * 3,
+        "n_mamba_heads": 8,
+        "mamba_ngroups": 2,
+        "mamba_d_state": 24,
+        "num_mem_blocks": 2,
+        "use_shared_attention_adapter": True,
+        "adapter_rank": 8,
+        "use_mem_rope": True,
+        # Adapters double what random projections return, which makes attention so sharp that transformers' own float32
+        # is further from float64 than what counts as equal. Norms that shrink their input make up for it.
+        "rms_norm_eps": 100.0,
+        # transformers limits the step sizes of prompts by it, but not those of single tokens.
+        "time_step_min": 1e-9,
+    },
     "longcat_flash": {
         **LATENT,
         "num_layers": 2,
+        "num_hidden_layers": 4,
+        "head_dim": 8,
         "ffn_hidden_size": 96,
         "expert_ffn_hidden_size": 48,
         "moe_topk": 3,

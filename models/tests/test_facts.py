@@ -361,6 +361,11 @@ def test_registers_all_families() -> None:
         "models.hunyuan": {"HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM"},
         "models.hy_v3": {"HYV3ForCausalLM"},
         "models.mimo_v2_flash": {"MiMoV2FlashForCausalLM"},
+        "models.gemma3n": {"Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"},
+        "models.gemma4": {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},
+        "models.llama4": {"Llama4ForCausalLM", "Llama4ForConditionalGeneration"},
+        "models.longcat_flash": {"LongcatFlashForCausalLM"},
+        "models.zamba2": {"Zamba2ForCausalLM"},
         "models.ministral3": {"Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"},
         "models.nemotron": {"NemotronForCausalLM"},
         "models.olmo": {"OlmoForCausalLM"},
@@ -404,6 +409,22 @@ def test_the_demo_is_offered_where_its_weights_are(tmp_path: Path, monkeypatch: 
     assert specs.llmk_demo_checkpoint() == str(tmp_path)
 
 
+NEEDED = {
+    "Gemma3nForCausalLM": {"num_kv_shared_layers": 0},
+    "Llama4ForCausalLM": {"num_experts_per_tok": 1},
+    "LongcatFlashForCausalLM": {"ffn_hidden_size": 64, "num_layers": 2},
+    "Zamba2ForCausalLM": {
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "hidden_act": "gelu",
+        "n_mamba_heads": 8,
+        "mamba_headdim": 16,
+        "mamba_ngroups": 1,
+        "mamba_d_state": 16,
+    },
+}
+"""What configs of some architectures must have besides."""
+
+
 def test_describing_needs_no_torch(tmp_path: Path) -> None:
     code = """
 import json, sys
@@ -416,7 +437,8 @@ config = json.loads(sys.argv[1])
 for spec in llmk_models.specs.llmk_models():
     architecture = spec.architectures[0]
     if architecture != "*":
-        checkpoint = Checkpoint(Path("/c"), {**config, "architectures": [architecture]})
+        own = json.loads(sys.argv[3]).get(architecture, {})
+        checkpoint = Checkpoint(Path("/c"), {**config, **own, "architectures": [architecture]})
         module, _, name = (spec.tree or spec.describe).partition(":")
         getattr(import_module(module), name)(Config(checkpoint) if spec.tree else checkpoint)
 config = json.loads(sys.argv[2])
@@ -428,6 +450,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
     configs = (
         json.dumps({**DEEPSEEK, **MAMBA2, "num_key_value_heads": 2, **EXPERTS, "hybrid_override_pattern": "M*-M"}),
         json.dumps(LLAMA),
+        json.dumps(NEEDED),
     )
     done = subprocess.run([sys.executable, "-c", code, *configs], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

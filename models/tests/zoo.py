@@ -45,12 +45,28 @@ _SIZES: dict[str, int] = {
     "num_local_experts": 4,
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
+    "num_kv_shared_layers": 0,
+    "vocab_size_per_layer_input": 99,
+    "hidden_size_per_layer_input": 16,
 }
 """What is made small, wherever it stands."""
 _OFTEN_NULL = ("num_key_value_heads", "num_kv_heads", "num_experts_per_tok")
+_GEMMA4 = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 99,
+    "vocab_size_per_layer_input": 99,
+    "hidden_size_per_layer_input": 16,
+}
 _OWN: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 2},
     "dots3_note_text": {"num_key_value_heads": 4},
+    "gemma4": {"text_config": _GEMMA4},
+    "gemma4_text": _GEMMA4,
 }
 """What some types need besides, for their sizes to agree."""
 
@@ -83,6 +99,8 @@ def _small(config: dict[str, Any]) -> dict[str, Any]:
     for key, value in config.items():
         if key in _SIZES and (isinstance(value, int) or (value is None and key in _OFTEN_NULL)):
             changes[key] = min(value or 2, _SIZES[key])
+        elif key in ("activation_sparsity_pattern", "intermediate_size") and isinstance(value, list):
+            changes[key] = [min(each, 64) for each in value[:2]]
         elif key in ("layer_types", "mlp_layer_types") and isinstance(value, list):
             changes[key] = [*dict.fromkeys(value), *value][:2]
         elif key.endswith("_config") and isinstance(value, dict):

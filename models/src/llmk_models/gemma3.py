@@ -3,11 +3,9 @@ layers, and RoPE with another base and scaling in the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from llmk.tree import CausalLM, Config, Residual
 from llmk_models.parts import Family, Parts
+from llmk_models.text_part import text_part
 from llmk_models.windows import FULL, SLIDING, layer_kinds, sliding_rope
 
 FAMILY = Family(
@@ -29,7 +27,7 @@ _OF_TEXT = {"vocab_size": 262_208, "num_attention_heads": 8, "max_position_embed
 def tree(config: Config) -> CausalLM:
     """The tree of a Gemma 3 checkpoint; of one that reads images too, its text part."""
     has_images = config.architecture == "Gemma3ForConditionalGeneration"
-    config = _text_of(config) if has_images else config
+    config = text_part(config, **_OF_TEXT) if has_images else config
     if config.values.get("use_bidirectional_attention"):
         problem = "use_bidirectional_attention: it does not generate text from left to right"
         raise config.refuse(problem, hint="serve a causal language model")
@@ -49,11 +47,3 @@ def tree(config: Config) -> CausalLM:
     cap = config.positive("final_logit_softcapping", None)
     ignored = (r"vision_tower\..*", r"multi_modal_projector\..*") if has_images else ()
     return parts.decoder(layer, scale=parts.hidden_size**0.5, softcap=cap, ignored=ignored)
-
-
-def _text_of(config: Config) -> Config:
-    text = config.values.get("text_config")
-    if not isinstance(text, Mapping):
-        raise config.refuse("no text_config")
-    values = {**_OF_TEXT, **text, "architectures": [config.architecture]}
-    return Config(replace(config.checkpoint, config=values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmk.tree import CausalLM, Config, Residual
+from llmk_models.no_rope import rotated_layers
 from llmk_models.parts import Family, Parts
 
 FAMILY = Family(
@@ -20,7 +21,7 @@ def tree(config: Config) -> CausalLM:
     """The tree of a SmolLM3 checkpoint. Windows are in the layers without rotation, unless ``layer_types`` says
     otherwise."""
     parts = Parts(config, FAMILY)
-    rotated = _rotated(config, parts.num_layers)
+    rotated = rotated_layers(config, parts.num_layers)
     windows = parts.windows
     if config.flag("use_sliding_window", False) and not config.texts("layer_types"):
         window = config.nullable(config.count, "sliding_window", None) or None
@@ -31,12 +32,3 @@ def tree(config: Config) -> CausalLM:
         return parts.pre_normed(at, attention, parts.mlp(f"{at}.mlp"))
 
     return parts.decoder(layer)
-
-
-def _rotated(config: Config, num_layers: int) -> tuple[bool, ...]:
-    """Whether each layer rotates. Raises CheckpointError."""
-    interval, stated = config.size("no_rope_layer_interval", 4), config.counts("no_rope_layers")
-    if stated and len(stated) < num_layers:
-        raise config.refuse(f"num_hidden_layers = {num_layers}, but no_rope_layers of {len(stated)} layers")
-    flags = stated or tuple((index + 1) % interval for index in range(num_layers))
-    return tuple(map(bool, flags))

@@ -10,6 +10,9 @@ _DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Qwe
 _MINISTRAL3 = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
 _HUNYUAN = ("HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM")
 _INDEXED = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
+_GEMMA3N = ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration")
+_GEMMA4 = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
+_LLAMA4 = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 _QWEN3_5 = (
     "Qwen3_5ForCausalLM",
@@ -94,6 +97,18 @@ _HYBRID: tuple[_Row, ...] = (
     ("qwen3_5", _QWEN3_5, "Qwen3.5, text alone: delta rule, gated attention, experts in some"),
 )
 """Those with recurrent layers or convolutions with or instead of attention."""
+_OWN: tuple[_Row, ...] = (
+    (
+        "gemma3n",
+        _GEMMA3N,
+        "Gemma 3n, text alone: alternating updates, embeddings of each layer, shared keys and values",
+    ),
+    ("gemma4", _GEMMA4, "Gemma 4, text alone: embeddings of each layer, shared keys and values, experts"),
+    ("longcat_flash", ("LongcatFlashForCausalLM",), "LongCat-Flash: pairs of latent attentions, experts without work"),
+    ("zamba2", ("Zamba2ForCausalLM",), "Zamba2: Mamba-2, and transformer blocks that several layers share"),
+    ("llama4", _LLAMA4, "Llama 4, text alone: chunked attention, an expert whose input is scaled"),
+)
+"""Those with mechanisms that no other family has."""
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -111,6 +126,7 @@ def llmk_models() -> list[ModelSpec]:
         ("dense_examples", _DECODERS),
         ("expert_examples", _SPARSE),
         ("hybrid_examples", _HYBRID),
+        ("own_examples", _OWN),
     )
     return [
         *(_family(*row, of) for of, rows in tables for row in rows),

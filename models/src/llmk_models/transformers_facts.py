@@ -10,7 +10,8 @@ from typing import Any
 
 from llmk.api import Checkpoint, ModelFacts
 from llmk.nn.tensor_file import read_headers, weight_files
-from llmk.tree import Attend, Config, Heads, Sites, default_length
+from llmk.tree import Attend, Config, Heads, Linear, Sites, default_length
+from llmk_models.transformers_linear import can_cut, linear_layers
 from llmk_models.transformers_refusals import refuse_unservable
 from llmk_models.windows import layer_windows
 
@@ -48,7 +49,8 @@ def _facts(config: Config) -> ModelFacts:
     longest = _max_model_len(config)
     default_len, default_why = default_length(config, longest)
     num_layers *= 2 if config.text("model_type", "") in _TWICE else 1
-    sites = Sites(_attention(config, num_layers, hidden_size), config.dtype)
+    layers = decoder_layers(config)
+    sites = Sites([*_attention(config, num_layers, hidden_size), *layers], config.dtype)
     return ModelFacts(
         architecture=config.architecture,
         model="models.transformers",
@@ -59,9 +61,19 @@ def _facts(config: Config) -> ModelFacts:
         dtype=config.dtype,
         num_parameters=_num_parameters(config, num_layers, hidden_size, vocab_size),
         attention=sites.of("attention"),
+        linear=sites.of("linear"),
+        parallel=("tensor",) if can_cut(layers) else (),
         default_model_len=default_len,
         default_why=default_why,
     )
+
+
+def decoder_layers(config: Config) -> tuple[Linear, ...]:
+    """The decoder's linear layers, as far as names say; when the model is loaded, those that are others are left to
+    its own modules."""
+    heads, _ = _heads(config, config.size(config.first("hidden_size", "n_embd", "d_model")))
+    whole = linear_layers(config, heads, cut=False)
+    return linear_layers(config, heads, cut=True) if can_cut(whole) else whole
 
 
 def _check(config: Config) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -18,11 +18,21 @@ from transformers.utils.logging import disable_progress_bar
 from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError, StoredTensor
 from llmk.api.checkpoint import check_folder
 from llmk.api.errors import describe as describe_error
-from llmk.nn import Build, Layer, StepContext
+from llmk.nn import Build, Builder, Layer, Linear, StepContext
 from llmk.nn.attention import cache_spec
 from llmk.nn.tensor_file import read_headers, weight_files
-from llmk_models.transformers_facts import describe
-from llmk_models.transformers_watch import WATCH, Observed
+from llmk.tree import Config, Sites
+from llmk_models.transformers_facts import decoder_layers, describe
+from llmk_models.transformers_layers import (
+    PLANNED,
+    LinearModule,
+    called,
+    fill_from_files,
+    fill_from_module,
+    fits,
+    presented,
+)
+from llmk_models.transformers_watch import WATCH, Observed, check_observed
 
 _AUTO: Any = AutoModelForCausalLM
 _SCALE_ERROR = 1e-6
@@ -63,7 +73,7 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """The library's attention interface, from ``[1, heads, tokens, head_dim]`` to ``[1, tokens, heads, head_dim]``.
 
-    Window and soft cap are the backend's; :func:`check_observed` has checked that they equal the module's.
+    Window and soft cap are the backend's; ``check_observed`` has checked that they equal the module's.
     """
     out = module.llmk_attention(*(part[0].transpose(0, 1) for part in (query, key, value)), s_aux)
     return out.unsqueeze(0), None
@@ -104,26 +114,37 @@ class TransformersModel:
         self._build = build
         self._facts = describe(checkpoint)
         self._sites: list[str] = []
+        self._path = ""
         self._name = checkpoint.architecture
         self._config = read_config(checkpoint)  # models modify their config
         with torch.device("meta"):
             without_weights = self._made(build.dtype)
         self._attend_once(without_weights)
+        self._layers = self._linear_layers(Config(checkpoint))
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
         """Loads through transformers, then checks that every layer's attention matches the described one."""
-        if methods := ", ".join(method.id for method in self._build.plan.quantization):
+        methods = ", ".join(method.id for method in self._build.plan.quantization)
+        if methods and not self._layers:
             raise CheckpointError(
-                f"{methods} can't serve a model with transformers' own modules",
+                f"{methods} can't serve transformers' modules of {self._name}, of which llmk replaces no linear layer",
                 hint="use an unquantized checkpoint without --model.quantization, or a natively implemented family",
             )
         model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)
-        model = model.to(self._build.device)
-        seen = self._attend_once(model)
+        with called({name: self._module(model, name) for name in self._layers}) as used:
+            seen = self._attend_once(model)
+        stored = (
+            presented(self._build, read_headers(weight_files(checkpoint))) if methods and dummy_seed is None else {}
+        )
+        for name in used:
+            self._replace(name, stored)
+        self._decoder.to(self._build.device)
+        self._head.to(self._build.device)
         for index, (module, site) in enumerate(zip(seen, self._sites, strict=True)):
             scale: float = module.llmk_observed.scale  # type: ignore[assignment, union-attr]
             module.llmk_attention = PagedAttention(self, self._build, site, index, scale)  # type: ignore[assignment]
         self._decoder.config._attn_implementation = PAGED
+        self._decoder.config.pad_token_id = None  # modules would look for it in each step, on the host
         if self._facts.default_model_len and self._build.max_model_len > self._facts.default_model_len:
             keep_long_factors(self._decoder)
 
@@ -141,6 +162,35 @@ class TransformersModel:
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
         return [(layer, site, cache_spec(self._build, site)) for layer, site in enumerate(self._sites)]
 
+    def _linear_layers(self, config: Config) -> dict[str, Linear]:
+        """The layers of llmk for those of the decoder's modules that are what the checkpoint's names say, by name."""
+        specs = decoder_layers(config)
+        modules = {f"{self._path}.{name}": module for name, module in self._decoder.named_modules()}
+        known = [each for each in specs if fits(modules.get(each.at), each.size, each.rows, bias=each.bias)]
+        if self._build.parallel.tensor_size > 1:
+            plan = set((getattr(type(self._config), "base_model_tp_plan", None) or {}).values())
+            if len(known) < len(specs) or not plan or plan - set(PLANNED):
+                raise CheckpointError(
+                    f"transformers has no plan for {self._name} by which llmk can cut it",
+                    hint="set parallel.tensor to 1, or install a wheel that implements the architecture natively",
+                )
+        builder = Builder(self._build, Sites(specs, self._build.plan.dtype))
+        return {each.at: builder.linear(each) for each in known}
+
+    def _module(self, model: Any, name: str) -> nn.Linear:
+        module: nn.Linear = model.get_submodule(name)
+        return module
+
+    def _replace(self, name: str, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+        """Puts llmk's layer in the place of the decoder's module ``name``."""
+        inside, layer = name.removeprefix(f"{self._path}."), self._layers[name]
+        module = self._module(self._decoder, inside)
+        if stored:
+            fill_from_files(layer, stored)
+        else:
+            fill_from_module(layer, module)
+        self._decoder.set_submodule(inside, LinearModule(layer, module, self._build.device))
+
     def _run(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         out = self._decoder(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
         hidden: Tensor = out.last_hidden_state
@@ -148,13 +198,16 @@ class TransformersModel:
 
     def _pretrained(self, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
         stored = read_headers(weight_files(checkpoint))
+        config = deepcopy(self._config)
+        if self._build.plan.quantization and hasattr(config, "quantization_config"):
+            del config.quantization_config  # the layers that are stored quantized are replaced
         if not sys.stderr.isatty():
             disable_progress_bar()
         check_folder(checkpoint.path)
         try:
             model, report = _AUTO.from_pretrained(
                 checkpoint.path,
-                config=deepcopy(self._config),
+                config=config,
                 trust_remote_code=False,
                 dtype=dtype,
                 local_files_only=True,
@@ -173,13 +226,18 @@ class TransformersModel:
             ("unexpected_keys", "contains, but the model does not,"),
             ("mismatched_keys", "contains with another shape than the model's,"),
         ):
-            if names := sorted(each if isinstance(each, str) else _as_stored(each, stored) for each in report[kind]):
+            keys = [each for each in report[kind] if not self._replaced(each if isinstance(each, str) else each[0])]
+            if names := sorted(each if isinstance(each, str) else _as_stored(each, stored) for each in keys):
                 shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
                 raise CheckpointError(
                     f"{checkpoint.path} {what} {len(names)} tensors: {shown}",
                     hint="check that the download is complete and that config.json belongs to these weights",
                 )
         return model
+
+    def _replaced(self, tensor: str) -> bool:
+        """Whether a tensor is one of a quantized layer of llmk, which reads it itself."""
+        return bool(self._build.plan.quantization) and tensor.rpartition(".")[0] in self._layers
 
     def _random(self, dtype: torch.dtype, seed: int) -> Any:
         with torch.random.fork_rng(devices=()):
@@ -211,6 +269,7 @@ class TransformersModel:
                 hint="install a wheel that implements the architecture natively",
             )
         model.set_submodule(path, self._given)
+        self._path = path
         self._decoder: Any = decoder
         self._head: Any = model
         seen = self._observe()
@@ -241,7 +300,7 @@ class TransformersModel:
 
     def _checked(self, seen: dict[int, tuple[nn.Module, Observed]]) -> list[nn.Module]:
         """The attention modules by layer, checked against the plan, in the order of ``_sites``."""
-        sites = {facts.sliding_window: facts.site for facts in self._facts.attention}
+        sites = {facts.sliding_window: facts for facts in self._facts.attention}
         self._sites = []
         modules = []
         for index in range(self._facts.num_layers):
@@ -251,11 +310,9 @@ class TransformersModel:
                     hint="install a wheel that implements the architecture natively",
                 )
             module, observed = seen[index]
-            site = sites.get(observed.window, self._facts.attention[0].site)
-            query = self._build.plan.choice("attention", site).query
-            assert isinstance(query, AttentionQuery)
-            check_observed(index, observed, query)
-            self._sites.append(site)
+            facts = sites.get(observed.window, self._facts.attention[0])
+            check_observed(index, observed, facts)
+            self._sites.append(facts.site)
             modules.append(module)
         return modules
 
@@ -294,45 +351,6 @@ def keep_long_factors(decoder: nn.Module) -> None:
         if getattr(module, "rope_type", None) == "longrope":
             rotary(rotary.inv_freq, torch.tensor([[1 << 30]], device=rotary.inv_freq.device))
             rotary.rope_type = "default"  # so that it is not updated
-
-
-_ASPECTS = {
-    "num_heads": "query heads",
-    "num_kv_heads": "key-value heads",
-    "head_dim": "size of keys",
-    "value_dim": "size of values",
-    "window": "sliding window",
-    "softcap": "soft cap",
-    "sinks": "attention sinks",
-}
-"""The properties of a layer's attention that must match, with their descriptions; its scale is made to."""
-
-
-def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> None:
-    """Raises :class:`~llmk.api.CheckpointError` if a layer's attention differs from the planned one."""
-    planned = Observed(
-        num_heads=query.num_heads,
-        num_kv_heads=query.num_kv_heads,
-        head_dim=query.head_dim,
-        value_dim=query.value_dim or query.head_dim,
-        scale=query.scale,
-        window=query.sliding_window,
-        causal=True,
-        softcap=query.softcap,
-        sinks=query.sinks,
-    )
-    wrong = [
-        f"{_ASPECTS[name]} {getattr(observed, name)}, not {getattr(planned, name)}"
-        for name in _ASPECTS
-        if getattr(observed, name) != getattr(planned, name)
-    ]
-    if not observed.causal:
-        wrong = ["its attention is not causal: tokens see later ones, or the mask is the module's own", *wrong]
-    if wrong:
-        raise CheckpointError(
-            f"layer {layer} of transformers' model has other attention than config.json describes: {'; '.join(wrong)}",
-            hint="install a wheel that implements the architecture natively",
-        )
 
 
 def _as_stored(mismatch: tuple[str, Sequence[int], Sequence[int]], stored: Sequence[StoredTensor]) -> str:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from llmk.api import AttentionFacts, CheckpointError
+
 WATCH = "llmk_watch"
 _FAR = 1 << 20
 """A position beyond every sliding window."""
@@ -33,6 +35,45 @@ class Observed:
     causal: bool
     softcap: float | None
     sinks: bool
+
+
+_ASPECTS = {
+    "num_heads": "query heads",
+    "num_kv_heads": "key-value heads",
+    "head_dim": "size of keys",
+    "value_dim": "size of values",
+    "window": "sliding window",
+    "softcap": "soft cap",
+    "sinks": "attention sinks",
+}
+"""The properties of a layer's attention that must match, with their descriptions; its scale is made to."""
+
+
+def check_observed(layer: int, observed: Observed, facts: AttentionFacts) -> None:
+    """Raises :class:`~llmk.api.CheckpointError` if a layer's attention differs from the planned one."""
+    planned = Observed(
+        num_heads=facts.num_heads,
+        num_kv_heads=facts.num_kv_heads,
+        head_dim=facts.head_dim,
+        value_dim=facts.value_dim or facts.head_dim,
+        scale=observed.scale,
+        window=facts.sliding_window,
+        causal=True,
+        softcap=facts.softcap,
+        sinks=facts.sinks,
+    )
+    wrong = [
+        f"{_ASPECTS[name]} {getattr(observed, name)}, not {getattr(planned, name)}"
+        for name in _ASPECTS
+        if getattr(observed, name) != getattr(planned, name)
+    ]
+    if not observed.causal:
+        wrong = ["its attention is not causal: tokens see later ones, or the mask is the module's own", *wrong]
+    if wrong:
+        raise CheckpointError(
+            f"layer {layer} of transformers' model has other attention than config.json describes: {'; '.join(wrong)}",
+            hint="install a wheel that implements the architecture natively",
+        )
 
 
 class _WatchedMask(Tensor):

@@ -15,6 +15,7 @@ from llmk.api import CheckpointError, SelectionError
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
 from llmk_quantization.examples import MODELS, SIZES, multiplied
 from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.comparing import relative_error
 from llmk_testing.model import ModelHarness
 
 METHODS = {"fp8": quantize_fp8_channel, "fp8_tensor": quantize_fp8_tensor, "fp8_block": quantize_fp8_block}
@@ -70,10 +71,17 @@ def test_a_quantized_checkpoint_is_not_quantized_again(tmp_path: Path) -> None:
         logits(quantized, quantization="fp8_tensor")
 
 
-def test_modules_of_transformers_stay_as_they_are(tmp_path: Path) -> None:
+def test_layers_of_transformers_modules_are_quantized_too(tmp_path: Path) -> None:
     plain = write_checkpoint(tmp_path / "plain", "qwen3", **SIZES)
-    with pytest.raises(CheckpointError, match=r"quantization\.fp8 can't serve a model with transformers"):
-        ModelHarness.of(plain, {"model.quantization": "fp8", "select.model.use": "models.transformers"})
+    own = logits(plain, quantization="fp8")
+    through = ModelHarness.of(plain, {"model.quantization": "fp8", "select.model.use": "models.transformers"})
+    assert relative_error(through.step([("a", PROMPT)])[0], own) < relative_error(logits(plain), own) / 10
+
+
+def test_transformers_modules_without_such_layers_are_refused(tmp_path: Path) -> None:
+    plain = write_checkpoint(tmp_path / "plain", "gpt2", n_embd=128, n_head=4, n_layer=2)
+    with pytest.raises(CheckpointError, match=r"quantization\.fp8 can't serve transformers' modules"):
+        ModelHarness.of(plain, {"model.quantization": "fp8"})
 
 
 def test_what_is_not_plain_is_not_quantized(tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_answers_match_the_dequantized_weights(
         assert found[1] == pytest.approx(logprobs, abs=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layers_of_transformers_modules_read_them_too(layout: str, tmp_path: Path) -> None:
+    quantized, plain = write(tmp_path, "dense", LAYOUTS[layout])
+    tokens, logprobs = answers(plain)
+    found = answers(quantized, **{"select.model.use": "models.transformers"})
+    assert found[0] == tokens
+    assert found[1] == pytest.approx(logprobs, abs=1e-4)
+
+
 def test_a_scale_per_matrix_stays_its_own_in_packed_layers(tmp_path: Path) -> None:
     quantized, _ = write(tmp_path, "dense", LAYOUTS["fp8 static"])
     harness = ModelHarness.of(quantized, {"model.dtype": "float32"})

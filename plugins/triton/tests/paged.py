@@ -113,7 +113,7 @@ class Step:
         cache = torch.full(shape, float("nan"), dtype=getattr(torch, layout.dtype))[:, 0]
         for row, ((length, queries), kv) in enumerate(zip(self.requests, self.kv, strict=True)):
             first = length - queries
-            start = max(0, first - self.query.sliding_window + 1) if self.query.sliding_window else 0
+            start = max(0, self.query.first_visible(first))
             slots = self.slots(row, start, first)
             size = self.query.block_size
             key, value = (part[start:first, :, :width] for part, width in zip(kv, self.widths, strict=True))
@@ -140,9 +140,7 @@ class Step:
         for (length, queries), kv in zip(self.requests, self.kv, strict=True):
             position = torch.arange(length - queries, length)[:, None]
             key = torch.arange(length)
-            allowed = key <= position
-            if spec.sliding_window:
-                allowed &= key > position - spec.sliding_window
+            allowed = (key <= position) & (key >= spec.first_visible(position))
             k, v = kv.to(getattr(torch, spec.cache_dtype)).float() * torch.tensor(self.scales)[:, None, None, None]
             q, k, v = self.q[row : row + queries].float(), k[..., : self.widths[0]], v[..., : self.widths[1]]
             out.append(attend_plain(q[None], k[None], v[None], allowed[None], spec.scale, spec.softcap, self.sinks)[0])

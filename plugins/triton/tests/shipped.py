@@ -63,6 +63,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "sinks": True,
     },
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
+    "llama-4-scout": {"num_heads": 40, "num_kv_heads": 8, "head_dim": 128, "sliding_window": 8192, "chunked": True},
+    "gemma-4-e2b": {"num_heads": 8, "num_kv_heads": 1, "head_dim": 512, "scale": 1.0},
+    "gemma-4-26b": {"num_heads": 16, "num_kv_heads": 2, "head_dim": 512, "scale": 1.0},
 }
 TURNED = {"falcon-7b": {"neighbours": True}, "phi-3-mini": {"norm_after_rope": True}}
 """How heads are rotated, where it is not as usual. They need not be those models' ways."""
@@ -520,7 +523,8 @@ def _attention_cases(model: str, name: str, dtype: torch.dtype) -> dict[str, Cal
     cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
     cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
     cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
-    if MODELS[model]["head_dim"] in SPECIALIZED_TILES and name != "fp32":
+    whole = "chunked" not in MODELS[model]
+    if whole and MODELS[model]["head_dim"] in SPECIALIZED_TILES and name != "fp32":
         cases[f"specialized {model} {name}"] = partial(specialized, model, dtype)
     if name == "bf16":
         run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")

@@ -22,6 +22,8 @@ from llmk_triton.common.targets import DecodeConfig, Tile
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"sliding_window": 6},
+    "chunks": {"sliding_window": 8, "chunked": True},
+    "odd chunks": {"sliding_window": 5, "chunked": True, "sinks": True},
     "softcap": {"softcap": 1.5},
     "sinks": {"sinks": True},
     "all": {"sliding_window": 5, "softcap": 1.5, "sinks": True},
@@ -93,6 +95,14 @@ def test_any_number_of_heads_and_size_of_block(heads: int, kv_heads: int, head_d
     query = attention_query(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size)
     case = Step(query, [(17, 1), (21, 9), (40, 1)])
     assert error(case.run(TritonAttention(query, DEVICE)), case.expected()) < BOUND[torch.float32]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_heads_as_wide_as_those_of_gemma_4(step: str) -> None:
+    query = attention_query(torch.bfloat16, num_heads=4, num_kv_heads=1, head_dim=512, block_size=16)
+    case = Step(query, STEPS[step])
+    assert error(case.run(TritonAttention(query, DEVICE)), case.expected()) < BOUND[torch.bfloat16]
 
 
 @pytest.mark.slow
@@ -192,7 +202,10 @@ def test_a_step_of_nothing_but_padding() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "kind",
-    ["plain", "window", "softcap", "fp8 cache", "unrotated", "sinks", "neighbours", "normed after", "wide values"],
+    [
+        *("plain", "window", "chunks", "softcap", "fp8 cache", "unrotated", "sinks", "neighbours", "normed after"),
+        *("wide values", "shared"),
+    ],
 )
 def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, step: list[tuple[int, int]]) -> None:
     """Padding is written nowhere; split or not, the newest token is seen. Parts round a key once more than the op does,
@@ -205,12 +218,16 @@ def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, ste
     qkv = torch.randn(rows, query.num_heads + 2 * query.num_kv_heads, query.head_dim).to(dtype)
     q, k, v = qkv.split_with_sizes((query.num_heads, query.num_kv_heads, query.num_kv_heads), 1)
     split = (q, k, torch.randn(rows, query.num_kv_heads, 28).to(dtype) if wide else v)
+    split = (q, None, None) if kind == "shared" else split
     q_weight, k_weight = torch.randn(2, query.head_dim).to(dtype)
     angles = 2 * torch.pi * torch.rand(50, rotary // 2)
     cos_sin = None if kind == "unrotated" else torch.cat((angles.cos(), angles.sin()), dim=1)
     given = (*split, q_weight, k_weight, 1e-6, torch.randint(0, 50, (rows,)), cos_sin)
     caches = [case.cache(backend, stride=2) for _ in range(2)]
     meta = backend.prepare(case.index)
+    if kind == "shared":
+        for cache in caches:
+            backend.write(*case.new_kv(), cache, meta)
     scaled: dict[str, Any] = {"scales": (0.02, 0.01)} if fp8 else {}
     turned: dict[str, Any] = {"norm_offset": 1.0} if kind == "softcap" else {}
     turned |= {"neighbours": True} if kind == "neighbours" else {}
@@ -258,7 +275,7 @@ def test_launches_depend_only_on_shapes_and_bounds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["plain", "window", "all"])
+@pytest.mark.parametrize("kind", ["plain", "window", "chunks", "odd chunks", "all"])
 @pytest.mark.parametrize("requests", [[(90, 5)], [(90, 5), (17, 1), (30, 9), (4, 4)], [(64, 64), (3, 2)]], ids=str)
 def test_keys_of_prompts_are_split_where_tiles_are_few(
     requests: list[tuple[int, int]], kind: str, monkeypatch: pytest.MonkeyPatch

@@ -60,6 +60,8 @@ def test_attention_says_what_it_can_do() -> None:
     for changes in (
         {},
         {"sliding_window": 8, "softcap": 30.0, "sinks": True},
+        {"sliding_window": 8, "chunked": True},
+        {"dtype": "bfloat16", "cache_dtype": "bfloat16", "head_dim": 512},
         {"deterministic": True},
         {"head_dim": 256},
         {"cache_dtype": "float8_e4m3fn", "platform": WITH_FP8},

@@ -20,7 +20,7 @@ REQUESTS = [(9, 4), (5, 1), (6, 6)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("weights", ["both", "offset", "queries", "none", "after"])
+@pytest.mark.parametrize("weights", ["both", "offset", "queries", "none", "after", "shared"])
 @pytest.mark.parametrize("pairs", ["halves", "neighbours"])
 @pytest.mark.parametrize(("heads", "kv_heads", "size", "rotary"), [(6, 2, 24, 24), (5, 1, 20, 12), (5, 1, 20, 0)])
 def test_agrees_with_the_parts(
@@ -42,6 +42,7 @@ def test_agrees_with_the_parts(
     rotated = []
     for op, cache in zip((qk_norm_rope_write_kv, make_qk_norm_rope_write_kv(parts)), caches, strict=True):
         split = qkv.split_with_sizes([heads, kv_heads, kv_heads], 1)
+        split = (split[0], None, None) if weights == "shared" else split
         rotated.append(op(*split, q_weight, k_weight, 1e-6, positions, angles, cache, meta, **options))
     same(*rotated)
     assert torch.equal(caches[0].isnan(), caches[1].isnan()), "another slot than the step's own was written"

@@ -45,6 +45,9 @@ class AttentionFacts:
     ``None``: values are stored."""
     value_dim: int | None = None
     """Elements of a head's value; ``None``: as many as of its key, ``head_dim``."""
+    chunked: bool = False
+    """Whether texts are cut into chunks of ``sliding_window`` tokens, and a token attends only to those of its own
+    chunk, rather than to its last ``sliding_window`` tokens (Llama 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from llmk.api.cache import vector_bytes
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.facts import AttentionFacts, ModelFacts, MoEFacts
 from llmk.api.platform import PlatformFacts
+
+if TYPE_CHECKING:
+    import torch
+
+N = TypeVar("N", int, "torch.Tensor")
 
 FIRST_FIELDS: frozenset[str] = frozenset(
     {
@@ -69,6 +74,16 @@ class AttentionQuery(Query):
     latent_dim: int | None = None
     value_dim: int | None = None
     max_seq_len: int = 0
+    chunked: bool = False
+
+    def first_visible(self, position: N) -> N:
+        """The first token that the token at ``position`` attends to, for an integer or a tensor of integers; with a
+        window, below 0 where all earlier tokens are in it."""
+        if self.sliding_window is None:
+            return position * 0
+        if self.chunked:
+            return position // self.sliding_window * self.sliding_window
+        return position - self.sliding_window + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
     from llmk.nn.model import Model, SelfLoading
-    from llmk.nn.moe import Experts, InterleavedExperts
+    from llmk.nn.moe import Experts, InterleavedExperts, TransposedExperts
     from llmk.nn.norm import AddLayerNorm, AddRMSNorm, LayerNorm, NormAdd, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent.mixers import GatedDeltaNet, StateSpaceMixer
@@ -54,6 +54,7 @@ _LAZY = {
     "SelfLoading": "model",
     "StepContext": "context",
     "Switch": "build",
+    "TransposedExperts": "moe",
     "TreeModel": "tree_model",
     "WeightKernel": "build",
 }
@@ -87,6 +88,7 @@ __all__ = [
     "StateSpaceMixer",
     "StepContext",
     "Switch",
+    "TransposedExperts",
     "TreeModel",
     "WeightKernel",
 ]

@@ -45,6 +45,11 @@ class Attention(Layer):
             positions have one axis.
         sinks_name: the checkpoint's name of the sinks.
         query_scale: float32 ``[positions]``, a factor of queries; ``None``: they have none. Not with Q norms.
+        norm_weighted: whether the Q and K norms have weights.
+        shared_kv: the name of the attention module that wrote the keys and values to the same cache (the op's facts
+            have ``shared_kv``); empty: this one does.
+        keys_as_values: whether values are the keys, as they are before their norm and rotation.
+        value_norm: norms each head's value; ``None``: values are not normed.
     """
 
     _q_weight: Tensor | None = None
@@ -71,58 +76,57 @@ class Attention(Layer):
         axes: Tensor | None = None,
         sinks_name: str = "sinks",
         query_scale: Tensor | None = None,
+        norm_weighted: bool = True,
+        shared_kv: str = "",
+        keys_as_values: bool = False,
+        value_norm: Callable[[Tensor], Tensor] | None = None,
         site: str = "attention",
         op_site: str = "attention.whole",
         norm_sites: tuple[str, str] = ("q_norm", "k_norm"),
     ) -> None:
-        self.site = site
+        self.site, self._index = site, index
         self._op = build.kernel("op", op_site, attention=site)
-        self._index = index
-        count = build.parallel.count
-        self._heads = (count(num_heads), count(num_kv_heads), count(num_kv_heads))
-        self._head_dim, self._value_dim = head_dim, value_dim
+        counts = (num_heads, num_kv_heads, num_kv_heads)[: 1 if shared_kv else 2 if keys_as_values else 3]
+        self._heads = tuple(map(build.parallel.count, counts))
+        self._head_dim, self._value_dim, self._value_norm = head_dim, value_dim, value_norm
         self._cos_sin, self._query_scale = cos_sin, query_scale
         self._eps = qk_norm_eps or 0.0
-        self._build = build
-        self._prefix = prefix
-        cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
-        self._scaled = cache_dtype.startswith("float8")
+        self._build, self._cache_prefix = build, shared_kv or prefix
+        self._scaled = getattr(build.plan.choice("attention", site).query, "cache_dtype", "").startswith("float8")
         self._options: dict[str, Any] = {**({"scales": (1.0, 1.0)} if self._scaled else {}), **(rotation or {})}
         self._num_axes = 0
         if axes is not None:
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes
         self._scales: dict[int, Parameter] = {}
-        names = norm_names if qk_norm_eps is not None else ()
+        self._norms: list[Parameter] = []
         self._norms_apart: list[Callable[[Tensor], Tensor]] = []
+        names = [f"{prefix}.{name}" for name in norm_names[: 1 if shared_kv else 2]] if qk_norm_eps is not None else []
         if whole_qk_norm or own_qk_norms:
             make: Any = HeadNorms if own_qk_norms else partial(HeadsNorm, offset=norm_offset)
-            self._norms_apart = [
-                make(build, f"{prefix}.{name}", heads, head_dim, self._eps, site=norm_site)
-                for name, heads, norm_site in zip(names, (num_heads, num_kv_heads), norm_sites, strict=False)
-            ]
-            names = ()
-        self._norms = [Parameter(build, [f"{prefix}.{name}.weight"], [head_dim], dummy_std=None) for name in names]
+            for name, heads, norm_site in zip(names, (num_heads, num_kv_heads), norm_sites, strict=False):
+                self._norms_apart.append(make(build, name, heads, head_dim, self._eps, site=norm_site))
+        elif norm_weighted:
+            self._norms += [Parameter(build, [f"{name}.weight"], [head_dim], dummy_std=None) for name in names]
+        elif names:
+            self._q_weight = self._k_weight = torch.ones(head_dim, dtype=build.dtype, device=build.device)
         if self._norms and norm_offset:
             self._options["norm_offset"] = norm_offset
-        kept = [[build.parallel.share(num_heads)]]
-        self._sinks = [
-            Parameter(build, [f"{prefix}.{sinks_name}"], [num_heads], dtype=torch.float32, kept_rows=kept)
-            for _ in range(sinks)
-        ]
+        own: dict[str, Any] = {"dtype": torch.float32, "kept_rows": [[build.parallel.share(num_heads)]]}
+        self._sinks = [Parameter(build, [f"{prefix}.{sinks_name}"], [num_heads], **own)] if sinks else []
         super().__init__(build, [*self._norms, *self._sinks])
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """Adds parameters for the K and V scales of an fp8 cache where the checkpoint stores them, even if the cache is
         not fp8."""
         for i, names in enumerate(self._build.cache_scales):
-            for name in (f"{self._prefix}.{name}" for name in names):
+            for name in (f"{self._cache_prefix}.{name}" for name in names):
                 if any(tensor.name == name for tensor in stored.get(name.rpartition(".")[0], ())):
                     self._scales[i] = Parameter(self._build, [name], [1], dtype=torch.float32)
         self.parameters = (*self._norms, *self._sinks, *self._scales.values())
 
     def finish(self) -> None:
-        if self._norms:
-            self._q_weight, self._k_weight = (parameter.take() for parameter in self._norms)
+        if weights := [parameter.take() for parameter in self._norms]:
+            self._q_weight, self._k_weight = weights[0], weights[-1]
         stored = {i: parameter.take().item() for i, parameter in self._scales.items()}
         if self._scaled:
             self._options["scales"] = (stored.get(0, 1.0), stored.get(1, 1.0))
@@ -134,17 +138,21 @@ class Attention(Layer):
         rank's. Values have ``value_dim`` instead."""
         if self._value_dim is None:
             heads = qkv.view(qkv.shape[0], -1, self._head_dim)
-            q, k, v = heads.split_with_sizes(self._heads, 1)
+            q, *own = heads.split_with_sizes(self._heads, 1)
         else:
-            widths = (self._head_dim, self._head_dim, self._value_dim)
+            widths = (self._head_dim, self._head_dim, self._value_dim)[: len(self._heads)]
             sizes = [count * width for count, width in zip(self._heads, widths, strict=True)]
             parts = zip(qkv.split_with_sizes(sizes, 1), widths, strict=True)
-            q, k, v = (part.unflatten(1, (-1, width)) for part, width in parts)
+            q, *own = (part.unflatten(1, (-1, width)) for part, width in parts)
+        k, v = (own[0], own[-1]) if own else (None, None)
         return self._attend(q, k, v, step)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor | None, v: Tensor | None, step: StepContext) -> Tensor:
         if self._norms_apart:
-            q, k = (norm(x) for norm, x in zip(self._norms_apart, (q, k), strict=True))
+            q = self._norms_apart[0](q)
+            k = None if k is None else self._norms_apart[1](k)
+        if self._value_norm is not None and v is not None:
+            v = self._value_norm(v)
         if self._query_scale is not None:
             q = (q * self._query_scale[step.positions, None, None]).to(q.dtype)
         cache, meta = step.caches[self._index], step.meta[self._index]

@@ -22,10 +22,10 @@ from llmk.nn.blocks.scan_mixer import ScanMixer
 from llmk.nn.blocks.selected_attention import SelectedAttention
 from llmk.nn.blocks.selective_mixer import ConvMixer, SelectiveMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
-from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
+from llmk.nn.blocks.sublayer import Fused, Join, Normed, NormWeight, make_joint
 from llmk.nn.latent import LatentAttention as LatentLayer
 from llmk.nn.linear import Linear
-from llmk.nn.moe import Experts, InterleavedExperts
+from llmk.nn.moe import Experts, InterleavedExperts, TransposedExperts
 from llmk.nn.norm import LayerNorm, RMSNorm
 from llmk.nn.recurrent.lightning import LightningAttention
 from llmk.nn.recurrent.mixers import GatedDeltaNet, StateSpaceMixer
@@ -70,7 +70,8 @@ class Builder:
         self.caches: list[tuple[int, str, CacheSpec]] = []
         self.layer = 0
         self._sites = sites
-        self._linears: dict[int, Linear] = {}
+        self._linears: dict[tuple[int, bool], Linear] = {}
+        self._cache_of: dict[int, int] = {}
         self.cos_sin: Callable[[tree.Rope], Tensor] = cache(self._cos_sin)
         self._scales: Callable[[tree.QueryScale], Tensor] = cache(self._query_scales)
 
@@ -115,11 +116,12 @@ class Builder:
         return len(self.caches) - 1
 
     def linear(self, spec: tree.Linear) -> Linear:
-        """A linear layer; one that several blocks use is built once."""
-        if id(spec) not in self._linears:
+        """A linear layer; one that several blocks of a stage use is built once."""
+        key = id(spec), self.build.here
+        if key not in self._linears:
             room = spec.adapters
             kind = Linear if room is None else partial(AdaptedLinear, room=room, adapters_site=self.op(spec))
-            self._linears[id(spec)] = kind(
+            self._linears[key] = kind(
                 self.build,
                 spec.at,
                 spec.size,
@@ -133,11 +135,16 @@ class Builder:
                 partial=spec.partial,
                 groups=spec.groups,
             )
-        return self._linears[id(spec)]
+        return self._linears[key]
 
     def attention(self, spec: tree.Attend, kind: type[A], **options: Any) -> A:
         """Attention of a class, with further ``options`` of that class."""
         op_site, *norm_sites = self.ops(spec)
+        if spec.value_norm is not None:
+            size = spec.value_dim or spec.head_dim
+            options["value_norm"] = RMSNorm(
+                self.build, "", size, spec.value_norm, site=norm_sites.pop(), weighted=False
+            )
         if norm_sites:
             options["norm_sites"] = tuple(norm_sites)
         rotation = {"neighbours": True} if spec.rope is not None and spec.rope.neighbours else {}
@@ -164,7 +171,9 @@ class Builder:
             sinks=spec.sinks,
             sinks_name=spec.sinks_name,
             query_scale=None if spec.query_scale is None else self.query_scales(spec),
-            site=self.site(spec),
+            norm_weighted=spec.norm_weighted,
+            shared_kv="" if spec.shares is None else spec.shares.at,
+            site=self.site(spec.shares or spec),
             op_site=op_site,
             **options,
         )
@@ -192,6 +201,7 @@ class Builder:
         """Attention over latent vectors."""
         site, index = self.site(spec), self.attention_cache(spec)
         own: dict[str, Any] = {"index": index, "site": site, "op_site": self.op(spec), "norm_eps": spec.eps}
+        own["norm_scale"] = spec.latent_scale
         cos_sin = None if spec.rope is None else self.cos_sin(spec.rope)
         return LatentLayer(self.build, spec.at, spec.shape, cos_sin=cos_sin, **own)
 
@@ -215,14 +225,20 @@ class Builder:
         return LayerNorm(self.build, spec.at, spec.size, spec.eps, site=site, **own)
 
     def attention_cache(self, spec: tree.Attend | tree.LatentAttend) -> int:
-        """The position of an attention layer's cache in ``StepContext.caches``."""
-        site = self.site(spec)
-        return self.keep(site, cache_spec(self.build, site))
+        """The position of an attention layer's cache in ``StepContext.caches``; that of the layer whose keys and values
+        it shares, if it does."""
+        owner = getattr(spec, "shares", None) or spec
+        if id(owner) not in self._cache_of:
+            site = self.site(owner)
+            self._cache_of[id(owner)] = self.keep(site, cache_spec(self.build, site))
+        return self._cache_of[id(owner)]
 
     def experts(self, spec: tree.Experts) -> Experts:
         """The experts of a block."""
-        kind, facts = InterleavedExperts if spec.interleaved else Experts, replace(spec.facts, site=self.site(spec))
-        return kind(self.build, spec.at, facts, spec.names, spec.aliases, spec.selection_bias, spec.stacked)
+        kind = InterleavedExperts if spec.interleaved else TransposedExperts if spec.transposed else Experts
+        facts = replace(spec.facts, site=self.site(spec))
+        further = (spec.aliases, spec.selection_bias, spec.stacked, spec.output_scale)
+        return kind(self.build, spec.at, facts, spec.names, *further)
 
     def state_space(self, spec: tree.Recurrent) -> StateSpaceMixer:
         """The selective scan."""
@@ -264,6 +280,10 @@ class Builder:
         self.keep(self.site(spec), layer.cache_spec)
         return layer
 
+    def joint(self, spec: tree.Joint) -> Join:
+        """The sums and the norms of a joint."""
+        return make_joint(self, spec)
+
     def block(self, spec: tree.Spec, *, fused: bool = False) -> Any:
         """A block; ``fused``: its entry is part of the op before it."""
         if spec.implementation:
@@ -277,7 +297,7 @@ class Builder:
             return part
         joint = spec.joint
         if joint.entry is None:
-            return Normed(make_joint(self, joint), self.block(spec.block))
+            return Normed(self.joint(joint), self.block(spec.block))
         assert joint.norm is not None
         norm, linear = NormWeight(self.build, joint.norm), self.linear(joint.entry.linear)
         options = joint.options | dict(joint.entry.options)

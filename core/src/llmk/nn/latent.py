@@ -69,7 +69,7 @@ class LatentAttention(Layer):
         index: position of this layer's cache in ``StepContext.caches``.
         cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers.
             ``None``: queries and keys are not rotated.
-        norm_eps: epsilon of the norm.
+        norm_eps, norm_scale: epsilon of the norm, and a factor of its result.
         op_site: the site of the op over the attention site ``site``.
     """
 
@@ -82,6 +82,7 @@ class LatentAttention(Layer):
         index: int,
         cos_sin: Tensor | None,
         norm_eps: float,
+        norm_scale: float = 1.0,
         site: str = "latent_attention",
         op_site: str = "latent_attention.whole",
     ) -> None:
@@ -89,13 +90,13 @@ class LatentAttention(Layer):
         self._index = index
         self._is_rotated = cos_sin is not None
         self._cos_sin = _unrotated(build, shape.qk_rope_head_dim) if cos_sin is None else cos_sin
-        self._eps = norm_eps
+        self._eps, self._norm_scale = norm_eps, norm_scale
         self._qk_head_dim = shape.qk_head_dim
         self._norm = Parameter(build, [f"{prefix}.kv_a_layernorm.weight"], [shape.kv_lora_rank], dummy_std=None)
         super().__init__(build, [self._norm])
 
     def finish(self) -> None:
-        self._norm_weight = self._norm.take()
+        self._norm_weight = self._norm.take() * self._norm_scale
 
     def __call__(self, q: Tensor, latent: Tensor, up: LatentUp, step: StepContext) -> Tensor:
         """Maps queries ``[tokens, heads * qk_head_dim]`` and latent vectors with the shared key, ``[tokens,

@@ -35,6 +35,7 @@ class Experts(Layer):
         stacked: further names of the two.
         selection_bias: the checkpoint's names of the bias per expert that affects only which experts are chosen; if
             ``facts.selection_bias``.
+        output_scale: the checkpoint's name of a factor of each expert's output; empty: there is none.
 
     Attributes:
         weights: the weights that the kernel's ``prepare`` returned; any type.
@@ -52,6 +53,7 @@ class Experts(Layer):
         aliases: Sequence[str] = (),
         selection_bias: Sequence[str] = (),
         stacked: Sequence[str] = (),
+        output_scale: str = "",
     ) -> None:
         kernel = build.moe(facts.site, module=f"{prefix}.0.{names[0]}")
         self._build = build
@@ -70,6 +72,8 @@ class Experts(Layer):
             name, *others = selection_bias
             also = dict.fromkeys(others, (0,))
             self._selection_bias = [Parameter(build, [name], [facts.num_experts], aliases=also, dtype=torch.float32)]
+        scales = [output_scale] if output_scale else []
+        self._output_scale = [Parameter(build, [name], [facts.num_experts], dtype=torch.float32) for name in scales]
         self._declare((prefix, *aliases), names, bias=facts.bias)
         super().__init__(build, self._all())
 
@@ -133,7 +137,7 @@ class Experts(Layer):
 
     def _all(self) -> list[Parameter]:
         weights = [parameter for parameters in self._weights.values() for parameter in parameters.values()]
-        return [*weights, *self._biases.values(), *self._selection_bias]
+        return [*weights, *self._biases.values(), *self._selection_bias, *self._output_scale]
 
     def _arrange(self, name: str, tensor: Tensor) -> Tensor:
         """A loaded weight or bias in the form that kernels take; ``name`` is the kernels' name."""
@@ -151,7 +155,19 @@ class Experts(Layer):
             if self._quantization is not None:
                 tensors = self._converted(tensors, rows[: len(rows) // self.num_experts])
             weights |= {key + name.removeprefix("weight"): tensor for name, tensor in tensors.items()}
+        weights = self._joined(weights)
+        for parameter in self._output_scale:
+            scale = parameter.take()
+            # What an expert returns is linear in its last weight, of which quantized ones have scales.
+            for name in ("down_scale" if "down_scale" in weights else "down", "down_bias"):
+                if name in weights:
+                    each = scale.view(-1, *[1] * (weights[name].dim() - 1))
+                    weights[name] = (weights[name].float() * each).to(weights[name].dtype)
         self.weights = self._prepare(weights)
+
+    def _joined(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All weights by the kernels' names, of those by the names of the parameters."""
+        return weights
 
     def _converted(self, tensors: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """Converts each expert's tensors by the quantization method, and stacks the results."""
@@ -201,3 +217,40 @@ class InterleavedExperts(Experts):
         if name.startswith("gate_up"):
             tensor = torch.cat((tensor[:, ::2], tensor[:, 1::2]), dim=1)
         return tensor.contiguous()
+
+
+class TransposedExperts(Experts):
+    """Experts that the checkpoint stores transposed, all of them in two tensors: ``{prefix}.gate_up_proj`` ``[E, H, 2 *
+    I]``, gate features before up features, and ``{prefix}.down_proj`` ``[E, I, H]`` (Llama 4). Quantized ones are
+    stored one by one, as those of :class:`Experts`."""
+
+    def _declare(self, prefixes: tuple[str, ...], names: tuple[str, ...], *, bias: bool) -> None:
+        if self._quantization is not None:
+            super()._declare(prefixes, names, bias=bias)
+            return
+        experts, hidden, inner = self.num_experts, self.hidden_size, self._inner
+        kept = self._build.parallel.share(inner)
+        for key, first in (("gate", 0), ("up", inner)):
+            columns = slice(first + kept.start, first + kept.stop)
+            self._weights[key] = self._whole(prefixes, "gate_up_proj", hidden, 2 * inner, kept_columns=columns)
+        runs = [slice(expert * inner + kept.start, expert * inner + kept.stop) for expert in range(experts)]
+        self._weights["down"] = self._whole(prefixes, "down_proj", inner, hidden, kept_rows=[runs])
+
+    def _whole(
+        self, prefixes: tuple[str, ...], name: str, rows: int, columns: int, **kept: Any
+    ) -> dict[str, Parameter]:
+        """The parameter for a tensor that holds a matrix of every expert."""
+        first, *others = (f"{prefix}.{name}" for prefix in prefixes)
+        also, stacks = dict.fromkeys(others, (0,)), self.num_experts
+        return {
+            "weight": Parameter(self._build, [first], [stacks * rows], [columns], aliases=also, stacks=stacks, **kept)
+        }
+
+    def _arrange(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor if self._quantization is not None else tensor.transpose(1, 2)
+
+    def _joined(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self._quantization is not None:
+            return weights
+        joined = torch.cat((weights.pop("gate"), weights.pop("up")), dim=1)
+        return {"gate_up": joined, **{name: tensor.contiguous() for name, tensor in weights.items()}}

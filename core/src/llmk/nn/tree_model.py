@@ -9,7 +9,6 @@ from torch import Tensor
 
 from llmk import tree
 from llmk.api import CacheSpec, Checkpoint
-from llmk.nn.blocks.sublayer import make_joint
 from llmk.nn.build import Build
 from llmk.nn.builder import Builder
 from llmk.nn.context import StepContext
@@ -59,6 +58,7 @@ class TreeModel:
         with build.stage(build.parallel.is_first):
             self.embed = self._embedding(builder, model.embed)
         self.stream = builder.stream(model.stream) if model.stream else None
+        self._reads_tokens = model.stream is not None and model.stream.reads_tokens
         hidden = tree.Carried(model.embed.size)
         residual = tree.Carried(model.embed.size, model.residual_dtype)
         carried = model.stream.carried if model.stream else (hidden, residual)
@@ -76,7 +76,7 @@ class TreeModel:
 
         self.layers = build.stage_layers(len(program.layers), layer)
         with build.stage(build.parallel.is_last):
-            self.norm = make_joint(builder, program.end)
+            self.norm = builder.joint(program.end)
             self.head = self._lm_head(builder, model.head)
         self.weights = build.layers
         self._caches = builder.caches
@@ -86,7 +86,7 @@ class TreeModel:
         carried: Any
         if parallel.is_first:
             x = self.embed(token_ids) if step.given is None else self.embed.with_given(token_ids, step.given)
-            carried = (x, None) if stream is None else stream.start(x)
+            carried = (x, None) if stream is None else stream.start(x, *([token_ids] if self._reads_tokens else []))
         else:
             tensors = [((token_ids.shape[0], size), dtype) for size, dtype in self._carried]
             carried = parallel.receive_from_previous_stage(tensors, self.build.device)

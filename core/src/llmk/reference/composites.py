@@ -38,8 +38,8 @@ def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Calla
 
     def qk_norm_rope_write_kv(
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         q_weight: Tensor | None,
         k_weight: Tensor | None,
         eps: float,
@@ -54,7 +54,8 @@ def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Calla
 
         Args:
             q: ``[tokens, heads, head_dim]``; ``k`` and ``v``: ``[tokens, kv_heads, head_dim]``, values of ``value_dim``
-                if the site's facts have one.
+                if the site's facts have one. Both are ``None``, and nothing is stored, if the facts have ``shared_kv``:
+                another layer stored them.
             q_weight, k_weight: ``[head_dim]``; ``None``: not normed.
             positions, cos_sin: as in :func:`llmk.reference.rope.rotation.rope`; ``cos_sin`` is ``None``, and nothing
                 rotated, if the site's facts have ``no_rope``.
@@ -73,15 +74,17 @@ def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Calla
             turn["axes"] = options.pop("axes")
         if "neighbours" in options:
             turn["neighbours"] = options.pop("neighbours")
+        keys = q[:, :0] if k is None else k
         if cos_sin is not None and after:
-            q, k = rotate(q, k, positions, cos_sin, **turn)
+            q, keys = rotate(q, keys, positions, cos_sin, **turn)
         if q_weight is not None:
             q = norm(q, q_weight, eps, **offset)
-        if k_weight is not None:
-            k = norm(k, k_weight, eps, **offset)
+        if k_weight is not None and k is not None:
+            keys = norm(keys, k_weight, eps, **offset)
         if cos_sin is not None and not after:
-            q, k = rotate(q, k, positions, cos_sin, **turn)
-        write(k, v, cache, meta, **options)
+            q, keys = rotate(q, keys, positions, cos_sin, **turn)
+        if k is not None:
+            write(keys, v, cache, meta, **options)
         return q
 
     return qk_norm_rope_write_kv
@@ -94,8 +97,8 @@ def make_qk_norm_rope_attention(parts: Mapping[str, Callable[..., Any]]) -> Call
 
     def qk_norm_rope_attention(
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         q_weight: Tensor | None,
         k_weight: Tensor | None,
         eps: float,

@@ -24,7 +24,7 @@ from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
-_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim"})
+_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim", "chunked"})
 _GATED_FIELDS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
 _MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS | {"gated", "router_softcap"}
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
@@ -86,7 +86,7 @@ _OPS = {
 _SUM_FACTS = frozenset({"residual_multiplier"})
 _NORM_FACTS = frozenset({"norm_offset"})
 _ROTARY_FACTS = frozenset({"rotary_sections", "rotary_neighbours"})
-_WRITE_FACTS = frozenset({"value_dim", "no_rope", "norm_after_rope"}) | _ROTARY_FACTS | _NORM_FACTS
+_WRITE_FACTS = frozenset({"value_dim", "no_rope", "norm_after_rope", "shared_kv"}) | _ROTARY_FACTS | _NORM_FACTS
 _STATE_FACTS = frozenset({"max_drafts", "state_dtype"})
 _LATER_FACTS = {
     **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FIELDS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -83,8 +83,17 @@ class Attend(Leaf):
     each head's weight is a tensor."""
     norm_offset: float = 0.0
     """As :attr:`~llmk.tree.Norm.offset`."""
+    norm_weighted: bool = True
+    """Whether the norms of queries and keys have weights."""
+    value_norm: float | None = None
+    """Epsilon of a norm of each head's value, without weight, an op of its own; ``None``: values are not normed."""
+    shares: Attend | None = None
+    """The layer whose keys and values it reads, so that it has none of its own (Gemma 3n); ``None``: its own. Apart
+    from norms, the two are equal."""
     window: int | None = None
     """The number of last tokens that a token attends to; ``None``: all."""
+    chunked: bool = False
+    """Whether it attends, instead, to the earlier tokens of its chunk, of which each has ``window`` tokens."""
     softcap: float | None = None
     """Soft cap of the attention logits."""
     scale: float | None = None
@@ -99,7 +108,8 @@ class Attend(Leaf):
     """A factor by position; not with ``qk_norm``."""
 
     def tensors(self) -> tuple[Tensor, ...]:
-        names = () if self.qk_norm is None else self.norm_names
+        stored = self.norm_names if self.qk_norm is not None and self.norm_weighted else ()
+        names = stored if self.shares is None else stored[:1]
         if self.own_qk_norms:
             norms = tuple(self._own_norm(*each) for each in zip(names, (self.heads, self.kv_heads), strict=False))
         else:
@@ -121,7 +131,9 @@ class Attend(Leaf):
         queries, keys = (self.heads, self.kv_heads) if self.whole_qk_norm else (1, 1)
         return queries * self.head_dim, keys * self.head_dim
 
-    def site(self, dtype: str) -> AttentionFacts:
+    def site(self, dtype: str) -> AttentionFacts | None:
+        if self.shares is not None:
+            return None
         return AttentionFacts(
             site=self.role,
             num_layers=1,
@@ -133,6 +145,7 @@ class Attend(Leaf):
             sinks=self.sinks,
             scale=self.scale,
             value_dim=self.value_dim,
+            chunked=self.chunked,
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
@@ -151,15 +164,22 @@ class Attend(Leaf):
         facts |= {"rotary_sections": self.rope.sections} if self.rope and self.rope.sections else {}
         facts |= {"rotary_neighbours": True} if self.rope and self.rope.neighbours else {}
         facts |= {"norm_after_rope": True} if facts["qk_norm"] and self.norm_after_rope and self.rope else {}
+        facts |= {"shared_kv": True} if self.shares is not None else {}
         offset = {"norm_offset": self.norm_offset} if self.norm_offset else {}
         facts |= offset if facts["qk_norm"] else {}
         op, divided = "qk_norm_rope_attention", ("num_heads", "num_kv_heads")
-        whole = OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=name(self), divided=divided)
-        if self.qk_norm is None or not self.norms_apart:
-            return (whole,)
-        norm, more = ("layer_norm", {}) if self.own_qk_norms else ("rms_norm", offset)
-        sizes = zip(("q_norm", "k_norm"), self._norm_sizes, strict=True)
-        return (whole, *(OpFacts(site=site, op=norm, facts={"size": size, **more}) for site, size in sizes))
+        site = name(self.shares or self)
+        whole = OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=site, divided=divided)
+        return (whole, *self._norm_ops(offset))
+
+    def _norm_ops(self, offset: dict[str, float]) -> Iterator[OpFacts]:
+        """The norms that are ops of their own, that of values last."""
+        if self.qk_norm is not None and self.norms_apart:
+            norm, more = ("layer_norm", {}) if self.own_qk_norms else ("rms_norm", offset)
+            for site, size in zip(("q_norm", "k_norm"), self._norm_sizes, strict=True):
+                yield OpFacts(site=site, op=norm, facts={"size": size, **more})
+        if self.value_norm is not None:
+            yield OpFacts(site="v_norm", op="rms_norm", facts={"size": self.value_dim or self.head_dim})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +212,8 @@ class SelfAttention(Block):
     """Queries, keys and values are clamped between minus and plus this limit; ``None``: they are not."""
     out_scale: float = 1.0
     """Factor of the attention's output, before its projection."""
+    keys_as_values: bool = False
+    """Whether values are the projected keys, before their norm and rotation, so that they have no projection."""
     gate_proj: Linear | None = None
     """From the attention's input to the gates: one for each element, or one for each head (``gate.gate_size`` 1)."""
 
@@ -212,6 +234,7 @@ class SelfAttention(Block):
         groups: int = 0,
         clip: float | None = None,
         out_scale: float = 1.0,
+        keys_as_values: bool = False,
         **attend: Any,
     ) -> Self:
         """Attention with the usual names.
@@ -224,13 +247,15 @@ class SelfAttention(Block):
                 tensor is stored.
             packed: the checkpoint's name of the first three together.
             groups: see :class:`~llmk.tree.Linear`, for the packed tensor.
-            clip, out_scale: see there.
-            attend: further fields of :class:`Attend`.
+            clip, out_scale, keys_as_values: see there.
+            attend: further fields of :class:`Attend`. One that ``shares`` keys and values has no projections to them.
         """
         queries = heads.count * heads.dim
         value_dim = attend.get("value_dim") or heads.dim
         rows = (queries * (2 if gated else 1), heads.kv * heads.dim, heads.kv * value_dim)
         units = (heads.count, heads.kv, heads.kv)
+        parts = 1 if attend.get("shares") else 2 if keys_as_values else 3
+        qkv = names[:parts], rows[:parts], units[:parts]
         role = "attention" if window is None else "sliding_attention"
         sizes: dict[str, Any] = {"heads": heads.count, "kv_heads": heads.kv, "head_dim": heads.dim}
         own = {"role": role, "window": window, "rope": rope, **sizes, **attend}
@@ -238,12 +263,13 @@ class SelfAttention(Block):
         out_bias = bias if out_bias is None else out_bias
         return cls(
             at=at,
-            qkv=Linear.packed(f"{at}.{packed}", "qkv", hidden_size, names[:3], rows, units, bias=bias, groups=groups),
+            qkv=Linear.packed(f"{at}.{packed}", "qkv", hidden_size, *qkv, bias=bias, groups=groups),
             attend=Attend(at=at, **own),
             out=Linear.row(f"{at}.{names[3]}", "out", heads.count * value_dim, hidden_size, bias=out_bias),
             gate=gate,
             clip=clip,
             out_scale=out_scale,
+            keys_as_values=keys_as_values,
         )
 
     def gated_by(self, at: str, hidden_size: int, *, per_head: bool = False) -> Self:

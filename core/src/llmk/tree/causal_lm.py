@@ -30,6 +30,9 @@ class Stream(Spec):
     """
 
     carried: tuple[Carried, ...]
+    reads_tokens: bool = False
+    """Whether ``start`` gets the token ids, int64 ``[tokens]``, after the embeddings. Prompts can then have no
+    embeddings in place of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmk.api import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts, RowsFacts
+from llmk.tree.attention import Attend
 from llmk.tree.block import Block
 from llmk.tree.config import Config
 from llmk.tree.lowering import Program, Sublayer
@@ -38,7 +39,7 @@ class Sites:
         """For each kind, by the name of a site: its facts for one layer, and the modules of each layer."""
         self._names: dict[int, str] = {}
         self._ops: dict[int, list[str]] = {}
-        self._leaves = list(leaves)  # kept, so that their ids stay theirs
+        self._leaves = list({id(leaf): leaf for leaf in leaves}.values())  # kept, so that their ids stay theirs
         for leaf in self._leaves:
             if (own := leaf.site(dtype)) is not None:
                 self._names[id(leaf)] = self._add(own, leaf.quantizable_modules())
@@ -90,6 +91,7 @@ class Sites:
 def model_facts(program: Program, config: Config) -> ModelFacts:
     """The facts of a lowered model. ``model`` is filled in with the spec's id by the caller."""
     model, sites = program.model, Sites(program.leaves(), config.dtype)
+    shares = any(isinstance(leaf, Attend) and leaf.shares is not None for leaf in program.leaves())
     return ModelFacts(
         architecture=config.architecture,
         model="",
@@ -106,8 +108,8 @@ def model_facts(program: Program, config: Config) -> ModelFacts:
         moe=sites.of("moe"),
         ops=sites.of("ops"),
         chains=tuple(sites.chains),
-        parallel=("tensor", "pipeline"),
+        parallel=("tensor",) if shares else ("tensor", "pipeline"),  # a stage has no caches of another
         default_model_len=model.default_model_len,
         default_why=model.default_why,
-        takes_embeddings=True,
+        takes_embeddings=model.stream is None or not model.stream.reads_tokens,
     )

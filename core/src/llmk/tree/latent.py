@@ -57,6 +57,8 @@ class LatentAttend(Leaf):
     """``None``: queries and keys are not rotated (NoPE)."""
     eps: float
     """Epsilon of the norm."""
+    latent_scale: float = 1.0
+    """Factor of the normed latent vector."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (Tensor(f"{self.at}.kv_a_layernorm.weight", (self.shape.kv_lora_rank,)),)

@@ -85,6 +85,8 @@ class Program:
     def leaves(self) -> Iterator[Spec]:
         """Everything that it is made of, in the order in which it computes."""
         yield self.model.embed
+        if self.model.stream is not None:
+            yield from self.model.stream.leaves()
         for layer in self.layers:
             for part in layer:
                 yield from part.leaves()

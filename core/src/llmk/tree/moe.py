@@ -32,15 +32,26 @@ class Experts(Leaf):
     interleaved: bool = False
     """Whether they are stored transposed, in two tensors, in the first of which gate and up features alternate
     (``llmk.nn.InterleavedExperts``)."""
+    transposed: bool = False
+    """The same, with all gate features before the up features (``llmk.nn.TransposedExperts``)."""
     selection_bias: tuple[str, ...] = ()
     """The checkpoint's names of the bias of ``facts.selection_bias``: its own, then others."""
+    output_scale: str = ""
+    """The checkpoint's name of a factor of each expert's output; empty: there is none."""
 
     def tensors(self) -> tuple[Tensor, ...]:
-        bias = tuple(Tensor(name, (self.facts.num_experts,)) for name in self.selection_bias[:1])
-        kept = self._interleaved() if self.interleaved else self._stacked() if self.stacked else self._one_by_one()
-        return (*kept, *bias)
+        vectors = (*self.selection_bias[:1], *([self.output_scale] if self.output_scale else ()))
+        own = tuple(Tensor(name, (self.facts.num_experts,)) for name in vectors)
+        kept = (
+            self._transposed()
+            if self.interleaved or self.transposed
+            else self._stacked()
+            if self.stacked
+            else self._one_by_one()
+        )
+        return (*kept, *own)
 
-    def _interleaved(self) -> tuple[Tensor, ...]:
+    def _transposed(self) -> tuple[Tensor, ...]:
         facts = self.facts
         count, hidden, inner = facts.num_experts, facts.hidden_size, facts.intermediate_size
         shapes = {"gate_up_proj": (count, hidden, 2 * inner), "down_proj": (count, inner, hidden)}
@@ -73,11 +84,13 @@ class Experts(Leaf):
 class MoE(Block):
     """A router and experts of which each token uses a few, plus the ``shared`` MLP for every token, times the sigmoid
     of ``shared_gate`` if there is one. ``latent`` are the projections into a narrower space, in which the experts work,
-    and back; the router and ``shared`` stay outside."""
+    and back; the router and ``shared`` stay outside. With ``scaled_input``, a token has one expert, whose input is
+    multiplied by the sigmoid of its logit, and whose output has the weight 1 (Llama 4)."""
 
     router: Linear
     experts: Experts
     latent: tuple[Linear, ...] = ()
+    scaled_input: bool = False
     shared: GatedMLP | MLP | None = None
     shared_gate: Linear | None = None
     shared_scale: Gate | None = None
@@ -101,6 +114,8 @@ class MoE(Block):
         selection_bias: str = "gate.e_score_correction_bias",
         stacked: tuple[str, ...] = (),
         interleaved: bool = False,
+        transposed: bool = False,
+        scaled_input: bool = False,
         latent: tuple[str, ...] = (),
         hidden_size: int = 0,
         shared: GatedMLP | MLP | None = None,
@@ -111,7 +126,8 @@ class MoE(Block):
         Args:
             aliases: other names of the block in the checkpoint.
             router, selection_bias: the checkpoint's names of the router and of the bias of ``facts.selection_bias``.
-            stacked, interleaved: see :class:`Experts`.
+            stacked, interleaved, transposed: see :class:`Experts`.
+            scaled_input: see the class.
             latent: the checkpoint's names of the projections into the experts' space and back, if they have one.
             hidden_size: of the model, if that of ``facts`` is not.
             shared_gate: the checkpoint's name of the gate of the shared MLP; empty: it has none.
@@ -137,9 +153,11 @@ class MoE(Block):
                 aliases=tuple(f"{name}.experts" for name in aliases),
                 stacked=stacked,
                 interleaved=interleaved,
+                transposed=transposed,
                 selection_bias=tuple(f"{name}.{selection_bias}" for name in biased),
             ),
             latent=tuple(Linear.whole(f"{at}.{name}", f"{facts.site}.{way}", *size) for name, way, size in spaces),
+            scaled_input=scaled_input,
             shared=shared,
             shared_gate=Linear.whole(f"{at}.{shared_gate}", f"{role}gate", **gate) if shared_gate else None,
             shared_scale=Gate(role=f"{role}sigmoid_gate", size=hidden, gate_size=1) if shared_gate else None,

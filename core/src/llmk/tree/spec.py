@@ -90,11 +90,15 @@ def field_names(kind: type[Spec]) -> tuple[str, ...]:
 _FIELD_NAMES: dict[type[Spec], tuple[str, ...]] = {}
 
 
+_NAMES = frozenset({"at", "aliases", "stacked", "selection_bias", "output_scale"})
+"""Fields that hold names of the checkpoint."""
+
+
 def nameless(spec: Any) -> Any:
     """A hashable value that two specs, or tuples of them, share if they differ in names of the checkpoint alone."""
     if isinstance(spec, tuple):
         return tuple(map(nameless, spec))
     if isinstance(spec, Spec):
-        names = (name for name in field_names(type(spec)) if name not in ("at", "aliases", "stacked", "selection_bias"))
+        names = (name for name in field_names(type(spec)) if name not in _NAMES)
         return type(spec), *(nameless(getattr(spec, name)) for name in names)
     return spec

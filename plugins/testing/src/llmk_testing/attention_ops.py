@@ -111,6 +111,7 @@ class Fused:
         given = {"attention.write": backend.write, "attention.run": backend.run}
         self.run = bind(bench.registry, spec, given)
         self._work: Work = ()
+        self._shared = "shared_kv" in site.facts  # another layer has written the keys and values
         kept: dict[str, Callable[..., Any]] = {"attention.write": self._keep, "attention.run": self._right}
         self.reference = bind(bench.registry, oracle(bench.registry, spec.op), kept)
         options = examples.options_at(Draw(self.random("options"), self.dtype), site.facts)
@@ -127,6 +128,8 @@ class Fused:
         made = list(self.examples.make(draw, self.facts, len(positions)))
         for place in self.by_row:
             rows = made[place]
+            if rows is None:
+                continue
             value = 0 if not rows.is_floating_point() else torch.nan if place == self.by_row[0] else OF_PADDING
             made[place] = torch.cat((rows, torch.full((padding, *rows.shape[1:]), value, dtype=rows.dtype)))
         return tuple(made)
@@ -145,16 +148,23 @@ class Fused:
 
     def play(self, work: Work, padding: int = 0) -> Any:
         """As the engine does."""
+        self.share(work)
         meta = self.paged.backend.prepare(self.paged.step(work, padding=padding))
         return self.call(self.placed(self.arguments(work, padding)), meta)
+
+    def share(self, work: Work) -> None:
+        """Writes what an op that writes no keys and values reads: those of another layer."""
+        if self._shared:
+            self.paged.write(work)
 
     def placed(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """On the device; a token's queries, keys and values as parts of one row."""
         moved = [x.to(self.device) if isinstance(x, Tensor) else x for x in arguments]
-        if self.wide:
-            parts = [moved[place].flatten(1) for place in self.wide]
+        given = [place for place in self.wide if moved[place] is not None]
+        if given:
+            parts = [moved[place].flatten(1) for place in given]
             split = torch.cat(parts, dim=1).split_with_sizes([part.shape[1] for part in parts], 1)
-            for place, part in zip(self.wide, split, strict=True):
+            for place, part in zip(given, split, strict=True):
                 moved[place] = part.unflatten(1, moved[place].shape[1:])
         return tuple(moved)
 
@@ -207,6 +217,8 @@ def _recorded(bench: Bench, make: Callable[[], Fused]) -> str:
     inputs = [fused.placed(fused.arguments(work)) for work in works]
     step = fused.paged.step(works[0], beyond=160 - works[0][2][2], on_host=False)
     given = fused.placed(fused.arguments(works[0]))
+    for work in works:
+        fused.share(work)
 
     def load(i: int) -> None:
         for name in ("query_start", "seq_lens", "block_table", "slot_mapping"):

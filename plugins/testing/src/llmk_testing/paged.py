@@ -90,7 +90,7 @@ class Paged:
         table = torch.full((len(work) + padding, widest), self.poison, dtype=torch.int32)
         for row, (request, start, stop) in enumerate(work):
             used = -(-stop // size)
-            first = max(0, start - (self.query.sliding_window or start + 1) + 1) // size
+            first = max(0, self.query.first_visible(start)) // size
             table[row, first:used] = self.tables[request, first:used].to(torch.int32)
         slots = [self.slots(*tokens) for tokens in work]
         starts = list(accumulate(counts, initial=0))
@@ -169,9 +169,7 @@ class Paged:
         spec, out, row = self.query, [], 0
         for request, start, stop in work:
             position, key = torch.arange(start, stop)[:, None], torch.arange(stop)
-            allowed = key <= position
-            if spec.sliding_window is not None:
-                allowed &= key > position - spec.sliding_window
+            allowed = (key <= position) & (key >= spec.first_visible(position))
             rows = self.parts(self.rows[request, start:stop])[0] if q is None else q[row : row + stop - start]
             kept = [torch.where(allowed.any(0)[:, None, None], each[request, :stop], 0.0)[None] for each in self.kept]
             masked, options = (allowed[None], spec.scale), (spec.softcap, self.sinks)

@@ -24,6 +24,8 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("a window of one block", {"sliding_window": 16}),
     ("a window of 1", {"sliding_window": 1}),
     ("a window of 1,024", {"sliding_window": 1024, "shape": (4, 2, 64, 16)}),
+    ("chunks of 21", {"sliding_window": 21, "chunked": True}),
+    ("chunks of 128", {"sliding_window": 128, "chunked": True, "shape": (4, 2, 64, 16)}),
     ("a soft cap", {"softcap": 1.5}),
     ("sinks", {"sinks": True}),
     ("window, soft cap and sinks", {"sliding_window": 33, "softcap": 2.0, "sinks": True, "shape": (6, 2, 64, 8)}),

@@ -10,7 +10,8 @@ NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
 
 _ATTENTION = ("triton.attention", "triton.attention_specialized", "triton.attention_specialized_padded")
 _LATENT = "triton.attention_latent"
-_WIDEST_HEAD = 256
+_WIDEST_HEAD, _WIDEST_OF_HALVES = 256, 512
+"""Most elements of a head, and of 16-bit heads where tiles are large (Gemma 4 has 512)."""
 _LARGEST_GROUP = 32
 """Most query heads per K/V head: as many as fit into one tile in every dtype."""
 _LARGEST_GROUP_OF_HALVES, _NARROW_HEAD = 128, 128
@@ -40,6 +41,11 @@ def _largest_group(query: AttentionQuery) -> int:
     return _LARGEST_GROUP_OF_HALVES if narrow and has_large_tiles(query.platform) else _LARGEST_GROUP
 
 
+def _widest_head(query: AttentionQuery) -> int:
+    halves = "float32" not in (query.dtype, query.cache_dtype)
+    return _WIDEST_OF_HALVES if halves and has_large_tiles(query.platform) else _WIDEST_HEAD
+
+
 def supports_attention(query: AttentionQuery) -> Verdict:
     """Causal attention over a 16-bit, float32 or fp8 cache, with head sizes and group sizes that fit in a program's
     registers."""
@@ -66,10 +72,11 @@ def _fits(query: AttentionQuery) -> Verdict:
         verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
     if query.scale <= 0:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")
-    if query.head_dim > _WIDEST_HEAD:
-        verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
-    if (query.value_dim or 0) > _WIDEST_HEAD:
-        verdict &= no("value_dim", wanted=query.value_dim, found=f"up to {_WIDEST_HEAD}")
+    widest = _widest_head(query)
+    if query.head_dim > widest:
+        verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {widest}")
+    if (query.value_dim or 0) > widest:
+        verdict &= no("value_dim", wanted=query.value_dim, found=f"up to {widest}")
     return verdict
 
 

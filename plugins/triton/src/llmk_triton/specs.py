@@ -41,7 +41,7 @@ _LATENT_LAYOUT = "paged_latent"
 _NORM_FACTS = frozenset({"norm_offset"})
 _SUM_FACTS = frozenset({"residual_multiplier"})
 _GATED_FACTS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
-_WRITE_FACTS = _NORM_FACTS | {"value_dim", "no_rope", "norm_after_rope", "rotary_neighbours"}
+_WRITE_FACTS = _NORM_FACTS | {"value_dim", "no_rope", "norm_after_rope", "rotary_neighbours", "shared_kv"}
 _LATER_FACTS = {
     **dict.fromkeys(("rms_norm", "layer_norm", "rms_norm_add", "sandwich_norm"), _NORM_FACTS),
     **dict.fromkeys(("add_rms_norm", "add_layer_norm"), _NORM_FACTS | _SUM_FACTS),
@@ -213,7 +213,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             "attention",
             "attention.backend:TritonAttention",
             supports=supports_attention,
-            knows=frozenset({"sliding_window", "softcap", "sinks", "value_dim"}),
+            knows=frozenset({"sliding_window", "softcap", "sinks", "value_dim", "chunked"}),
             layout=_LAYOUT,
             deterministic=True,
             host_cost_us=10.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from llmk.nn.context import StepContext
@@ -26,6 +27,7 @@ class MoE:
         self.router = builder.linear(spec.router)
         self._latent = tuple(builder.linear(each) for each in spec.latent)
         self.experts = builder.experts(spec.experts)
+        self._scaled_input = spec.scaled_input
         self._all_reduce = None if spec.partial else builder.build.parallel.all_reduce
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
@@ -36,9 +38,16 @@ class MoE:
             narrow, widen = self._latent
             out = widen(self.experts(narrow(x), logits))
         else:
-            out = self.experts(x, logits)
+            out = self.experts(_scaled(x, logits) if self._scaled_input else x, logits)
         total = out if self._shared is None else out + self._shared(x, step)
         return total if self._all_reduce is None else self._all_reduce(total)
+
+
+def _scaled(x: Tensor, logits: Tensor) -> Tensor:
+    """``x`` times the sigmoid of each token's greatest logit."""
+    # Not torch.sigmoid, which computes the last elements of a tensor by other code than the rest.
+    share = 1 / (1 + torch.exp(-logits.float().amax(dim=-1, keepdim=True)))
+    return x * share.to(x.dtype)
 
 
 class SharedExpert:

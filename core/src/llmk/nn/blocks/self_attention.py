@@ -23,7 +23,8 @@ class SelfAttention:
         self._qkv = builder.linear(spec.qkv)
         self._attention: Attention
         if spec.gate is None or spec.gate_proj is not None:
-            self._attention = builder.attention(spec.attend, Attention)
+            own = {"keys_as_values": True} if spec.keys_as_values else {}
+            self._attention = builder.attention(spec.attend, Attention, **own)
         else:
             self._attention = builder.attention(spec.attend, GatedAttention, gate_site=builder.op(spec.gate))
         self._gate = output_gate(builder, spec)

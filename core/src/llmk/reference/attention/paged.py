@@ -216,8 +216,7 @@ class ReferenceAttention:
 
     def _span(self, length: int, queries: int) -> int:
         """How many of a request's last tokens are visible to any of its last ``queries`` tokens."""
-        window = self.query.sliding_window
-        return length if window is None else min(length, window + queries - 1)
+        return length - max(0, self.query.first_visible(length - queries))
 
     def _group(self, step: CacheStep, members: list[int], starts: list[int], lengths: list[int]) -> Group:
         queries = starts[members[0] + 1] - starts[members[0]]
@@ -236,7 +235,7 @@ class ReferenceAttention:
             query_position = (length - queries + torch.arange(queries, device=device))[:, :, None]
             allowed = position[:, None] <= query_position
             if window is not None:
-                allowed &= position[:, None] > query_position - window
+                allowed &= position[:, None] >= self.query.first_visible(query_position)
         one = len(members) == 1
         return Group(
             tokens=slice(starts[members[0]], starts[members[0]] + queries) if one else start.flatten(),

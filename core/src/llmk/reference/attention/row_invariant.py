@@ -58,12 +58,11 @@ class InvariantAttention(ReferenceAttention):
                 yield self._chunk_group(step, chunks[first : first + at_once])
 
     def _chunks(self, request: int, start: int, stop: int, length: int) -> Iterator[QueryChunk]:
-        window = self.query.sliding_window
         at_once = max(1, min(BLOCK, SCORES_AT_ONCE // (self.query.num_heads * (length + BLOCK))))
         for row in range(start, stop, at_once):
             queries = min(at_once, stop - row)
             end = length - (stop - row - queries)
-            seen = 0 if window is None else max(0, end - queries - window + 1)
+            seen = max(0, self.query.first_visible(end - queries))
             first_key = seen // BLOCK * BLOCK
             yield QueryChunk(request, row, queries, end, first_key, -(-end // BLOCK) * BLOCK - first_key)
 
@@ -77,8 +76,9 @@ class InvariantAttention(ReferenceAttention):
         # Keys that no query sees are replaced by one that is seen, because their cache slots may contain anything.
         oldest = torch.zeros_like(length)
         if self.query.sliding_window is not None:
-            allowed &= position[:, None] > query_position[:, :, None] - self.query.sliding_window
-            oldest = query_position[:, :1] - self.query.sliding_window + 1
+            visible = self.query.first_visible(query_position)
+            allowed &= position[:, None] >= visible[:, :, None]
+            oldest = visible[:, :1]
         present = torch.clamp(position, oldest, length - 1)
         rows = self._rows(step.block_table[request, present // self.query.block_size], present).flatten()
         gather = torch.cat([rows + plane * self.query.block_size for plane in range(self._planes)])

@@ -14,7 +14,8 @@ _KEY_DIM, _VALUE_DIM = 32, 24
 
 def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
     """With norms of queries and keys, of both kinds, and without; not rotated, with positions of several axes, with
-    neighbours as pairs, and normed after the rotation. Small heads are rotated whole, others by half and whole."""
+    neighbours as pairs, normed after the rotation, and with keys and values of another layer. Small heads are rotated
+    whole, others by half and whole."""
     if site.latent_dim is not None:
         return ()
     sizes = {name: getattr(site, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
@@ -31,6 +32,7 @@ def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
         {"rotary_dim": rotary_dim, "qk_norm": False, "rotary_sections": (2, rotary_dim // 2 - 2)},
         {"rotary_dim": rotary_dim, "qk_norm": True, "rotary_neighbours": True},
         {"rotary_dim": rotary_dim, "qk_norm": True, "norm_after_rope": True},
+        {"rotary_dim": rotary_dim, "qk_norm": True, "shared_kv": True},
     )
     if rotary_dim < site.head_dim:
         kinds += ({"rotary_dim": site.head_dim, "qk_norm": False},)
@@ -47,7 +49,8 @@ def _latent_facts(site: AttentionQuery) -> tuple[Facts, ...]:
 def _qkv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     heads, kv_heads, width = (facts[name] for name in ("num_heads", "num_kv_heads", "head_dim"))
     widths = (width, width, facts.get("value_dim", width))
-    qkv = [draw.floats(rows, *shape) for shape in zip((heads, kv_heads, kv_heads), widths, strict=True)]
+    qkv: list[Any] = [draw.floats(rows, *shape) for shape in zip((heads, kv_heads, kv_heads), widths, strict=True)]
+    qkv = [qkv[0], None, None] if "shared_kv" in facts else qkv
     norms = [draw.floats(width) if facts["qk_norm"] else None for _ in range(2)]
     if "no_rope" in facts:
         return *qkv, *norms, EPS, draw.positions(rows), None

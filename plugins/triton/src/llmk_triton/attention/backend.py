@@ -90,7 +90,7 @@ class NewTokens:
 
 
 class TritonAttention:
-    """Causal attention with grouped heads, sliding window, soft cap and sinks.
+    """Causal attention with grouped heads, sliding window or chunks, soft cap and sinks.
 
     The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``, so that the entries of one head in a block are
     contiguous; or, where values have another width, ``[num_blocks, kv_heads, block_size, head_dim + value_dim]``.
@@ -299,6 +299,7 @@ class TritonAttention:
             *scales,
             **self._shape,
             WINDOW=self.query.sliding_window or 0,
+            CHUNKED=self.query.chunked,
             **pdl.options(),
             SPLIT_ONLY=meta.work is not None,
             ROWS=tile.rows,
@@ -316,6 +317,7 @@ class TritonAttention:
             least=max(1, config.least // tile.keys),
             team=1 if window else 1 << (tile.rows // self._group).bit_length() - 1,
             window=window,
+            chunked=self.query.chunked,
         )
 
 
@@ -329,8 +331,8 @@ class SpecializedAttention(TritonAttention):
 
 def qk_norm_rope_attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     q_weight: Tensor | None,
     k_weight: Tensor | None,
     eps: float,
@@ -347,7 +349,7 @@ def qk_norm_rope_attention(
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_attention` with the metadata of
     ``triton.attention``; one launch if all requests decode, where registers are enough."""
-    if meta.prefills is None and meta.backend.few.fuses:
+    if meta.prefills is None and meta.backend.few.fuses and k is not None and v is not None:
         new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin, norm_offset, neighbours, norm_after_rope)
         return meta.backend.run(q, cache, meta, sinks, scales, new=new)
     q = qk_norm_rope_write_kv(

@@ -152,7 +152,7 @@ def decode_kernel(
             following = blocks_of(table, at + TILE, low, end, BLOCK_SIZE, TILE)
             acc, totals, peak = attend_tile(
                 acc, totals, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block,
-                stride_token, SCALE, SOFTCAP, 0, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True, SCALED,
+                stride_token, SCALE, SOFTCAP, 0, False, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True, SCALED,
             )  # fmt: skip
             block = following
         total = tl.sum(totals, axis=1)

@@ -64,6 +64,7 @@ class Rule:
         least: least number of tiles per program.
         team: requests that share a program; a power of two; 1: none.
         window: sliding window: keys visible to a query; 0: all.
+        chunked: whether those of its chunk of ``window`` keys are visible instead.
     """
 
     slots: int
@@ -71,6 +72,7 @@ class Rule:
     least: int
     team: int
     window: int
+    chunked: bool = False
 
     def __call__(self, step: CacheStep, kv_heads: int, *, mixed: bool) -> Schedule:
         """Launches the scheduling kernel. With ``mixed``, requests with several queries, or none, get no work item.
@@ -101,6 +103,7 @@ class Rule:
             LEAST_SHARED=_LEAST_SHARED,
             TEAM=self.team,
             WINDOW=self.window,
+            CHUNKED=self.chunked,
             KV_HEADS=kv_heads,
             BLOCK_SIZE=step.block_size,
             MIXED=mixed,
@@ -152,7 +155,7 @@ def room(requests: int, *, mixed: bool) -> int:
 def schedule_kernel(
     items, spans, arrived, query_start, seq_lens, block_table, num_requests, num_rows, stride_table,
     slots, least, TILE: tl.constexpr, LEAST_SHARED: tl.constexpr, TEAM: tl.constexpr,
-    WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, MIXED: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNKED: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, MIXED: tl.constexpr,
     REQUESTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One program, which writes a :class:`Schedule` according to a :class:`Rule`; ``REQUESTS >= num_requests``."""
@@ -166,7 +169,9 @@ def schedule_kernel(
         works = request < num_rows
         row = request
     seen = tl.zeros_like(seq_len)
-    if WINDOW > 0:
+    if CHUNKED:
+        seen = tl.maximum(seq_len - 1, 0) // WINDOW * WINDOW
+    elif WINDOW > 0:
         seen = tl.maximum(seq_len - WINDOW, 0)
     low = seen // TILE
     shared = tl.zeros_like(seq_len)

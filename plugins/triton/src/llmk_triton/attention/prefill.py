@@ -50,10 +50,10 @@ def _merge(partial, stats, count, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 def prefill_kernel(
     out, query, cache, sinks, query_start, seq_lens, block_table, starts, parts, places, arrived, partial, stats,
     num_requests, stride_query, stride_block, stride_kind, stride_head, stride_token, stride_table, k_scale, v_scale,
-    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, VALUE: tl.constexpr, VALUE_BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
-    SPLIT_ONLY: tl.constexpr, SCALED: tl.constexpr,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, CHUNKED: tl.constexpr, HAS_SINKS: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, VALUE: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr, SPLIT_ONLY: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The grid is ``[at least as many programs as are scheduled, kv_heads]``. The rows of a program are
     ``ROWS // GROUP`` queries of one request times the ``GROUP`` query heads that share a K/V head. Where a tile's keys
@@ -110,7 +110,12 @@ def prefill_kernel(
     stop = tl.minimum(seq_len, context + first + queries)
     low = 0
     full = (context + first + 1) // TILE * TILE
-    if WINDOW > 0:
+    if CHUNKED:
+        low = (context + first) // WINDOW * WINDOW
+        # Where all queries are of one chunk, and it starts with a tile, they see every key up to the first of them.
+        if ((stop - 1) // WINDOW * WINDOW > low) | (low % TILE > 0):
+            full = low // TILE * TILE
+    elif WINDOW > 0:
         low = tl.maximum(0, context + first - WINDOW + 1)
         full = low // TILE * TILE
     start = low // TILE * TILE
@@ -124,7 +129,7 @@ def prefill_kernel(
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, block, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, False, SCALED,
+            SCALE, SOFTCAP, WINDOW, CHUNKED, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, False, SCALED,
         )  # fmt: skip
         block = following
     block = border
@@ -132,7 +137,7 @@ def prefill_kernel(
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, block, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True, SCALED,
+            SCALE, SOFTCAP, WINDOW, CHUNKED, SIZE, VALUE, BLOCK_SIZE, TILE, PRECISION, True, SCALED,
         )  # fmt: skip
         block = following
     acc = scaled(acc, v_scale, cache)

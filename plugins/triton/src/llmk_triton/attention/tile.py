@@ -68,7 +68,7 @@ def load_scales(place, there):
 @triton.jit
 def soften(
     logits, total, peak, token, position, known, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
-    MASKED: tl.constexpr,
+    CHUNKED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Adds the logits ``[rows, TILE]`` of a tile's keys to the rows' online softmax: their weights, by how much the
     rows' results so far shrink, and the new total and maximum. Arguments are as in :func:`attend_tile`; ``known`` masks
@@ -80,7 +80,9 @@ def soften(
         logits = SOFTCAP * (2.0 * tl.sigmoid(2.0 * SCALE / SOFTCAP * logits) - 1.0)
     if MASKED:
         seen = known[None, :] & (token[None, :] <= position[:, None])
-        if WINDOW > 0:
+        if CHUNKED:
+            seen = seen & (token[None, :] >= position[:, None] // WINDOW * WINDOW)
+        elif WINDOW > 0:
             seen = seen & (token[None, :] > position[:, None] - WINDOW)
         logits = tl.where(seen, logits, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(logits, axis=1) * scale)
@@ -100,8 +102,9 @@ def soften(
 @triton.jit
 def attend_tile(
     acc, total, peak, q, keys, values, block, start, position, low, limit, stride_block, stride_token,
-    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, VALUE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, CHUNKED: tl.constexpr, SIZE: tl.constexpr,
+    VALUE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     """Adds keys ``start`` to ``start + TILE - 1`` of a request to the rows' online softmax.
 
@@ -111,10 +114,10 @@ def attend_tile(
     this tile. It is an argument, so that a loop can load it one tile ahead and the loads of keys don't wait for it.
     ``total`` is ``[rows]``, or ``[rows, TILE]`` to be summed after the loop, because a sum over a row that several
     warps share synchronizes them. Without ``MASKED``, every row sees every key of the tile; with it, a row sees the
-    keys up to its position and less than ``WINDOW`` before it (0: no limit). Cache entries of tokens before ``low``,
-    and from ``limit`` on, are not read. ``SCALE`` is positive; ``PRECISION`` is the input precision of float32
-    ``tl.dot``. With ``SCALED``, keys and values are int8 with a scale per token
-    (:class:`~llmk_triton.attention.int8_cache.Int8Attention`).
+    keys up to its position and less than ``WINDOW`` before it (0: no limit), or, if ``CHUNKED``, those of its chunk of
+    ``WINDOW`` keys. Cache entries of tokens before ``low``, and from ``limit`` on, are not read. ``SCALE`` is positive;
+    ``PRECISION`` is the input precision of float32 ``tl.dot``. With ``SCALED``, keys and values are int8 with a scale
+    per token (:class:`~llmk_triton.attention.int8_cache.Int8Attention`).
     """
     token = start + tl.arange(0, TILE)
     column = tl.arange(0, q.shape[1])
@@ -130,7 +133,7 @@ def attend_tile(
         scales = block.to(tl.int64) * stride_block + BLOCK_SIZE * SIZE + token % BLOCK_SIZE * 4
         logits *= load_scales(keys + scales, known)[None, :]
     weights, shrink, total, new_peak = soften(
-        logits, total, peak, token, position, known, SCALE, SOFTCAP, WINDOW, MASKED
+        logits, total, peak, token, position, known, SCALE, SOFTCAP, WINDOW, CHUNKED, MASKED
     )
     if SCALED:
         weights *= load_scales(values + scales, known)[None, :]

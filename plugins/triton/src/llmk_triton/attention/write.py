@@ -120,8 +120,8 @@ def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, scale
 
 def qk_norm_rope_write_kv(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     q_weight: Tensor | None,
     k_weight: Tensor | None,
     eps: float,
@@ -137,9 +137,10 @@ def qk_norm_rope_write_kv(
 ) -> Tensor:
     """Implements :func:`llmk.reference.composites.make_qk_norm_rope_write_kv` with the metadata of
     ``triton.attention``."""
-    q, k, v = rows(q), rows(k), rows(v)
+    q = rows(q)
     tokens, heads, size = q.shape
-    kv_heads = k.shape[1]
+    kv_heads = 0 if k is None else k.shape[1]
+    k, v = (q if each is None else rows(each) for each in (k, v))  # not read where there are none
     new_q = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not tokens:
         return new_q

@@ -110,6 +110,10 @@ def num_multiprocessors(device: torch.device) -> int:
     return int(getattr(properties, "multi_processor_count", 0) or getattr(properties, "gpu_subslice_count", 64))
 
 
+_WIDE_HEAD = 256
+"""Elements of a head beyond which a program has registers for half as many rows, or for twice as many threads."""
+
+
 def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
     """The tile for requests with many queries, ``group`` query heads per K/V head: the largest that fits in
     registers."""
@@ -123,6 +127,8 @@ def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) ->
         narrow = head_dim <= 128
         return Tile(max(32 if narrow else 16, least), 32 if narrow else 16, 4, 1)
     rows, keys = max(64 if wide else 128, least), 32 if wide else 64
+    if head_dim > _WIDE_HEAD:
+        return _fit(target, row, Tile(max(32, least), 16 if target.backend == "hip" else 32, 8, 2))
     if target.backend == "hip":
         return _fit(target, row, Tile(rows, keys, 4, 2))
     if target.backend == "xpu":
@@ -158,6 +164,9 @@ def decode_configs(target: GPUTarget, head_dim: int, itemsize: int, group: int) 
     """
     row = head_dim * itemsize
     rows = max(16, triton.next_power_of_2(group))
+    if head_dim > _WIDE_HEAD:
+        same = DecodeConfig(_fit(target, row, Tile(rows, 16, 8, 2)), 3, 64, fuses=False)
+        return same, same
     if has_wave32(target):
         # Each warp of gfx11 has all queries, twice.
         tight = row > 256 and str(target.arch).startswith("gfx11")

@@ -31,7 +31,9 @@ def _attend(
         turned = tl.arange(0, q_rope.shape[1])
         k_rope = tl.load(shared + token[:, None] * ROPE + turned[None, :], (turned < ROPE)[None, :], other=0.0)
         logits = tl.dot(q_rope, tl.trans(k_rope), logits, input_precision=PRECISION)
-    weights, shrink, total, peak = soften(logits, total, peak, token, position, token < limit, SCALE, 0.0, 0, MASKED)
+    weights, shrink, total, peak = soften(
+        logits, total, peak, token, position, token < limit, SCALE, 0.0, 0, False, MASKED
+    )
     of_value = tl.arange(0, VALUE_BLOCK)
     v = tl.load(values + token[:, None] * VALUE + of_value[None, :], (of_value < VALUE)[None, :], other=0.0)
     acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision=PRECISION)

@@ -58,6 +58,6 @@ def attend_latents(
         whole_rope: tl.constexpr = not MASKED and q_rope.shape[1] == ROPE
         key = load_known(place[:, None] + LATENT + turned[None, :], there, whole_rope).to(q.dtype)
         logits = tl.dot(q_rope, tl.trans(key), logits, input_precision=PRECISION)
-    weights, shrink, total, peak = soften(logits, total, peak, token, position, known, SCALE, 0.0, 0, MASKED)
+    weights, shrink, total, peak = soften(logits, total, peak, token, position, known, SCALE, 0.0, 0, False, MASKED)
     acc = tl.dot(weights.to(q.dtype), latent, acc * shrink[:, None], input_precision=PRECISION)
     return acc, total, peak
