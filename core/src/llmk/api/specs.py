@@ -142,9 +142,9 @@ class KernelSpec(CheckedSpec):
     If another field differs from its default, the kernel is refused: a field of the first release that the kernel
     leaves out, or a field that was added later, which it must name (``FIRST_FIELDS | {"field"}``).
 
-    For experts, also those of the query's ``facts`` that the kernel takes. For an op, also facts that were added to it
-    later. The op's reference names those that matter; if a query has one, all kernels of the op must know it. A model
-    whose fact is at its neutral value leaves it out."""
+    For experts, also those of the query's ``facts`` that it takes. For an op, also facts that were added to it later.
+    The op's reference names those that matter; if a query has one, all its kernels must know it. A model whose fact is
+    at its neutral value leaves it out."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of a function that implements :class:`~llmk.api.Prepare`, called once
@@ -168,8 +168,8 @@ class KernelSpec(CheckedSpec):
     """If not empty, the kernel is chosen only by pin, preference or measurement, or if no other supports the query; the
     text is the reason, such as a long compilation, or that it is faster only for some shapes."""
     examples: str = ""
-    """For a MoE kernel with an activation, a scoring or facts that the core doesn't define: ``"module:attribute"`` of
-    an ``llmk.reference.moe.MoEExamples`` with them. An op's examples are those of its :class:`OpContract`."""
+    """For a MoE kernel with an activation, a scoring or facts of its own: ``"module:attribute"`` of an
+    ``llmk.reference.moe.MoEExamples``. An op's examples are those of its :class:`OpContract`."""
     overrides: str = ""
     """Id of the spec that this one replaces, if the user's configuration permits it."""
     summary: str = ""

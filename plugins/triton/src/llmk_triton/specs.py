@@ -19,24 +19,12 @@ from llmk.api import (
     hookimpl,
     no,
 )
-from llmk_triton.attention_support import (
-    NO_FP8,
-    supports_attention,
-    supports_int8,
-    supports_latent,
-    supports_latent_op,
-    supports_padded,
-    supports_specialized,
-    supports_write,
-)
+from llmk_triton.attention.specs import attention_specs
+from llmk_triton.attention_support import NO_FP8, supports_latent_op, supports_write
 from llmk_triton.kernel_spec import HALVES, HOPPER, SMALL_N, WIDEST_ROW, kernel_spec
 from llmk_triton.latent.specs import selected_specs
 from llmk_triton.moe.specs import library_moe_spec, moe_spec, quantized_moe_specs
 from llmk_triton.recurrent.specs import recurrent_specs
-
-_LAYOUT = "paged_hnd"
-_INT8_LAYOUT = "paged_hnd_int8"
-_LATENT_LAYOUT = "paged_latent"
 
 _NORM_FACTS = frozenset({"norm_offset"})
 _SUM_FACTS = frozenset({"residual_multiplier"})
@@ -207,62 +195,7 @@ _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
 @hookimpl
 def llmk_attention_backends() -> Iterable[KernelSpec]:
     """Paged attention."""
-    return [
-        kernel_spec(
-            "attention",
-            "attention",
-            "attention.backend:TritonAttention",
-            supports=supports_attention,
-            knows=frozenset({"sliding_window", "softcap", "sinks", "value_dim", "chunked"}),
-            layout=_LAYOUT,
-            deterministic=True,
-            host_cost_us=10.0,
-            summary="Tiled attention through the block table; split-K for decode.",
-        ),
-        _specialized("attention_specialized", supports=supports_specialized),
-        _specialized(
-            "attention_specialized_padded",
-            supports=supports_padded,
-            opt_in="groups of heads that fill no tile have not been compared on a GPU",
-        ),
-        kernel_spec(
-            "attention_int8",
-            "attention",
-            "attention.int8_cache:Int8Attention",
-            supports=supports_int8,
-            knows=frozenset({"sliding_window", "softcap", "sinks"}),
-            layout=_INT8_LAYOUT,
-            deterministic=True,
-            host_cost_us=10.0,
-            summary="The same over an int8 cache with a scale per token and head.",
-        ),
-        kernel_spec(
-            "attention_latent",
-            "attention",
-            "latent.backend:LatentAttention",
-            needs=HALVES,
-            supports=supports_latent,
-            knows=frozenset({"latent_dim"}),
-            layout=_LATENT_LAYOUT,
-            host_cost_us=10.0,
-            summary="Latent attention (MLA): all heads of a tile in one GEMM; split-K for decode.",
-        ),
-    ]
-
-
-def _specialized(name: str, **fields: Any) -> KernelSpec:
-    return kernel_spec(
-        name,
-        "attention",
-        "attention.backend:SpecializedAttention",
-        needs=HOPPER,
-        knows=frozenset({"sliding_window", "softcap", "sinks"}),
-        layout=_LAYOUT,
-        score=50,
-        host_cost_us=10.0,
-        summary="The same, with prompts by specialized warps: TMA loads, asynchronous GEMMs.",
-        **fields,
-    )
+    return attention_specs()
 
 
 @hookimpl

@@ -249,11 +249,12 @@ class Runner(Executor):
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor, whole: bool) -> PendingResult:
         """Scores prompts, copies what is wanted of the final hidden states, and samples from them. ``hidden`` has all
         tokens if it is ``whole``, otherwise the sampled ones."""
-        prompts = (self.scorer(hidden, plan.work), self.reader(hidden, plan.work)) if whole else ((), ())
+        scored = self.scorer(hidden, plan.work) if whole else ()
+        read = self.reader(hidden, plan.work) if whole else ()
         if not step.sampled.slots:
-            return PendingResult(plan.step, None, *prompts, event(self.batch.device))
+            return PendingResult(plan.step, None, scored, read, event(self.batch.device))
         logits = self.model.logits(hidden[step.token_rows] if whole else hidden)
-        pending = PendingResult(plan.step, None, *prompts, items=plan.sampled_work)
+        pending = PendingResult(plan.step, None, scored, read, items=plan.sampled_work)
         if plan.deferred:
             return self._defer(logits, step.sampled, step.drafts, pending)
         sampled = self._sample(logits, step.sampled, self.batch)

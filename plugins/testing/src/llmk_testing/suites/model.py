@@ -149,7 +149,7 @@ class Trial:
         return f"{len(texts)} requests"
 
     def last_rows(self) -> str:
-        """Steps with some rows of a long prompt, of a chunk whose rows nobody wants, and of requests that decode."""
+        """Steps with some rows of a long prompt, of a chunk whose rows are not used, and of requests that decode."""
         texts = {f"last {number}": self._tokens(3 + 11 * number, "last", number) for number in range(3)}
         whole = {f"{name} whole": text for name, text in texts.items()}
         for split in (slice(None, -2), slice(-2, -1), slice(-1, None)):
@@ -221,7 +221,8 @@ class Trial:
         facts, model = self.model.boot.facts, self.model.model
         kept = [site for _, site, _ in model.cache_specs()]
         stated = {site.site: site.num_layers for site in facts.attention}
-        stated |= {site.site: site.num_layers for site in (*facts.recurrent, *facts.rows)}
+        stated |= {site.site: site.num_layers for site in facts.recurrent}
+        stated |= {site.site: site.num_layers for site in facts.rows}
         for site, count in stated.items():
             found = kept.count(site)
             assert found == count, f"{count} layers of site {site!r} in the facts, {found} built"

@@ -17,8 +17,8 @@ _ALIGNMENT = 8
 """Elements of 16 bytes, at multiples of which rows of the library's operands start."""
 _LARGE_EXPERT = 1 << 24
 _ROWS, _ROWS_OF_LARGE = 256, 128
-"""Rows for each of many tokens' experts from which on the library is faster, measured on an H100: 256, or 128 where
-hidden and intermediate size have a product of :data:`_LARGE_EXPERT`."""
+"""Rows of an expert, on average, from which on the library is faster, measured on an H100: 256, or 128 where a weight
+has :data:`_LARGE_EXPERT` elements."""
 _MOST_GROUPS = 32
 """Most groups of experts, whose scores a program computes one after the other."""
 _MOST_EXPERTS = 1024
