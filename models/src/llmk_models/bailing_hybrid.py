@@ -24,7 +24,8 @@ def tree(config: Config) -> CausalLM:
     parts, latent = Parts(config, FAMILY), latent_shape(config)
     parts.names = Names(embed="word_embeddings")
     rope = parts.rope = Rope.of(config, latent.qk_rope_head_dim, theta=FAMILY.rope_theta)
-    heads, head_dim = config.size("linear_num_heads", latent.num_heads), config.size("linear_head_dim", 128)
+    heads = config.size("linear_num_heads", latent.num_heads)
+    head_dim = config.size("linear_head_dim", config.size("head_dim", 128))
     sizes = KimiDeltaSizes(
         num_heads=heads,
         num_key_heads=heads,
