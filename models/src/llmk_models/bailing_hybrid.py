@@ -24,7 +24,8 @@ def tree(config: Config) -> CausalLM:
     parts, latent = Parts(config, FAMILY), latent_shape(config)
     parts.names = Names(embed="word_embeddings")
     rope = parts.rope = Rope.of(config, latent.qk_rope_head_dim, theta=FAMILY.rope_theta)
-    heads, head_dim = config.size("linear_num_heads", latent.num_heads), config.size("linear_head_dim", 128)
+    heads = config.size("linear_num_heads", latent.num_heads)
+    head_dim = config.size("linear_head_dim", config.size("head_dim", 128))
     sizes = KimiDeltaSizes(
         num_heads=heads,
         num_key_heads=heads,
@@ -36,7 +37,7 @@ def tree(config: Config) -> CausalLM:
     every = config.size("layer_group_size", 6)
     default = tuple((index + 1) % every == 0 for index in range(parts.num_layers))
     attends = attending_layers(config, parts.num_layers, default)
-    bias = {"selection_bias": "gate.expert_bias"}
+    bias: dict[str, Any] = {"selection_bias": "gate.expert_bias"}
     feed_forward = sigmoid_experts(parts, **_EXPERTS, scaling=2.5, groups=(8, 4), **bias)
 
     def mixer(index: int, at: str) -> Block:

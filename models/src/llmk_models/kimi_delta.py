@@ -21,8 +21,12 @@ _KEYS = {
 
 
 def renamed(config: Config, **defaults: Any) -> Config:
-    """A config with the usual names of keys; ``defaults`` are values of keys that it does not set."""
-    own = {key: config.values[name] for key, name in _KEYS.items() if config.values.get(name) is not None}
+    """A config with the usual names of keys; ``defaults`` are values of keys that it does not set. Raises
+    CheckpointError, by the name that the config has, for odd values."""
+    reads: dict[str, Callable[[str], Any]] = {"norm_topk_prob": config.flag, "n_shared_experts": config.count}
+    own: dict[str, Any] = {
+        key: reads.get(key, config.size)(name) for key, name in _KEYS.items() if config.values.get(name) is not None
+    }
     return with_values(config, **{**defaults, **config.values, **own})
 
 
