@@ -31,8 +31,8 @@ OTHERS = (
     "first_k_dense_replace", "head_dim", "index_topk", "is_encoder_decoder", "kv_lora_rank", "layer_types",
     "linear_attn_config", "mlp_only_layers", "multi_query", "n_group", "num_experts", "num_kv_shared_layers",
     "partial_rotary_factor", "position_embedding_type", "query_pre_attn_scalar", "rope_parameters", "rope_scaling",
-    "rope_theta", "sliding_window", "swiglu_limit", "text_config", "time_step_limit", "tie_word_embeddings", "topk_group",
-    "use_sliding_window",
+    "rope_theta", "sliding_window", "swiglu_limit", "text_config", "time_step_limit", "tie_word_embeddings",
+    "topk_group", "use_sliding_window",
 )  # fmt: skip
 
 
