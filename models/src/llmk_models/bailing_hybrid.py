@@ -36,7 +36,7 @@ def tree(config: Config) -> CausalLM:
     every = config.size("layer_group_size", 6)
     default = tuple((index + 1) % every == 0 for index in range(parts.num_layers))
     attends = attending_layers(config, parts.num_layers, default)
-    bias = {"selection_bias": "gate.expert_bias"}
+    bias: dict[str, Any] = {"selection_bias": "gate.expert_bias"}
     feed_forward = sigmoid_experts(parts, **_EXPERTS, scaling=2.5, groups=(8, 4), **bias)
 
     def mixer(index: int, at: str) -> Block:
