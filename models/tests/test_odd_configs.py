@@ -17,7 +17,7 @@ FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gemma2", "deepseek_v2", "mamba2", "qwen3_next",
     "gemma3_text", "granite", "olmo2", "olmo3", "phi3", "gpt2", "qwen2_moe", "gpt_bigcode", "gpt_oss", "deepseek_v3",
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "nemotron_h",
-    "qwen3_5_text", "qwen3_5_moe_text", "lfm3",
+    "qwen3_5_text", "qwen3_5_moe_text", "lfm3", "kimi_linear", "bailing_hybrid", "minimax", "deepseek_v32",
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 3, 5, 0.5, 2.0, 1e308, float("inf"), float("nan"), 2**31 - 1, 2**31, 10**400, 10**9,
@@ -29,10 +29,10 @@ ODD: tuple[Any, ...] = (
 OTHERS = (
     "alibi", "attention_bias", "attention_chunk_size", "attention_multiplier", "attn_logit_softcapping", "expand",
     "first_k_dense_replace", "head_dim", "index_topk", "is_encoder_decoder", "kv_lora_rank", "layer_types",
-    "mlp_only_layers", "multi_query", "n_group", "num_experts", "num_kv_shared_layers", "partial_rotary_factor",
-    "position_embedding_type", "query_pre_attn_scalar", "rope_parameters", "rope_scaling", "rope_theta",
-    "sliding_window", "swiglu_limit", "text_config", "time_step_limit", "tie_word_embeddings", "topk_group",
-    "use_sliding_window",
+    "linear_attn_config", "mlp_only_layers", "multi_query", "n_group", "num_experts", "num_kv_shared_layers",
+    "partial_rotary_factor", "position_embedding_type", "query_pre_attn_scalar", "rope_parameters", "rope_scaling",
+    "rope_theta", "sliding_window", "swiglu_limit", "text_config", "time_step_limit", "tie_word_embeddings",
+    "topk_group", "use_sliding_window",
 )  # fmt: skip
 
 

@@ -18,10 +18,12 @@ from llmk.api import (
     Plan,
     PlatformFacts,
     RecurrentCache,
+    RowsCache,
+    StateTensor,
 )
 from llmk.config.schema import CacheSection, Config, SchedulerSection
 from llmk.engine.processes.ranks.multiprocess_executor import smallest_cache
-from llmk.planning.cache_groups import CacheGroup, form_groups
+from llmk.planning.cache_groups import CacheGroup, form_groups, page_bytes, state_offsets
 from llmk.planning.memory import cache_problems, check_context, check_weights, gib, plan_cache, weight_bytes
 
 FACTS = ModelFacts(
@@ -141,6 +143,19 @@ def test_layers_of_a_kind_are_grouped_evenly_and_alike_on_all_stages(
     formed = form_groups(stages, state_block_size=64)
     assert [[group.layers for group in groups] for groups in formed] == layers
     assert len({tuple(replace(group, layers=()) for group in groups) for groups in formed}) == 1
+
+
+def test_rows_of_each_token_are_kept_in_blocks_of_attention() -> None:
+    """A page has the rows of all its tokens, one tensor behind the other, each aligned."""
+    tensors = StateTensor("latent", (6,), "bfloat16"), StateTensor("index", (3,), "bfloat16")
+    rows = RowsCache.of(5, tensors)
+    assert rows.page_bytes == 5 * 18
+    assert [page.shape for page in rows.pages] == [(5, 6), (5, 3)]
+    assert state_offsets(rows.pages) == [0, 64, 96]
+    assert page_bytes([rows, rows]) == 96
+    ((group,),) = form_groups([[rows, rows]], state_block_size=64)
+    assert (group.block_size, group.retained, group.layers) == (5, None, (0, 1))
+    assert FullAttentionCache(16, 32).pages == ()
 
 
 def test_a_context_that_can_not_fit_is_refused_before_it_is_made() -> None:

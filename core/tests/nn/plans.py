@@ -223,6 +223,11 @@ def arguments(*given: Any) -> tuple[Any, ...]:
     return given
 
 
+def named_arguments(*given: Any, **options: Any) -> tuple[Any, ...]:
+    """What it was called with, and then by name."""
+    return *given, options
+
+
 def make_write(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
     """A composite op that is its attention backend's write."""
     return parts["attention.write"]

@@ -76,7 +76,8 @@ def test_facts_name_the_sites_and_sizes() -> None:
 
 @pytest.mark.parametrize("is_rotated", [True, False])
 def test_without_rotation_positions_are_those_of_no_angle(is_rotated: bool) -> None:
-    made = build(choice("op", "latent_attention.whole", piece("arguments")))
+    attention = choice("attention", "latent_attention", piece("FewAttention"))
+    made = build(attention, choice("op", "latent_attention.whole", piece("arguments")))
     cos_sin = torch.randn(9, 2) if is_rotated else None
     layer = LatentLayer(made, "layer", SHAPE, index=0, cos_sin=cos_sin, norm_eps=0.5)
     layer.parameters[0].load((0,), torch.randn(5))

@@ -122,7 +122,7 @@ def test_a_share_of_a_gated_delta_net() -> None:
 def test_kimi_delta_attention_and_its_share(rank: int) -> None:
     """Its convolution is stored in three; its decays are those of a head's elements, with further dimensions in some
     checkpoints; options come by name."""
-    made = build(choice("op", KIMI.site, piece("arguments")), parallel=Parallel(rank, 2))
+    made = build(choice("op", KIMI.site, piece("named_arguments")), parallel=Parallel(rank, 2))
     layer = GatedDeltaNet(made, "layer", KIMI, index=1, eps=0.5)
     conv, a_log, dt_bias, norm = layer.parameters
     kinds = [torch.randn(rows, 1, 4) for rows in KIMI.conv_parts]
@@ -135,7 +135,7 @@ def test_kimi_delta_attention_and_its_share(rank: int) -> None:
         parameter.load((0,), values)
     layer.finish()
     given: Any = layer(*torch.randn(6, 1), context())
-    conv_weight, decay, bias, norm_weight, *_ = given[6:]
+    conv_weight, decay, bias, norm_weight, *rest = given[6:]
     own = [values.squeeze(1).chunk(2)[rank] for values in kinds]
     assert [name.removeprefix("layer.") for name in conv.names] == [f"{kind}_conv1d.weight" for kind in "qkv"]
     assert norm.names == ("layer.o_norm.weight",)
@@ -143,7 +143,7 @@ def test_kimi_delta_attention_and_its_share(rank: int) -> None:
     assert torch.equal(decay, -heads.flatten().exp().chunk(2)[rank])
     assert torch.equal(bias, biases.view(4, 3).chunk(2)[rank])
     assert torch.equal(norm_weight, weight)
-    assert KIMI.options == {"gate_activation": "sigmoid", "decay_bound": -5.0}
+    assert rest == [0.5, "caches", "step", {"gate_activation": "sigmoid", "decay_bound": -5.0}]
     assert "decay_bound" not in replace(KIMI, decay_bound=None).facts
 
 

@@ -31,7 +31,10 @@ AMD = tuple(
 RESOURCES = SCRIPT.with_name("resources.json")
 NVIDIA_ONLY = {"list_work_kernel", "prefill_specialized_kernel"}
 """Named in branches that are taken for specialized warps alone, which Hopper has."""
-BY_TOKEN_NEVER = {"convolve_kernel", "delta_chunks_kernel", "delta_writes_kernel"}
+BY_TOKEN_NEVER = {
+    *("convolve_kernel", "delta_chunks_kernel", "delta_writes_kernel", "lightning_chunks_kernel"),
+    *("kimi_scores_kernel", "kimi_writes_kernel", "kimi_chunks_kernel"),
+}
 """Named in what both variants of a layer share, and launched for chunks alone."""
 AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}}
 QUANTIZED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
@@ -104,6 +107,15 @@ def test_latent_attention(target: str) -> None:
     gemms = {"latent_query", "latent_decode", "latent_prefill", "expand", "expanded_prefill"}
     assert set(found) == {*schedules, *cheap, *(f"{name}_kernel" for name in gemms)}
     assert all(found[f"{name}_kernel"]["matrix"] > 0 for name in gemms - {"latent_query"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", HOPPER_CDNA)
+def test_selected_attention(target: str) -> None:
+    found = {k["kernel"]: k for k in of(target, HOPPER_CDNA, "^selected (decode|prompt) deepseek-v3.2 bf16$")}
+    gemms = {"index_scores_kernel", "selected_attention_kernel"}
+    assert set(found) == {*gemms, "selected_merge_kernel", "write_latent_kernel"}
+    assert all(found[name]["matrix"] > 0 for name in gemms)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -122,7 +124,7 @@ def test_attends_as_the_reference(
             at += 1
     cache = cache_of(step, before, width, dtype)
     own, like = cache.clone(), cache.clone()
-    options = {"scale": 0.2, "latent_dim": latent}
+    options: dict[str, Any] = {"scale": 0.2, "latent_dim": latent}
     actual = kernels.selected_attention(query, row, picked, own, step, **options)
     expected = reference.selected_attention(query, row, picked, like, step, **options)
     assert actual.dtype == dtype
@@ -138,7 +140,7 @@ def test_queries_may_be_parts_of_wider_rows() -> None:
     selected = torch.zeros(step.num_tokens, 3, dtype=torch.int32)
     cache = cache_of(step, before, 48, torch.float32)
     own, like = cache.clone(), cache.clone()
-    options = {"scale": 0.2, "latent_dim": 40}
+    options: dict[str, Any] = {"scale": 0.2, "latent_dim": 40}
     actual = kernels.selected_attention(wide, row, selected, own, step, **options)
     assert error(actual, reference.selected_attention(wide, row, selected, like, step, **options)) < 2e-5
 
@@ -152,7 +154,7 @@ def test_offsets_have_64_bits() -> None:
     query.copy_(values)
     cache, row = cache_of(step, before, 24, torch.bfloat16), torch.randn(3, 24).bfloat16()
     selected = torch.tensor([[0, 5], [1, 6], [2, 7]], dtype=torch.int32)
-    options = {"scale": 0.2, "latent_dim": 16}
+    options: dict[str, Any] = {"scale": 0.2, "latent_dim": 16}
     actual = kernels.selected_attention(query, row, selected, cache.clone(), step, **options)
     expected = kernels.selected_attention(values, row, selected, cache.clone(), step, **options)
     assert torch.equal(actual, expected)

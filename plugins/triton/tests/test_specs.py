@@ -134,6 +134,22 @@ def test_the_op_over_latent_rows_says_what_it_can_do() -> None:
     assert reasons(spec, query(key=320)) == ["qk_nope_head_dim"]
 
 
+def test_attention_to_selected_tokens_says_what_it_can_do() -> None:
+    by_op = {spec.op: spec for spec in llmk_ops()}
+
+    def query(op: str, arch: str = "sm_90", **facts: int) -> OpQuery:
+        return OpQuery(platform=replace(GPU, arch=arch), site=op, dtype="bfloat16", op=op, facts=facts)
+
+    assert match(by_op["select_tokens"], query("select_tokens", num_heads=64, head_dim=128, top_k=2048))
+    assert reasons(by_op["select_tokens"], query("select_tokens", num_heads=256, head_dim=128)) == ["num_heads"]
+    assert reasons(by_op["select_tokens"], query("select_tokens", num_heads=64, head_dim=256)) == ["head_dim"]
+    assert reasons(by_op["select_tokens"], query("select_tokens", arch="gfx1100")) == ["arch"]
+    rows = {"num_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    assert match(by_op["selected_attention"], query("selected_attention", **rows))
+    for wide in ({"kv_lora_rank": 1024}, {"qk_rope_head_dim": 128}):
+        assert reasons(by_op["selected_attention"], query("selected_attention", **rows | wide)) == ["kv_lora_rank"]
+
+
 def test_specialized_attention_says_what_it_can_do() -> None:
     _, spec, padded, *_ = llmk_attention_backends()
     able: dict[str, Any] = {"platform": replace(GPU, arch="sm_90"), "num_heads": 8, "num_kv_heads": 2}

@@ -183,7 +183,7 @@ def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     sizes = [facts["key_dim"]] * 2 + [shared_by * value] * 2
     q, k, v, gate = draw.floats(tokens, keys, sum(sizes)).split_with_sizes(sizes, 2)
     a, b = draw.floats(tokens, keys, 2, shared_by).unbind(2)
-    decays = (heads,)
+    decays: tuple[int, ...] = (heads,)
     if "channel_decays" in facts:
         decays = heads, facts["key_dim"]
         a = draw.floats(tokens, keys, shared_by, facts["key_dim"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -68,11 +67,18 @@ def _mix(
     if has_chunks or step.num_requests >= MANY_REQUESTS or longest == _ALL:
         convolution = convolve(channels, conv_weight, None, caches[0], step)
         given = channels.of(convolution)
-    weights, bound = (a, b, conv_weight, decay, dt_bias), {"decay_bound": decay_bound}
-    delta_tokens(given, *weights, caches, step, y, longest=one_by_one, is_convolved=convolution is not None, **bound)
+    delta_tokens(
+        *(given, a, b, conv_weight, decay, dt_bias, caches, step, y),
+        longest=one_by_one,
+        is_convolved=convolution is not None,
+        decay_bound=decay_bound,
+    )
     if has_chunks and convolution is not None:
-        in_chunks = delta_chunks if a.dim() == 3 else partial(kimi_delta_chunks, **bound)
-        in_chunks(convolution, a, b, decay, dt_bias, caches[1], step, y, longest=longest)
+        in_chunks = convolution, a, b, decay, dt_bias, caches[1], step, y
+        if a.dim() == 3:
+            delta_chunks(*in_chunks, longest=longest)
+        else:
+            kimi_delta_chunks(*in_chunks, longest=longest, decay_bound=decay_bound)
     y = y if rows is None else y[rows]
     gating: dict[str, Any] = {"norm_first": True, "gate_activation": gate_activation}
     return finish(y, gate.flatten(2), norm_weight, eps, channels, caches[0], step, row_start, **gating).flatten(1)

@@ -24,8 +24,10 @@ def unit(x):
 def _of_decay(x, head, column, KEY_DIM: tl.constexpr, CHANNEL_DECAYS: tl.constexpr):
     """A head's element of ``x``, or with ``CHANNEL_DECAYS`` its element for each of ``column``."""
     if CHANNEL_DECAYS:
-        return tl.load(x + head * KEY_DIM + column, column < KEY_DIM, other=0.0)
-    return tl.load(x + head)
+        found = tl.load(x + head * KEY_DIM + column, column < KEY_DIM, other=0.0)
+    else:
+        found = tl.load(x + head)
+    return found
 
 
 @triton.jit(do_not_specialize=["table_stride", "block_size", "longest"])

@@ -96,8 +96,10 @@ def log_decay(given, rate, bias, BOUND: tl.constexpr):
     none."""
     total = given.to(tl.float32) + bias
     if BOUND == 0.0:
-        return rate * softplus(total)
-    return BOUND * tl.sigmoid(-rate * total)
+        found = rate * softplus(total)
+    else:
+        found = BOUND * tl.sigmoid(-rate * total)
+    return found
 
 
 @triton.jit
