@@ -29,7 +29,7 @@ from typing import Any
 from engine import NullRunner, Sleeping, SleepingRunner
 from fleet import simulate
 from fleet_device import Device
-from fleet_steps import fit, measure
+from fleet_steps import Meter, fit, measure
 from fleet_traffic import BLOCK, Session, Shape, sessions
 
 from llmk.api import RouterContext
@@ -61,6 +61,7 @@ SLEEPING = Device(
     max_tokens=256,
 )
 """What engines whose steps sleep simulate. What is compared with them does not know it."""
+WARM_UP, WARM_UP_SECONDS = (1, 2, 4, 8), 3.0
 VOCABULARY, LONGEST = 1000, 2048
 SHAPE = Shape(sessions=60, turns=4.0, groups=6, shared=128, prompt=80.0, output=40.0, think=3.0, longest=LONGEST - 1)
 LIMITS = {"blocks": SLEEPING.blocks, "max_seqs": SLEEPING.max_seqs, "max_tokens": SLEEPING.max_tokens}
@@ -187,6 +188,7 @@ async def real(start: StartReplica, shape: Shape, seed: int, slo: float) -> dict
     """The figures of real replicas."""
     replicas = await _replicas(REPLICAS, start)
     try:
+        await _warm_up(replicas)
         client = Client(replicas, slo)
         seconds = await client.run(shape, seed)
     finally:
@@ -201,6 +203,13 @@ async def real(start: StartReplica, shape: Shape, seed: int, slo: float) -> dict
 
 async def _replicas(count: int, start: StartReplica) -> Replicas:
     return await Replicas.start(count, start, GuardedRouter(PrefixAware(RouterContext())), ReplicasSection(count=count))
+
+
+async def _warm_up(replicas: Replicas) -> None:
+    """Has each replica run steps of many kinds: the first of some take seconds, since they are recorded then."""
+    meter = Meter(replicas, replicas.info.vocab_size, replicas.info.max_model_len, seed=2)
+    for level in WARM_UP:
+        await meter.run(level * REPLICAS, WARM_UP_SECONDS)
 
 
 def rate(device: Device, shape: Shape, load: float) -> float:
@@ -226,7 +235,7 @@ def compare(start: StartReplica, shape: Shape, load: float, seed: int) -> dict[s
         "ttft_p50": (simulated["ttft_ms"]["p50"], found["ttft_ms"]["p50"]),
         "goodput": (simulated["goodput"], found["goodput"]),
     }
-    return {name: round(ours / theirs - 1, 3) for name, (ours, theirs) in pairs.items()}
+    return {name: round(ours / max(theirs, 1e-9) - 1, 3) for name, (ours, theirs) in pairs.items()}
 
 
 def main() -> int:
