@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from llmk import LLM, SamplingParams
+from llmk.engine.device.graphs import decoding_shapes, why_not_recorded
 from llmk_cpu.graphs import CPUGraphs
 from llmk_cpu.native.attention import rope
 from llmk_cpu.native.linear import linear
 from llmk_cpu.native.norms import add_rms_norm, rms_norm
 from llmk_cpu.native.quantized import linear_groups, prepare_int4
+from llmk_testing.checkpoints import write_checkpoint
 
 WEIGHT, SCALE = torch.randn(48, 64), torch.rand(64)
 
@@ -175,3 +179,18 @@ def test_shapes_that_depend_on_values_may_not_change() -> None:
     x.fill_(1.0)
     with pytest.raises(RuntimeError, match=r"computed \[2, 1\] values, its replay \[3, 1\]"):
         replay()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampled", [False, True])
+def test_steps_in_flight_do_not_share_their_tokens(sampled: bool, tmp_path: Path) -> None:
+    """A step is replayed again before the host has read what it gave last."""
+    folder = write_checkpoint(tmp_path / "model", "qwen3", head_dim=32)
+    params = SamplingParams(temperature=float(sampled), seed=3, max_tokens=24, ignore_eos=True)
+    answers = []
+    for depth in (1, 2):
+        with LLM(str(folder), **{"model.max_model_len": 64, "engine.steps_in_flight": depth}) as llm:
+            results = llm.generate([[5, 6, 7], list(range(20))], params, use_tqdm=False)
+            answers.append([result.outputs[0].token_ids for result in results])
+            assert not why_not_recorded(llm.boot.plan, decoding_shapes(2))
+    assert answers[0] == answers[1]

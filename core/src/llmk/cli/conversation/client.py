@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from llmk.api import EngineDead, LlmkError, RequestError
 from llmk.cli.conversation.screen import harmless
+from llmk.engine.processes.spawn import waiting
 from llmk.engine.wire.request import RequestContext
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class LocalChatClient:
     """A model in this process."""
 
     def __init__(self, settings: Settings) -> None:
+        os.environ.update(waiting())  # before torch is imported
         from llmk.engine.async_llm import AsyncLLM
         from llmk.engine.text.grammars import GrammarChecker
         from llmk.planning.choices.sources import fetch_ahead

@@ -38,10 +38,10 @@ def bits_to_device(bits: bytearray, rows: int, device: torch.device) -> Tensor:
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """A copy on the host, which is complete once an :func:`event` made after it has come; where there are none,
-    ``tensor`` itself, where reading waits."""
+    """A copy on the host, which is complete once an :func:`event` made after it has come; where there are none, a copy
+    where ``tensor`` is, and reading waits. A recorded step writes ``tensor`` again when it is next replayed."""
     if not has_pinned_memory(tensor.device):
-        return tensor
+        return tensor.clone()
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 

@@ -12,9 +12,16 @@ AHEAD = "llmk.engine.launch"
 STANDBY = "--standby"
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _SPINS = "1000"
-"""How often a thread of OpenMP looks for work before it sleeps: for about 50 microseconds, which is longer than the
-gaps between operators. By default, it looks for milliseconds, in which others need the processor: on a machine that is
-busy, small operators of torch then take tens of times as long."""
+
+
+def waiting() -> dict[str, str]:
+    """What the environment should say before libraries with OpenMP are loaded, unless it says how threads wait.
+
+    A thread looks for work for about 50 microseconds before it sleeps, which is longer than the gaps between operators.
+    By default, it looks for milliseconds, in which others need the processor: on a machine that is busy, small
+    operators of torch then take tens of times as long.
+    """
+    return {} if any(name in os.environ for name in _WAITING) else {_WAITING[1]: _SPINS}
 
 
 def spawn(*ahead: str, standby: bool = False) -> subprocess.Popen[bytes]:
@@ -23,5 +30,5 @@ def spawn(*ahead: str, standby: bool = False) -> subprocess.Popen[bytes]:
     With ``standby`` it imports at a low priority: an engine runs meanwhile.
     """
     command = (*PYTHON, "-m", "llmk.engine.processes.engine_process", *([STANDBY] if standby else ()), *ahead)
-    own = {} if any(name in os.environ for name in _WAITING) else {_WAITING[1]: _SPINS}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True, env=os.environ | own)
+    own = os.environ | waiting()
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True, env=own)
