@@ -18,7 +18,9 @@ from llmk.api import ConfigError, LlmkError
 from llmk.cli import sampling
 from llmk.cli.conversation.input import PlainReader, Reader, command_of, message_of, reader_for
 from llmk.cli.output import say
+from llmk.cli.terminal import width_of
 from llmk.config import flags
+from llmk.planning.tables import wrapped
 
 if TYPE_CHECKING:
     from llmk.cli.conversation.client import ChatClient
@@ -89,7 +91,8 @@ def _choices() -> dict[str, tuple[str, list[str]]]:
 
 def _note(text: str) -> None:
     """Shows what is no answer: where answers go to a pipe or file, on standard error."""
-    print(text) if sys.stdout.isatty() else say(text)
+    width = width_of(sys.stdout)
+    print(wrapped(text, width)) if width else say(text)
 
 
 @dataclass

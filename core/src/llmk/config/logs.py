@@ -21,6 +21,8 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 logger = logging.getLogger(__name__)
 
 _INDENT = " " * len("12:34:56 ")
+_SHOWN = 8
+"""Characters of an id on a terminal."""
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -37,7 +39,8 @@ def setup(level: str = "info", format: Literal["text", "json"] = "text") -> None
 class TextFormatter(logging.Formatter):
     """A human-readable line: time, level, logger and message, then request ids in brackets. Tracebacks follow.
 
-    With a ``width``, that of a terminal: the time of day, the level where it is above info, and the message, wrapped.
+    With a ``width``, that of a terminal: the time of day, the level where it is above info, and the message, wrapped,
+    with the first characters of ids.
     """
 
     def __init__(self, width: int = 0) -> None:
@@ -49,9 +52,9 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """The line without a traceback."""
         ids = getattr(record, "request_ids", None) or [getattr(record, "request_id", "")]
-        about = f" [{', '.join(ids)}]" if ids[0] else ""
         if not self._width:
-            return super().formatMessage(record) + about
+            return super().formatMessage(record) + (f" [{', '.join(ids)}]" if ids[0] else "")
+        about = f" [{', '.join(id[:_SHOWN] for id in ids)}]" if ids[0] else ""
         level = f"{record.levelname}: " if record.levelno > logging.INFO else ""
         fit = TextWrapper(self._width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False).fill
         lines = f"{level}{record.message}{about}".splitlines() or [""]

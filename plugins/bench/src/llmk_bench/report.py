@@ -22,9 +22,9 @@ def render(name: str, figures: dict[str, Any], busy: float, limit: float) -> str
     lines[0] += f", {figures['seconds']:.2f} s"
     lines.append(
         f"  {figures['requests_per_s']:.2f} requests/s, {figures['output_tokens_per_s']:.1f} output tokens/s, "
-        f"{figures['total_tokens_per_s']:.1f} tokens/s; {figures['prompt_tokens']:g} tokens in, "
-        f"{figures['output_tokens']:g} out"
+        f"{figures['total_tokens_per_s']:.1f} tokens/s in all"
     )
+    lines.append(f"  a request: {figures['prompt_tokens']:g} tokens in, {figures['output_tokens']:g} out")
     if "goodput_per_s" in figures:
         wanted = ", ".join(f"{key} {value:g} ms" for key, value in figures["targets_ms"].items())
         lines.append(f"  goodput {figures['goodput_per_s']:.2f} requests/s ({figures['good']} within {wanted})")
