@@ -171,9 +171,9 @@ def _literal_start(terms: str) -> tuple[str, str]:
     return literal, rest
 
 
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolved(given: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema, with what its reference names."""
-    schema = schema if isinstance(schema, Mapping) else {}
+    schema: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     if not isinstance(schema.get("$ref"), str):
         return schema
     target = Schema(schema, root).target

@@ -310,8 +310,8 @@ def llmk_ops() -> Iterable[KernelSpec | OpContract]:
         supports=supports_latent_op,
         summary="Norm, RoPE, cache write and absorbed queries in one launch, attention, and a GEMM per head.",
     )
-    own = (*_activate_linear(), _tma_kernel("op", "gate_up_silu"), latent, *selected_specs(), *recurrent_specs())
-    return [*small_m, *others, *own]
+    tma = _tma_kernel("op", "gate_up_silu")
+    return [*small_m, *others, *_activate_linear(), tma, latent, *selected_specs(), *recurrent_specs()]
 
 
 def _activate_linear() -> tuple[OpContract, KernelSpec]:
