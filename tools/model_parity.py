@@ -134,6 +134,11 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "falcon": {"num_hidden_layers": 3},
     "flint": {**ROUTED, "head_dim": 16, "sliding_window": 24},
     "glm_moe_dsa": INDEXED,
+    "glm_moe_dsa, shared indexers": {
+        **INDEXED,
+        "num_hidden_layers": 4,
+        "indexer_types": ["full", "shared", "full", "shared"],
+    },
     "glm4_moe_lite": {**LATENT, "n_shared_experts": 1},
     "gpt_bigcode": {},
     "gpt_neo": {

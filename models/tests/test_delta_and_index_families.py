@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmk.api import CheckpointError, UnsupportedOption
-from llmk.tree import KimiDeltaSizes, LatentAttend, LatentAttention, Recurrent, SelectedAttend, lower
+from llmk.tree import Indexer, KimiDeltaSizes, LatentAttend, LatentAttention, Recurrent, SelectedAttend, lower
 from llmk_models import bailing_hybrid, deepseek_v32, kimi_linear, minimax
 from llmk_models.minimax import LightningMixer, NormedResidual
 
@@ -91,12 +91,26 @@ def test_every_layer_of_deepseek_v32_has_an_indexer() -> None:
     assert [(tensor.name, tensor.shape) for tensor in site.tensors] == [("latent", (576,)), ("index", (128,))]
 
 
+def test_some_layers_of_glm_take_the_tokens_of_others() -> None:
+    values = {**DEEPSEEK_V32, "architectures": ["GlmMoeDsaForCausalLM"], "num_hidden_layers": 8}
+    tree = deepseek_v32.tree(config(**{**values, "index_topk_freq": 3}))
+    picks = [attend.picks for attend in parts_of(tree, SelectedAttend)]
+    assert picks == [True, True, False, False, True, False, False, True]
+    for own in ({"indexer_types": ["full", "shared"] * 4}, {"index_topk_pattern": "FSFSFSFS"}):
+        tree = deepseek_v32.tree(config(**{**values, **own}))
+        attends = parts_of(tree, SelectedAttend)
+        assert [attend.picks for attend in attends] == [True, False] * 4
+        assert [len(attend.site("bfloat16").tensors) for attend in attends] == [2, 1] * 4
+        assert len(parts_of(tree, Indexer)) == 4
+
+
 @pytest.mark.parametrize(
     ("family", "own", "problem"),
     [
         (kimi_linear, {**KIMI_LINEAR_48B, "linear_attn_config": 3}, "linear_attn_config = 3"),
         (kimi_linear, {**KIMI_LINEAR_48B, "mla_use_nope": False}, "mla_use_nope = False"),
-        (deepseek_v32, {**DEEPSEEK_V32, "indexer_types": ["full", "shared"]}, "indexer_types 'shared'"),
+        (deepseek_v32, {**DEEPSEEK_V32, "indexer_types": ["full", "shared"]}, "indexer_types of 2 layers"),
+        (deepseek_v32, {**DEEPSEEK_V32, "indexer_types": ["shared"] * 61}, "the first full"),
         (deepseek_v32, {**DEEPSEEK_V32, "q_lora_rank": None}, "q_lora_rank = null"),
     ],
 )

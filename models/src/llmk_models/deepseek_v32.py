@@ -24,8 +24,6 @@ def tree(config: Config) -> CausalLM:
     config = with_values(config, **{key: config.values.get(key, default) for key, default in sizes.items()})
     config.choice("hidden_act", "silu", "swish", hint=UNSERVED_HINT)
     config.choice("scoring_func", "sigmoid", hint=UNSERVED_HINT)
-    if "shared" in config.texts("indexer_types"):
-        raise config.unsupported("layers of indexer_types 'shared', which take what an earlier layer's indexer picked")
     parts, latent = Parts(config, Family(norm_eps=1e-5 if is_glm else 1e-6)), latent_shape(config)
     if latent.q_lora_rank is None:
         raise config.refuse("q_lora_rank = null, but an indexer, whose queries come from the compressed ones")
@@ -35,12 +33,29 @@ def tree(config: Config) -> CausalLM:
         index_topk=config.size("index_topk", 2048),
         neighbours=is_glm,
     )
+    picks = _picks(config, parts.num_layers)
     rope = parts.rope = Rope.of(config, latent.qk_rope_head_dim)
     counts: dict[str, Any] = {"num_experts": 256, "top_k": 8, "dense": 3, "shared": 1, "inner_size": 2048}
     feed_forward = sigmoid_experts(parts, **counts, scaling=2.5, groups=(1, 1) if is_glm else (8, 4))
 
-    def layer(index_of_layer: int, at: str) -> tuple[Residual, ...]:
-        attention = SelectedAttention.of(f"{at}.self_attn", latent, index, rope, LATENT_NORM_EPS)
-        return parts.pre_normed(at, attention, feed_forward(index_of_layer, f"{at}.mlp"))
+    def layer(at_layer: int, at: str) -> tuple[Residual, ...]:
+        attention = SelectedAttention.of(f"{at}.self_attn", latent, index, rope, LATENT_NORM_EPS, picks=picks[at_layer])
+        return parts.pre_normed(at, attention, feed_forward(at_layer, f"{at}.mlp"))
 
     return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+
+
+def _picks(config: Config, num_layers: int) -> tuple[bool, ...]:
+    """Which layers have an indexer; the others take the tokens of the last one before (arXiv:2603.12201). Raises
+    CheckpointError."""
+    every, offset = config.count("index_topk_freq", 1) or 1, config.count("index_skip_topk_offset", 2)
+    pattern = tuple({"F": "full", "S": "shared"}.get(kind, kind) for kind in config.text("index_topk_pattern", ""))
+    kinds = config.texts("indexer_types") or pattern
+    if not kinds:
+        return tuple(max(index - offset + 1, 0) % every == 0 for index in range(num_layers))
+    if len(kinds) != num_layers or kinds[0] != "full" or set(kinds) - {"full", "shared"}:
+        raise config.refuse(
+            f"num_hidden_layers = {num_layers} and indexer_types of {len(kinds)} layers, {', '.join(kinds)}: each is"
+            " full or shared, the first full"
+        )
+    return tuple(kind == "full" for kind in kinds)

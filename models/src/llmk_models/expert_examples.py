@@ -78,6 +78,10 @@ DEEPSEEK_V32 = examples(
             "rope_parameters": YARN,
         },
     ),
+    glm_moe_dsa_shared_indexers=(
+        "glm_moe_dsa",
+        {**_INDEXED, "num_hidden_layers": 4, "indexer_types": ["full", "shared"] * 2, "first_k_dense_replace": 2},
+    ),
     glm_moe_dsa=("glm_moe_dsa", {**_INDEXED, "first_k_dense_replace": 1, "tie_word_embeddings": True}),
 )
 _YOUTU = {key: value for key, value in LATENT.items() if "expert" not in key and "moe" not in key}

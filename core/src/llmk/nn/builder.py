@@ -19,7 +19,7 @@ from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
 from llmk.nn.blocks.parallel import Parallel
 from llmk.nn.blocks.scan_mixer import ScanMixer
-from llmk.nn.blocks.selected_attention import SelectedAttention
+from llmk.nn.blocks.selected_attention import Indexer, SelectedAttention
 from llmk.nn.blocks.selective_mixer import ConvMixer, SelectiveMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Join, Normed, NormWeight, make_joint
@@ -63,7 +63,10 @@ class Builder:
         caches: layer index, site and cache spec of everything that this stage's layers keep between steps, in the order
             in which they are built.
         layer: index of the layer that is being built.
+        indexer: the last one that was built, whose tokens later layers may take.
     """
+
+    indexer: Indexer | None = None
 
     def __init__(self, build: Build, sites: tree.Sites) -> None:
         self.build = build

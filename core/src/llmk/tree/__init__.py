@@ -20,7 +20,7 @@ from llmk.tree.moe import Experts, MoE
 from llmk.tree.norm import Norm
 from llmk.tree.recurrent import DeltaNetSizes, KimiDeltaSizes, Recurrent, RecurrentSizes, ScanMixer, StateSpaceSizes
 from llmk.tree.rope import Rope, default_length
-from llmk.tree.selected import IndexShape, SelectedAttend, SelectedAttention
+from llmk.tree.selected import Indexer, IndexShape, SelectedAttend, SelectedAttention
 from llmk.tree.selective_scan import SelectiveMixer, SelectiveScanSizes
 from llmk.tree.short_conv import ConvMixer, ShortConvSizes
 from llmk.tree.spec import Leaf, Spec, Tensor, nameless
@@ -44,6 +44,7 @@ __all__ = [
     "Head",
     "Heads",
     "IndexShape",
+    "Indexer",
     "Joint",
     "KimiDeltaSizes",
     "LatentAttend",

@@ -31,8 +31,8 @@ class IndexShape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedAttend(Leaf):
     """Norm of the latent vector, RoPE, the cache and attention to selected tokens, in one op; and the op that selects
-    them. Its cache has two rows for each token: the latent vector with the shared key, and the indexer's key. ``at`` is
-    the attention module's name."""
+    them, if it ``picks``. Its cache has a row for each token, the latent vector with the shared key, and another with
+    the indexer's key. ``at`` is the attention module's name."""
 
     role: str = "selected_attention"
     """The name of its site."""
@@ -41,12 +41,15 @@ class SelectedAttend(Leaf):
     rope: Rope
     eps: float
     """Epsilon of the norm."""
+    picks: bool = True
+    """Whether it has an indexer; without one, it takes the tokens of the last layer that has."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (Tensor(f"{self.at}.kv_a_layernorm.weight", (self.shape.kv_lora_rank,)),)
 
     def site(self, dtype: str) -> RowsFacts:
-        kept = {"latent": self.shape.row_size, "index": self.index.index_head_dim}
+        kept = {"latent": self.shape.row_size}
+        kept |= {"index": self.index.index_head_dim} if self.picks else {}
         rows = tuple(StateTensor(name, (size,), dtype) for name, size in kept.items())
         return RowsFacts(site=self.role, num_layers=1, tensors=rows)
 
@@ -57,56 +60,71 @@ class SelectedAttend(Leaf):
         rotary = {"num_heads": index.index_n_heads, "num_kv_heads": 1, "head_dim": index.index_head_dim}
         rotary["rotary_dim"] = self.shape.qk_rope_head_dim
         rotary |= {"rotary_neighbours": True} if index.neighbours else {}
+        facts = {**latent, "top_k": index.index_topk}
+        whole = OpFacts(site=name(self), op="selected_latent_attention", facts=facts, divided=("num_heads",))
+        if not self.picks:
+            return (whole,)
         return (
-            OpFacts(
-                site=name(self),
-                op="selected_latent_attention",
-                facts={**latent, "top_k": index.index_topk},
-                divided=("num_heads",),
-            ),
+            whole,
             OpFacts(site=f"{self.role}.pick", op="select_tokens", facts=picked),
             OpFacts(site=f"{self.role}.rope", op="rope", facts=rotary),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer(Spec):
+    """What picks tokens. Its queries are projected from the compressed query, its keys and the weights of its heads
+    from the hidden state; every tensor-parallel rank has all of it."""
+
+    q: Linear
+    k: Linear
+    k_norm: Norm
+    weights: Linear
+
+    @classmethod
+    def of(cls, at: str, shape: LatentShape, index: IndexShape) -> Self:
+        """With the names of DeepSeek-V3.2."""
+        heads, size = index.index_n_heads, index.index_head_dim
+        weights = f"{at}.weights_proj", "index_weights", shape.hidden_size, heads
+        assert shape.q_lora_rank is not None
+        return cls(
+            at=at,
+            q=Linear.whole(f"{at}.wq_b", "index_q", shape.q_lora_rank, heads * size),
+            k=Linear.whole(f"{at}.wk", "index_k", shape.hidden_size, size),
+            k_norm=Norm(at=f"{at}.k_norm", size=size, eps=1e-6, centered=True, bias=True, role="index_norm"),
+            weights=Linear.whole(*weights, quantizable=False),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedAttention(Block):
-    """Latent attention of which each token sees those that an indexer picks. The indexer's queries are projected from
-    the compressed query, its keys and the weights of its heads from the hidden state; every tensor-parallel rank has
-    all of it."""
+    """Latent attention of which each token sees those that an indexer picks."""
 
     down: Linear
     """To the compressed query, and the latent vector with the shared key."""
     q_norm: Norm
     """Of the compressed query."""
     q: Linear
-    index_q: Linear
-    index_k: Linear
-    index_norm: Norm
-    index_weights: Linear
+    indexer: Indexer | None
+    """``None``: it takes the tokens of the last layer that has one (GLM-5)."""
     attend: SelectedAttend
     up: Linear
     """As in :class:`~llmk.tree.LatentAttention`."""
     out: Linear
 
     @classmethod
-    def of(cls, at: str, shape: LatentShape, index: IndexShape, rope: Rope, eps: float) -> Self:
-        """With the names of DeepSeek-V3.2. ``eps`` is the epsilon of the norms of compressed vectors."""
+    def of(cls, at: str, shape: LatentShape, index: IndexShape, rope: Rope, eps: float, *, picks: bool = True) -> Self:
+        """With the names of DeepSeek-V3.2. ``eps`` is the epsilon of the norms of compressed vectors, ``picks`` whether
+        it has an indexer."""
         latent = LatentAttention.of(at, shape, rope, eps)
-        assert shape.q_lora_rank is not None
         assert latent.q_norm is not None
-        own, heads, size = f"{at}.indexer", index.index_n_heads, index.index_head_dim
-        weights = f"{own}.weights_proj", "index_weights", shape.hidden_size, heads
         return cls(
             at=at,
             down=latent.down,
             q_norm=latent.q_norm,
             q=latent.q,
-            index_q=Linear.whole(f"{own}.wq_b", "index_q", shape.q_lora_rank, heads * size),
-            index_k=Linear.whole(f"{own}.wk", "index_k", shape.hidden_size, size),
-            index_norm=Norm(at=f"{own}.k_norm", size=size, eps=1e-6, centered=True, bias=True, role="index_norm"),
-            index_weights=Linear.whole(*weights, quantizable=False),
-            attend=SelectedAttend(at=at, shape=shape, index=index, rope=rope, eps=eps),
+            indexer=Indexer.of(f"{at}.indexer", shape, index) if picks else None,
+            attend=SelectedAttend(at=at, shape=shape, index=index, rope=rope, eps=eps, picks=picks),
             up=latent.up,
             out=latent.out,
         )
