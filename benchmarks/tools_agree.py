@@ -168,8 +168,8 @@ def main() -> None:
             for number in range(args.rounds):
                 for tool in (llmk, guidellm) if number % 2 == 0 else (guidellm, llmk):
                     tap.requests.clear()
-                    told = tool(url, args, concurrency, number + 1, Path(folder, "result.json"))
-                    measured[tool.__name__].append((told, wire(tap.requests[-args.requests :])))
+                    reported = tool(url, args, concurrency, number + 1, Path(folder, "result.json"))
+                    measured[tool.__name__].append((reported, wire(tap.requests[-args.requests :])))
             print(json.dumps({"concurrency": concurrency, **summary(measured)}), flush=True)
 
 
@@ -179,9 +179,9 @@ def summary(measured: dict[str, list[tuple[dict[str, float], dict[str, float]]]]
     for name in FIGURES:
         found[name] = {}
         for tool, rounds in measured.items():
-            ratios = [told[name] / seen[name] for told, seen in rounds]
+            ratios = [reported[name] / seen[name] for reported, seen in rounds]
             found[name][tool] = {
-                "told": round(statistics.median(told[name] for told, _ in rounds), 2),
+                "reported": round(statistics.median(reported[name] for reported, _ in rounds), 2),
                 "seen": round(statistics.median(seen[name] for _, seen in rounds), 2),
                 "ratio": round(statistics.median(ratios), 4),
                 "ratios": [round(ratio, 4) for ratio in ratios],

@@ -151,6 +151,7 @@ MISTAKES: dict[str, Make] = {
     "the configuration file … is not UTF-8 text": lambda folder: [
         *("explain", "--config", written(folder, "llmk.toml", "[server]\nport = 0\n", "utf-16"))
     ],
+    "… is no URL of a server: …": lambda _: ["chat", "--url", "http://localhost:8000x"],
     "unrecognized arguments: models/qwen": lambda _: ["serve", "/my", "models/qwen"],
     "… is a link to …, which is not there": lambda folder: ["explain", str(link(folder))],
     "--only names '…'": lambda _: ["tune", "--only", "liner"],

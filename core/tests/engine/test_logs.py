@@ -85,6 +85,6 @@ def test_on_a_terminal_lines_are_short_and_wrap_between_words() -> None:
     assert " ".join(line[9:] for line in lines) == long
     assert shown(logging.WARNING, "first\nsecond", 40)[0][9:] == "WARNING: first"
     assert shown(logging.WARNING, "first\nsecond", 40)[1] == " " * 9 + "second"
-    record = logging.makeLogRecord({"msg": "GET", "request_ids": ["0123456789abcdef", "r-2"]})
+    record = logging.makeLogRecord({"msg": "GET", "levelno": logging.INFO, "request_ids": ["0123456789abcdef", "r-2"]})
     assert logs.TextFormatter(40).format(record)[9:] == "GET [01234567, r-2]"
     assert len(shown(logging.INFO, long, 0)) == 1, "files are for programs"

@@ -172,7 +172,7 @@ def test_what_is_not_http_gets_an_error_object(
     assert all(len(record.getMessage()) < 500 for record in caplog.records)
 
 
-def test_a_client_of_https_is_told_of_in_the_log(make_service: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_a_client_of_https(make_service: Make, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(live: Live) -> None:
         answer = await Answer.read(await live.connect(b"\x16\x03\x01\x02\x00\x01\x00"))
         assert "the client speaks TLS, the server does not" in answer.error["message"]

@@ -180,7 +180,7 @@ def test_the_base_url_in_a_browser_names_a_route(client: TestClient, path: str) 
 
 
 @pytest.mark.parametrize("body", [[], "x", 1])
-def test_a_body_that_is_no_object_is_told_so(client: TestClient, body: Any) -> None:
+def test_a_body_that_is_no_object_is_refused_with_its_form(client: TestClient, body: Any) -> None:
     error = client.post(CHAT, json=body).json()["error"]
     assert (error["message"], error["code"]) == ("the body must be a JSON object: {...}", "invalid_type")
 
@@ -199,7 +199,7 @@ NO_SCHEMA = {"response_format": {"type": "json_schema"}}
         (CHAT, USER | NO_SCHEMA, "response_format.json_schema", "needs one"),
     ],
 )
-def test_what_belongs_elsewhere_is_told_so(
+def test_errors_say_where_a_field_belongs(
     client: TestClient, path: str, body: dict[str, Any], param: str, message: str
 ) -> None:
     error = client.post(path, json=body).json()["error"]

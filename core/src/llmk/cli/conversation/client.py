@@ -11,13 +11,13 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from llmk.api import EngineDead, LlmkError, RequestError
+from llmk.api import ConfigError, EngineDead, LlmkError, RequestError
 from llmk.cli.conversation.screen import harmless
 from llmk.engine.processes.spawn import waiting
 from llmk.engine.wire.request import RequestContext
@@ -149,7 +149,7 @@ class Background:
 
 
 class RemoteChatClient:
-    """A model on a server with an OpenAI-compatible API."""
+    """A model on a server with an OpenAI-compatible API. Raises ConfigError for what is no URL."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -157,6 +157,10 @@ class RemoteChatClient:
         self._connect: Callable[[], http.client.HTTPConnection] = lambda: connect(parts.netloc)
         self._base = parts.path.rstrip("/").removesuffix("/v1")
         self._url = f"{parts.scheme}://{parts.netloc}{self._base}"
+        try:
+            self._connect()
+        except http.client.InvalidURL as error:
+            raise ConfigError(f"{url!r} is no URL of a server: {error}", hint="http://127.0.0.1:8000") from error
         self._headers = {
             "content-type": "application/json",
             **({"authorization": f"Bearer {api_key}"} if api_key else {}),
@@ -195,15 +199,17 @@ class RemoteChatClient:
     def _request(
         self, method: str, path: str, body: str | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._connect()
         try:
-            connection = self._connect()
             connection.request(method, self._base + path, body, self._headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
+            connection.close()
             message = f"no server answers at {self._url}: {error}"
             raise EngineDead(message, hint="start one with `llmk serve`, or name another with --url") from error
         if response.status != 200:
-            raise LlmkError(_error_message(response))
+            with closing(connection):
+                raise LlmkError(_error_message(response))
         return connection, response
 
 

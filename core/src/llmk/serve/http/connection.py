@@ -35,7 +35,7 @@ as much as parsing thousands of bytes."""
 LINGER_SECONDS = 2.0
 """How long a client that still sends gets to read why it was refused, before the connection is closed."""
 TLS_HANDSHAKE = b"\x16\x03"
-"""With what a client begins that believes it talks to a server of HTTPS."""
+"""The first bytes of a client that believes it talks to a server of HTTPS."""
 _CODES = {400: "invalid_http", 431: "headers_too_large"}
 _CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
 _WAITING = (h11.IDLE, h11.SEND_RESPONSE)
@@ -74,8 +74,8 @@ class _Parser(h11.Connection):
 
     @staticmethod
     def _check_head(data: bytes) -> None:
-        """Raises if the request line and headers, as far as they have arrived, are too large or too many, or are none:
-        a client was given an address with https."""
+        """Raises if the request line and headers, as far as they have arrived, are too large or too many, or are
+        TLS: the client was given an address with https."""
         if data.startswith(TLS_HANDSHAKE):
             raise h11.RemoteProtocolError(
                 "the client speaks TLS, the server does not: use http://, or set server.tls_certificate"

@@ -76,7 +76,7 @@ class Tls:
         except ssl.SSLError as error:
             what = "do not match" if error.reason == "KEY_VALUES_MISMATCH" else "are not a PEM pair"
             pair = f"the certificate {certificate} and the key {key} (server.tls_certificate, server.tls_key)"
-            hint = "name a certificate, with its chain, and its own key, each a file that starts with -----BEGIN"
+            hint = "name a certificate, with its chain, and its own key, each a file in PEM (openssl converts others)"
             raise ConfigError(f"{pair} {what}: {error}", hint=hint) from error
         if client_ca:
             try:
