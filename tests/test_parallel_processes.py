@@ -142,7 +142,8 @@ def test_stages(folder: Path, start: Any) -> None:
     ranks = engine.workers.take_ranks()
     assert [(rank.rank, rank.node) for rank in ranks] == [(0, ""), (1, "")]
     assert ranks[0].steps == ranks[1].steps > 10
-    assert all(rank.step_seconds > 0 and 0 < rank.processor_seconds < rank.resident_bytes for rank in ranks)
+    assert all(rank.step_seconds > 0 and rank.processor_seconds > 0 for rank in ranks)
+    assert all(rank.resident_bytes > 1 << 20 for rank in ranks)
     assert engine.workers.take_ranks() == []
     engine.processes[0].kill()
     until(lambda: engine.running() == 0, timeout=1)  # nobody asked for anything
