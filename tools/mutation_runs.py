@@ -101,7 +101,7 @@ class Ready:
         path.write_bytes(mutant.apply(subject.path.read_bytes()))
         while True:
             red = frozenset(name for name, good in self._good.items() if not good)
-            run = functools.partial(_try, self.bench, subject, path, chosen, self.most, leave=red)
+            run = functools.partial(_try, self.folder, self.bench, subject, path, chosen, self.most, leave=red)
             result = _forked(run)
             if result["outcome"] == "survived" or self._is_good(subject, chosen, result["case"]):
                 return result
@@ -114,7 +114,7 @@ class Ready:
             case = f"{IMPORTING} {subject.module}"
         if ("::" in case or case.startswith(IMPORTING)) and case not in self._good:
             only = frozenset([case])
-            result = _forked(lambda: _try(self.bench, subject, subject.path, chosen, self.most, only=only))
+            result = _forked(lambda: _try(self.folder, self.bench, subject, subject.path, chosen, self.most, only=only))
             self._good[case] = result["outcome"] == "survived"
         return self._good.get(case, True)
 
@@ -164,6 +164,7 @@ def _answer(run: Callable[[], dict[str, Any]], read: int, write: int) -> None:
 
 
 def _try(
+    folder: Path,
     bench: Bench,
     subject: Subject,
     path: Path,
@@ -174,13 +175,13 @@ def _try(
 ) -> dict[str, Any]:
     """Runs the suites of specs with the file at ``path`` in place of the subject's, until a case fails: of the first
     specs, ``most`` of them, all cases, of others the cheap ones; of cases ``spec::name``, ``only`` some, or all but
-    those to ``leave``."""
+    those to ``leave``. ``folder`` is for the files of children."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGVTALRM, _end)
     signal.setitimer(signal.ITIMER_VIRTUAL, CASE)  # for what it imports
     name = COPY if subject.distribution == CORE else subject.module
     sys.meta_path.insert(0, _Finder(name, path))
-    sys.path.insert(0, _for_children(path.parent, name, path))
+    sys.path.insert(0, _for_children(folder, name, path))
     if subject.distribution != CORE and subject.module in sys.modules:
         bench = _discovered(bench, subject.module.partition(".")[0], anew=chosen[0][0] == "platform")
         registered: Sequence[Any] = bench.registry.of(object)

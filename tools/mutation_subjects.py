@@ -38,8 +38,8 @@ DISTRIBUTIONS: Mapping[str, Sequence[str]] = {
     "route": ("llmk-ollama", "llmk-anthropic"),
 }
 """The distributions whose plugins of a kind are mutated, besides its templates."""
-PLATFORMS = {"llmk-nova": "nova"}
-"""Distributions that are tried on a platform of their own."""
+PLATFORMS = {"llmk-backends-cpu": "cpu", "llmk-nova": "nova", "llmk-zz-platform": "zz-platform"}
+"""Distributions that are tried on a platform of their own, also where a better one is installed."""
 
 PLACES = ("implementation", "prepare", "describe", "tree")
 """Fields of specs that name an object."""
