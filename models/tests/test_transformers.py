@@ -34,11 +34,12 @@ SPEC = next(spec for spec in llmk_models() if spec.id == "models.transformers")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [example.name for example in TRANSFORMERS])
 def test_conforms(name: str) -> None:
-    """But for what its modules can't: they are not cut, and multiply as torch sees fit."""
+    """But for what its modules can't: not all are cut, and they multiply as torch sees fit."""
     own = [case for case in cases("model", SPEC, Bench.open("cpu")) if case.name.startswith(f"{name}: ")]
     results = [Result.of(case) for case in own]
     assert [result for result in results if result.outcome == "failed"] == []
-    assert [result.outcome for result in results].count("skipped") == 5
+    cut = [result for result in results if "tensor parallel" in result.name and result.outcome == "passed"]
+    assert [result.outcome for result in results].count("skipped") == 6 - len(cut)
 
 
 def test_serves_unclaimed_architectures(make_checkpoint: Callable[..., Path]) -> None:

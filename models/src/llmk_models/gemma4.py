@@ -3,7 +3,6 @@ every layer's own, and in some models experts alongside the MLP, or layers that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -24,6 +23,7 @@ from llmk.tree import (
     Stream,
 )
 from llmk.tree.config import MOST_EXPERTS
+from llmk_models.layer_heads import stated_sizes
 from llmk_models.parts import Family, Names, Parts, with_values
 from llmk_models.per_layer import PerLayerGate, PerLayerInputs
 from llmk_models.shared_kv import ignored, sources
@@ -165,30 +165,13 @@ def _by_kind(config: Config, parts: Parts, kinds: tuple[str, ...]) -> dict[str, 
     same = config.flag("attention_k_eq_v", False)
     kv = config.nullable(config.size, "num_global_key_value_heads", None) if same else None
     sizes = (kv or parts.heads.kv, config.size("global_head_dim", 512))
-    if isinstance(each := config.values.get("per_layer_config"), Mapping):
-        sizes = _stated_sizes(config, parts, kinds, each)
+    sizes = stated_sizes(config, parts.heads, kinds) or sizes
     heads = Heads.checked(config, parts.heads.count, *sizes, parts.hidden_size)
     shared = {"bias": parts.qkv_bias, "qk_norm": parts.eps, "value_norm": parts.eps, "scale": 1.0}
     return {
         SLIDING: {**shared, "heads": parts.heads, "rope": parts.rope, "window": config.size("sliding_window", 512)},
         FULL: {**shared, "heads": heads, "rope": Rope.of(config, heads.dim, kind=FULL), "keys_as_values": same},
     }
-
-
-def _stated_sizes(config: Config, parts: Parts, kinds: tuple[str, ...], each: Mapping[str, Any]) -> tuple[int, int]:
-    """Key-value heads, and the size of a head, in layers without a window, where the config states those of every layer
-    that differs. Raises CheckpointError for what differs in other ways."""
-    usual, found = (parts.heads.kv, parts.heads.dim), set()
-    by_layer = {int(index): own for index, own in each.items() if index.isdecimal() and isinstance(own, Mapping)}
-    for index, kind in enumerate(kinds):
-        own = by_layer.get(index, {})
-        sizes = (own.get("num_key_value_heads", usual[0]), own.get("head_dim", usual[1]))
-        found |= {sizes} if kind == FULL else set()
-        if kind != FULL and sizes != usual:
-            raise config.unsupported("per_layer_config and layer_types: other heads in a layer with a window")
-    if len(found) > 1:
-        raise config.unsupported("per_layer_config and layer_types: heads that differ between layers without a window")
-    return next(iter(found), usual)
 
 
 def _experts(config: Config, parts: Parts) -> MoEFacts:

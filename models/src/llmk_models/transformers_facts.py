@@ -62,7 +62,7 @@ def _facts(config: Config) -> ModelFacts:
         num_parameters=_num_parameters(config, num_layers, hidden_size, vocab_size),
         attention=sites.of("attention"),
         linear=sites.of("linear"),
-        parallel=("tensor",) if can_cut(layers) else (),
+        parallel=("tensor",) if any(layer.cut for layer in layers) else (),
         default_model_len=default_len,
         default_why=default_why,
     )
@@ -73,7 +73,7 @@ def decoder_layers(config: Config) -> tuple[Linear, ...]:
     its own modules."""
     heads, _ = _heads(config, config.size(config.first("hidden_size", "n_embd", "d_model")))
     whole = linear_layers(config, heads, cut=False)
-    return linear_layers(config, heads, cut=True) if can_cut(whole) else whole
+    return linear_layers(config, heads, cut=True) if can_cut(config, whole, heads) else whole
 
 
 def _check(config: Config) -> None:

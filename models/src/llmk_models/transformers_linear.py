@@ -11,12 +11,10 @@ from llmk.tree import Config, Heads, Linear
 _IN_A_LAYER = re.compile(r"\.\d+\.")
 _OTHERS = re.compile(r"norm|embed|conv|expert|router|\.gate$|(^|\.)wpe$|\.c_\w+$")
 """Modules that are no linear layers, that choose experts, or that store their weight transposed (GPT-2)."""
-_COLUMN, _ROW = (
-    ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1"),
-    ("o_proj", "out_proj", "down_proj", "fc2"),
-)
+_COLUMN, _ROW = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), ("o_proj", "down_proj")
 """Layers that tensor-parallel ranks shard by output features, and by input features."""
 _ATTENTION = {"q_proj", "k_proj", "v_proj"}
+_OF_HEADS = re.compile(r"\.(q|k)_?(layer)?norm$")
 _NIBBLES = 8
 """4-bit weights in one stored number."""
 
@@ -48,7 +46,17 @@ def _linear(module: str, size: int, rows: int, heads: Heads, *, bias: bool, cut:
     return Linear.whole(module, role, size, rows, bias=bias)
 
 
-def can_cut(layers: tuple[Linear, ...]) -> bool:
-    """Whether ranks know how to shard all of them, attention's among them."""
+def can_cut(config: Config, layers: tuple[Linear, ...], heads: Heads) -> bool:
+    """Whether ranks know how to shard all that a decoder's layers consist of: linear layers of the usual names, and
+    norms of hidden states, or of each head by itself."""
     roles = {layer.role for layer in layers}
-    return roles >= _ATTENTION and roles <= {*_COLUMN, *_ROW}
+    if not (roles >= _ATTENTION and roles <= {*_COLUMN, *_ROW}):
+        return False
+    known = {layer.at for layer in layers}
+    for tensor in read_headers(weight_files(config.checkpoint)):
+        module, _, _ = tensor.name.rpartition(".")
+        if module in known or not _IN_A_LAYER.search(f".{tensor.name}"):
+            continue
+        if "norm" not in module or (_OF_HEADS.search(module) and tensor.shape != (heads.dim,)):
+            return False
+    return True
