@@ -162,7 +162,7 @@ def _adding() -> Update:
 
     from llmk.serve.tenants.tables import USAGE
 
-    given = {name: bindparam(f"more_{name}") for name in (each.name for each in fields(Usage))}
+    given: dict[str, Any] = {name: bindparam(f"more_{name}") for name in (each.name for each in fields(Usage))}
     totals = {name: USAGE.c[name] + given[name] for name in ("spent", "requests", "prompt_tokens", "output_tokens")}
     return USAGE.update().where(USAGE.c.digest == bindparam("of")).values({**given, **totals})
 
