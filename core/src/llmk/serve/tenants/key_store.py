@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from llmk.api import ConfigError
 from llmk.serve.tenants.api_key import ROLES, ApiKey, digest_of, new_secret
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Update
 
 SQLITE = "sqlite"
 NAME_LENGTH = 128
@@ -140,13 +141,11 @@ class KeyStore:
         """Adds to the totals of each digest, since several servers may do so, and sets what is left of the rates."""
         from llmk.serve.tenants.tables import USAGE
 
-        totals = ("spent", "requests", "prompt_tokens", "output_tokens")
         with self._transaction() as connection:
             for digest, more in used.items():
                 values = asdict(more)
-                added = {name: USAGE.c[name] + values[name] for name in totals}
-                done = connection.execute(USAGE.update().where(USAGE.c.digest == digest).values({**values, **added}))
-                if not done.rowcount:
+                more_of = {f"more_{name}": value for name, value in values.items()}
+                if not connection.execute(_adding(), {"of": digest, **more_of}).rowcount:
                     connection.execute(USAGE.insert().values(digest=digest, **values))
 
     @contextmanager
@@ -154,6 +153,18 @@ class KeyStore:
         with _readable(self._database), self._engine.connect() as connection:
             yield connection
             connection.commit()
+
+
+@cache
+def _adding() -> Update:
+    """The statement that adds to a row's totals: making it takes longer than running it."""
+    from sqlalchemy import bindparam
+
+    from llmk.serve.tenants.tables import USAGE
+
+    given: dict[str, Any] = {name: bindparam(f"more_{name}") for name in (each.name for each in fields(Usage))}
+    totals = {name: USAGE.c[name] + given[name] for name in ("spent", "requests", "prompt_tokens", "output_tokens")}
+    return USAGE.update().where(USAGE.c.digest == bindparam("of")).values({**given, **totals})
 
 
 @contextmanager
