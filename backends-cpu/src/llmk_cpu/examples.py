@@ -168,7 +168,8 @@ def _bits() -> Iterator[PlatformExample]:
     """Containers that hide /proc/cpuinfo, with one feature each."""
     for machine, bits in _BITS.items():
         for name, (word, bit) in bits.items():
-            label, version, dtypes = machine, (0,), ("float32",)
+            label, version = machine, (0,)
+            dtypes: tuple[str, ...] = ("float32",)
             if machine == "aarch64":
                 label = "aarch64-bf16" if name == "bf16" else machine
                 version, dtypes = (9,) if name == "sve2" else (8,), _arm_dtypes({name})
@@ -177,17 +178,17 @@ def _bits() -> Iterator[PlatformExample]:
                 dtypes = ("bfloat16", "float32", "float16") if name == "mma" else dtypes
             elif machine == "riscv64":
                 label, version = "riscv64-v", (1,)
-            facts = {"arch_version": version, "dtypes": dtypes, "vector": {word: 1 << bit}}
+            facts: dict[str, Any] = {"arch_version": version, "dtypes": dtypes, "vector": {word: 1 << bit}}
             yield _other(machine, "", f"{name} alone", label=label, found={name}, **facts)
 
 
 def _riscv(isa: str, found: set[str], label: str, dtypes: tuple[str, ...], *, known: bool = True) -> PlatformExample:
     text = f"processor\t: 0\nhart\t\t: 0\nisa\t\t: {isa}\nmmu\t\t: sv39\nuarch\t\t: spacemit,x60\n"
-    facts = {"arch_version": (int("v" in found),), "dtypes": dtypes}
+    facts: dict[str, Any] = {"arch_version": (int("v" in found),), "dtypes": dtypes}
     return _other("riscv64", text, isa, known=known, label=label, found=found, **facts)
 
 
-_PLAIN_ARM = {"arch_version": (8,), "dtypes": ("float32",), "label": "aarch64", "found": {"asimd"}}
+_PLAIN_ARM: Mapping[str, Any] = {"arch_version": (8,), "dtypes": ("float32",), "label": "aarch64", "found": {"asimd"}}
 _CORE = "CPU implementer\t: 0x41\nCPU part\t: {}\n\n"
 _UNLIKE = f"Features\t: asimd\n{_CORE.format('0xd4f')}{_CORE.format('0xd0c')}"
 _UNHEARD_OF = f"Features\t: asimd\n{_CORE.format('0xfff')}"

@@ -35,7 +35,13 @@ def _restored(parts: Mapping[str, Tensor], usual: float) -> Tensor:
     scale, numbers = parts["weight_scale"], _numbers(parts)
     zero = parts.get("weight_zero_point", torch.full_like(scale, usual)).float()
     groups = numbers.unflatten(1, (scale.shape[1], -1))
-    return ((groups - zero[..., None]) * scale[..., None]).flatten(1)
+    restored: Tensor = ((groups - zero[..., None]) * scale[..., None]).flatten(1)
+    return restored
+
+
+def _plain(quantize: Callable[[Tensor, int], dict[str, Tensor]], weight: Tensor) -> dict[str, Tensor]:
+    """Without zero points."""
+    return quantize(weight, _GROUP)
 
 
 def _shifted(quantize: Callable[[Tensor, int], dict[str, Tensor]], usual: float, weight: Tensor) -> dict[str, Tensor]:
@@ -65,7 +71,7 @@ def _examples(
                 presented=True,
             )
             for name, stored in (
-                ("plain groups", partial(quantize, group_size=_GROUP)),
+                ("plain groups", partial(_plain, quantize)),
                 ("groups with zero points", partial(_shifted, quantize, usual)),
             )
         ),

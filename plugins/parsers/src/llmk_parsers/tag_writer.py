@@ -173,11 +173,11 @@ def _literal_start(terms: str) -> tuple[str, str]:
 
 def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema, with what its reference names."""
-    schema = schema if isinstance(schema, Mapping) else {}
-    if not isinstance(schema.get("$ref"), str):
-        return schema
-    target = Schema(schema, root).target
-    others = {key: value for key, value in schema.items() if key != "$ref"}
+    given: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
+    if not isinstance(given.get("$ref"), str):
+        return given
+    target = Schema(given, root).target
+    others = {key: value for key, value in given.items() if key != "$ref"}
     return {**(target if isinstance(target, Mapping) else {}), **others}
 
 

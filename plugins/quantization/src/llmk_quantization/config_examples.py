@@ -77,7 +77,7 @@ GPTQ = (
     ConfigExample(config={**_GPTQ, "lm_head": None, "desc_act": None, "group_size": -1}, modules={Q0: True}),
     *(_refused("group_size", size, "-1 or a number of inputs", _GPTQ) for size in (0, -2, "all", None, True, 32.0)),
     *(_refused("desc_act", value, "true or false", _GPTQ) for value in ("yes", 2)),
-    *(_refused("lm_head", value, "true or false", _GPTQ) for value in ("yes", [])),
+    *(_refused("lm_head", value, "true or false", _GPTQ) for value in ("yes", "no")),
     *(_refused("modules_in_block_to_quantize", names, "lists of texts", _GPTQ) for names in ([7], [[7]])),
     ConfigExample(
         config={**_GPTQ, "modules_in_block_to_quantize": "mlp"}, modules={Q0: True}, error="which is not lists of texts"
