@@ -142,9 +142,8 @@ class KernelSpec(CheckedSpec):
     If another field differs from its default, the kernel is refused: a field of the first release that the kernel
     leaves out, or a field that was added later, which it must name (``FIRST_FIELDS | {"field"}``).
 
-    For experts, also those of the query's ``facts`` that it takes. For an op, also facts that were added to it later.
-    The op's reference names those that matter; if a query has one, all its kernels must know it. A model whose fact is
-    at its neutral value leaves it out."""
+    For experts, also those of the query's ``facts`` that it takes. For an op, also facts that were added to it later:
+    where a query has one that the op's reference names, all its kernels must know it. Neutral facts are left out."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of a function that implements :class:`~llmk.api.Prepare`, called once
@@ -374,8 +373,8 @@ class StatLoggerSpec(CheckedSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec(CheckedSpec):
-    """A command of ``llmk``. ``name`` is how it is called: ``"profile"``, or ``"plugins check"`` for an action of
-    ``llmk plugins`` or ``llmk bench``. ``implementation`` names a class that implements :class:`~llmk.api.Command`."""
+    """A command of ``llmk``. ``name`` is how it is called: ``"profile"``, or ``"plugins check"`` for an action of a
+    group. ``implementation`` names a class that implements :class:`~llmk.api.Command`."""
 
     id: str
     name: str
