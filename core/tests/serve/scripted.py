@@ -119,6 +119,7 @@ class ScriptedEngine:
     generation_config: dict[str, Any] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     replicas: None = None
+    ranks: dict[tuple[int, int], Any] = field(default_factory=dict)
     step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
     running: int = 0
     silence: float = 0.0

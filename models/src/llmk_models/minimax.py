@@ -25,15 +25,23 @@ class LightningMixer(Block):
     into: Linear
     """To queries, keys and values."""
     scan: Recurrent
-    decays: tuple[float, ...]
-    """The log decay of each head."""
+    factor: float
+    """Of the decays: later layers keep more."""
     norm: Norm
     gate_proj: Linear
     gate: Gate
     out: Linear
 
+    @property
+    def decays(self) -> tuple[float, ...]:
+        """The log decay of each head."""
+        sizes = self.scan.sizes
+        assert isinstance(sizes, LightningSizes)
+        heads = sizes.num_heads
+        return tuple(-(2 ** (-8 / heads * (head + 1))) * self.factor for head in range(heads))
+
     @classmethod
-    def of(cls, at: str, hidden_size: int, sizes: LightningSizes, decays: tuple[float, ...]) -> Self:
+    def of(cls, at: str, hidden_size: int, sizes: LightningSizes, factor: float) -> Self:
         """With the names of MiniMax. Its norms have an epsilon of their own."""
         heads, inner = sizes.num_heads, sizes.num_heads * sizes.head_dim
         qkv = f"{at}.qkv_proj", "lightning_in", hidden_size, ("",) * 3, (inner,) * 3, (heads,) * 3
@@ -41,7 +49,7 @@ class LightningMixer(Block):
             at=at,
             into=Linear.packed(*qkv, groups=heads),
             scan=Recurrent(at=at, sizes=sizes, eps=0.0),
-            decays=decays,
+            factor=factor,
             norm=Norm(at=f"{at}.norm", size=inner, eps=1e-6, role="lightning_norm"),
             gate_proj=Linear.column(f"{at}.output_gate", "output_gate", hidden_size, inner, heads),
             gate=Gate(role="lightning_gate", size=inner, gate_size=inner, by_heads=True),
@@ -90,8 +98,7 @@ def tree(config: Config) -> CausalLM:
         if attends[index]:
             mixer: Block = parts.attention(f"{at}.self_attn", parts.windows[index])
         else:
-            decays = _decays(index, count, sizes.num_heads)
-            mixer = LightningMixer.of(f"{at}.self_attn", parts.hidden_size, sizes, decays)
+            mixer = LightningMixer.of(f"{at}.self_attn", parts.hidden_size, sizes, _factor(index, count))
         aliases = (f"{at}.mlp",)
         moe = MoE.of(f"{at}.block_sparse_moe", experts, names=("w1", "w3", "w2"), aliases=aliases)
         kind, (before, after) = "full_attn" if attends[index] else "linear_attn", parts.names.before
@@ -102,7 +109,6 @@ def tree(config: Config) -> CausalLM:
     return replace(model, stream=OneStream(carried=(Carried(parts.hidden_size),)))
 
 
-def _decays(layer: int, num_layers: int, heads: int) -> tuple[float, ...]:
-    """The log decay of each head of a layer: later layers keep more."""
-    factor = 1 - layer / (num_layers - 1 + 1e-5) + 1e-5
-    return tuple(-(2 ** (-8 / heads * (head + 1))) * factor for head in range(heads))
+def _factor(layer: int, num_layers: int) -> float:
+    """Of a layer's decays: later layers keep more."""
+    return 1 - layer / (num_layers - 1 + 1e-5) + 1e-5

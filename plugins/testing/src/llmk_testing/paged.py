@@ -12,7 +12,7 @@ from torch import Tensor
 from llmk.api import AttentionBackend, AttentionQuery, CacheLayout, CacheStep
 from llmk.api.cache import SCALED_BITS
 from llmk.reference.attention.contiguous import attend_plain
-from llmk_testing.tolerance import Right, check
+from llmk_testing.tolerance import Bound, Right, check
 
 Work = Sequence[tuple[int, int, int]]
 """Requests of a step: (request, first token, end)."""
@@ -183,12 +183,12 @@ class Paged:
         _, key, *value = self.parts(self.own_rows(work))
         self.keep(work, key, value[0] if value else None)
 
-    def check(self, out: Tensor, work: Work, what: str) -> float:
+    def check(self, out: Tensor, work: Work, what: str, bound: Bound | None = None) -> float:
         """Compares the result of a step's tokens, without padding, with the expected one; records what the step
-        wrote."""
+        wrote. ``bound`` is as of :func:`llmk_testing.tolerance.check`."""
         self.keep_own(work)
         tokens = sum(stop - start for _, start, stop in work)
-        return check(out[:tokens], Right(self.right(work), self.rows.dtype), f"{what}, {describe(work)}")
+        return check(out[:tokens], Right(self.right(work), self.rows.dtype), f"{what}, {describe(work)}", bound)
 
 
 def _rounded(vectors: Tensor, cache_dtype: str, scale: float) -> Tensor:

@@ -55,6 +55,8 @@ def supports_attention(query: AttentionQuery) -> Verdict:
 def supports_int8(query: AttentionQuery) -> Verdict:
     """What :func:`supports_attention` does, over an int8 cache whose scales are aligned."""
     verdict = _fits(query)
+    if not has_large_tiles(query.platform):
+        verdict &= no("arch", wanted=query.platform.arch, found="GPUs with more registers for a row per head")
     if query.cache_dtype != "int8":
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found="int8")
     if query.block_size * query.head_dim % SCALE_BYTES:

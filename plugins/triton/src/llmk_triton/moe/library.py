@@ -7,19 +7,21 @@ copies where an expert has hundreds of rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import grouped_mm
+from torch.nn import functional
 
 from llmk.reference.activations import GatedOptions
 from llmk_triton.common.activations import activation, gated
 from llmk_triton.moe.fused import ExpertRows, FusedMoE
 from llmk_triton.moe.routing import share_of
+
+grouped_mm: Callable[..., Tensor] = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # before torch 2.10
 
 _COPIED = 16
 """Rows of one expert that a program copies."""

@@ -42,7 +42,7 @@ def library_moe_spec() -> KernelSpec:
             features=("triton",),
             archs=("sm_90",),
             dtypes=("bfloat16",),
-            packages=("triton>=3.6,<3.10", "torch>=2.10"),
+            packages=("triton>=3.6,<3.10",),
         ),
         bands=(TokenBand(_MANY_TOKENS, score=50),),
         supports=supports_library,
