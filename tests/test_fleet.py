@@ -64,7 +64,7 @@ def test_what_was_measured_on_a_gpu_is_plausible() -> None:
 @pytest.mark.parametrize("kind", ["tenants", "one_prefix", "batch", "short"])
 def test_prefix_aware_hits_nearly_as_often_as_one_cache(kind: str) -> None:
     """And keeps work even; round_robin does one of the two."""
-    shape = replace(KINDS[kind], rate=8.0, sessions=400)
+    shape = replace(KINDS[kind], rate=8.0, sessions=1500)
     device = Device.load("qwen3-8b-h100")
     found = {router: simulate(device, 8, router, shape, slo=0.5, seed=7) for router in ("prefix_aware", "round_robin")}
     ours = found["prefix_aware"]
