@@ -11,8 +11,6 @@ from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _FACTS: tuple[Facts, ...] = ({"vocab_size": 1000},)
 _VOCABULARIES: tuple[Facts, ...] = (*_FACTS, {"vocab_size": 4097}, {"vocab_size": 64}, {"vocab_size": 31})
-_SAMPLED: tuple[Facts, ...] = (*_FACTS, {"vocab_size": 1500})
-"""Of a large vocabulary, the reference sorts the most likely tokens first, and whole rows only where these don't do."""
 _TOP = 20
 """Log-probabilities per token in what is measured."""
 
@@ -147,5 +145,5 @@ MATCH_SUFFIXES = OpExamples(_FACTS, _suffixes, benchmark=_measured_suffixes)
 ALLOW_TOKENS = OpExamples(_FACTS, _allowed, benchmark=_measured_allowed)
 APPLY_MASK = OpExamples(_VOCABULARIES, _masks, benchmark=_measured_masks)
 MASK = OpExamples(_FACTS, _mask, by_row=("logits", "top_k", "top_p", "min_p"))
-SAMPLE = OpExamples(_SAMPLED, _sample, benchmark=_greedy, by_row=_CONTROLS)
+SAMPLE = OpExamples(_FACTS, _sample, benchmark=_greedy, by_row=_CONTROLS)
 LOGPROBS = OpExamples(_FACTS, _logprobs, benchmark=_measured_logprobs, by_row=("logits", "token_ids"))
