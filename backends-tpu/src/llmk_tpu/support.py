@@ -48,7 +48,8 @@ def check(model: tree.CausalLM) -> None:
             raise _refusal(where)
         for field in fields(spec):
             value = getattr(spec, field.name)
-            if field.name not in ("at", *READ[type(spec)]) and (field.default is MISSING or value != field.default):
+            neutral = field.default if field.default_factory is MISSING else field.default_factory()
+            if field.name not in ("at", *READ[type(spec)]) and (neutral is MISSING or value != neutral):
                 raise _refusal(where, f"{field.name} = {_shown(value)}")
             if field.name == "activation" and value not in ACTIVATIONS:
                 raise _refusal(where, f"activation = {value!r}", f"activations are {', '.join(ACTIVATIONS)}")

@@ -165,7 +165,9 @@ def test_an_output_gate(ranks: int, per_head: bool) -> None:
     found = []
     for rank in range(ranks):
         here = made(Parallel(rank, ranks))
-        layer = OutputGate(builder(here, spec), spec)
+        assert spec.gate is not None
+        assert spec.gate_proj is not None
+        layer = OutputGate(builder(here, spec), spec.gate, spec.gate_proj)
         filled(here, {"attn.g_proj.weight": weight}, "")
         heads = Parallel(rank, ranks).share(6)
         found.append(layer(out[:, heads].flatten(1), x))

@@ -176,7 +176,7 @@ def test_moe_needs_equal_groups_that_hold_enough_experts(groups: dict[str, Any],
 
 def test_declared_activations_and_scorings_are_those_that_exist() -> None:
     moe = import_module("llmk.reference.moe")
-    assert set(specs._SCORINGS) == set(moe._SCORING)
+    assert set(specs._SCORINGS) == set(moe.SCORINGS)
     assert set(specs._GROUP_SCORINGS) == set(moe._GROUP_SCORING)
     activations = import_module("llmk.reference.activations").ACTIVATIONS
     assert set(specs._ACTIVATIONS) == set(activations)

@@ -186,7 +186,7 @@ def test_errors_of_middleware_are_too(make_service: Callable[..., Service]) -> N
     with TestClient(create_app(service), base_url="http://localhost") as client:
         assert "API key" in client.post("/ask", json={"say": "hi"}).json()["oops"]
         assert client.post("/ask", json={"say": "hi"}, headers={"x-api-key": "k"}).status_code == 200
-        assert "not allowed" in client.put("/ask", json={}, headers={"x-api-key": "k"}).json()["oops"].lower()
+        assert "takes post, not put" in client.put("/ask", json={}, headers={"x-api-key": "k"}).json()["oops"].lower()
         assert client.post("/v1/completions", json={}).json()["error"]["code"], "other routes keep their own"
 
 

@@ -163,7 +163,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        return _report(error, debug)
+        code = _report(error, debug)
+        try:
+            sys.stderr.flush()
+        except OSError:  # what could not be written must not change the exit code when the interpreter tries again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        return code
 
 
 @contextmanager
