@@ -10,6 +10,7 @@ import pytest
 
 from llmk.api import AttentionQuery, LinearQuery, MoEQuery, PlatformFacts, Query
 from llmk.api.matching import neutral_values
+from llmk.reference.moe import MoEExamples
 from llmk_testing.queries import attention_queries, linear_queries, moe_queries
 
 HERE: dict[str, Any] = {"platform": PlatformFacts(name="here", arch="any", device_type="cpu"), "dtype": "float32"}
@@ -23,7 +24,7 @@ NEVER = {"causal", "lookup"}
     [
         (AttentionQuery, attention_queries()),
         (LinearQuery, linear_queries(FORMATS)),
-        (MoEQuery, moe_queries(FORMATS, lambda make: True)),
+        (MoEQuery, moe_queries(FORMATS, lambda make: True, MoEExamples(facts=({"router_softcap": 30.0},)))),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
