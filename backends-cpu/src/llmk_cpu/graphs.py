@@ -131,14 +131,17 @@ def _memory(tensor: Tensor) -> int:
 def _into(func: Any, args: Any, kwargs: Any, found: Any) -> Callable[[], object] | None:
     """What computes the tensor ``found`` again where it is; ``None`` where torch has no such version of an operator, or
     the shape depends on values."""
-    out = getattr(func.overloadpacket, "out", None)
-    if out is None or not isinstance(found, Tensor) or torch.Tag.dynamic_output_shape in func.tags:
+    if not isinstance(found, Tensor) or torch.Tag.dynamic_output_shape in func.tags:
         return None
-    if [each.name for each in out._schema.arguments if not each.is_out] != [
-        each.name for each in func._schema.arguments
-    ]:
-        return None
-    return partial(out, *args, **kwargs, out=found)
+    packet, taken = func.overloadpacket, _arguments(func)
+    several = (getattr(packet, name) for name in packet.overloads() if name.endswith("out"))
+    out = next((each for each in several if _arguments(each) == taken), None)
+    return None if out is None else partial(out, *args, **kwargs, out=found)
+
+
+def _arguments(func: Any) -> list[tuple[str, str]]:
+    """Names and types of what an operator takes: a version for tensors may have the names of one for numbers."""
+    return [(each.name, str(each.type)) for each in func._schema.arguments if not each.is_out]
 
 
 def _compute(again: Callable[[], Any], tensors: list[Tensor]) -> None:
