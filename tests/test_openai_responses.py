@@ -87,7 +87,7 @@ def test_stream(client: OpenAI, options: dict[str, Any]) -> None:
                 snapshot = event.snapshot
         final = stream.get_final_response()
     assert "".join(texts) == snapshot == final.output_text == whole.output_text
-    assert len(texts) > 1, "a client that is behind gets several tokens in one event"
+    assert texts, "a client that is behind may get all of a short text in one event"
 
 
 def test_thinking(client: OpenAI, options: dict[str, Any]) -> None:

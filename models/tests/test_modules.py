@@ -30,7 +30,7 @@ def test_facts_name_the_modules_of_layers(variant: str, make_checkpoint: Callabl
             found.setdefault(layer.site, []).extend(modules_of(layer))
         elif isinstance(layer, Experts) and not isinstance(layer, InterleavedExperts):  # which have no modules
             (gate_up, down), (site,) = modules_of(layer), facts.moe
-            found.setdefault(site.site, []).append((*gate_up[:2], down[0]))
+            found.setdefault(site.site, []).append((*gate_up[: 1 + site.gated], down[0]))
         elif isinstance(layer, LMHead):
             found["lm_head"] = [("lm_head",)]
     named = {site.site: list(site.modules) for site in (*facts.linear, *facts.moe)}
