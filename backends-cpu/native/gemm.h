@@ -276,6 +276,25 @@ void write(T* out, const float* sums, float scale, const float* scales, const T*
     }
 }
 
+// multiply and write of a kind whose rows are arranged with a scale each: x [m, k], out [m, n], and bias [n] or null, all
+// of `dtype`.
+template <class P>
+void multiply_scaled(const typename P::Weight& weight, void* out, int64_t out_stride, const void* x, int64_t x_stride,
+                     const void* bias, int64_t m, int64_t n, int64_t k, int64_t bytes, int32_t dtype, Scratch& scratch,
+                     Scratch& scratch_scales) {
+    float* scales = static_cast<float*>(scratch_scales.get(sizeof(float) * m));
+    by_dtype(dtype, [&](auto none) {
+        using T = decltype(none);
+        multiply<P>(
+            weight, m, n, k, bytes, scratch,
+            [&](int64_t row, typename P::Row* to) { scales[row] = P::arrange((const T*)x + row * x_stride, k, to); },
+            [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                write((T*)out + row * out_stride + first, sums, scales[row], nullptr,
+                      bias ? (const T*)bias + first : nullptr, count);
+            });
+    });
+}
+
 }  // namespace
 }  // namespace LLMK_LEVEL
 }  // namespace llmk

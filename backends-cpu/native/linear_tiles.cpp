@@ -146,18 +146,8 @@ LLMK_EXPORT(linear_tiles)
 (void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, const void* scales,
  const void* zeros, int64_t groups, const void* bias, int64_t m, int64_t n, int64_t k, int32_t dtype,
  int32_t scale_dtype, int32_t zero_dtype) {
-    float* row_scales = static_cast<float*>(scratch_scales.get(sizeof(float) * m));
     TiledMatrix matrix{(const uint8_t*)weight, scales, zeros, k, groups, k / groups, scale_dtype, zero_dtype};
-    by_dtype(dtype, [&](auto none) {
-        using T = decltype(none);
-        multiply<TileProduct>(
-            matrix, m, n, k, k, scratch,
-            [&](int64_t row, int8_t* to) { row_scales[row] = TileProduct::arrange((const T*)x + row * x_stride, k, to); },
-            [&](int64_t row, int64_t first, int64_t count, const float* sums) {
-                write((T*)out + row * out_stride + first, sums, row_scales[row], nullptr,
-                      bias ? (const T*)bias + first : nullptr, count);
-            });
-    });
+    multiply_scaled<TileProduct>(matrix, out, out_stride, x, x_stride, bias, m, n, k, k, dtype, scratch, scratch_scales);
 }
 LLMK_WORDS(linear_tiles)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +44,13 @@ def called(modules: Mapping[str, nn.Module]) -> Iterator[set[str]]:
     """The names of those of ``modules`` that are called within: others may be used in another way."""
     found: set[str] = set()
 
-    def note(name: str) -> object:
-        def hook(module: nn.Module, inputs: object) -> None:
+    def note(name: str) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, inputs: Any) -> None:
             found.add(name)
 
         return hook
 
-    handles = [module.register_forward_pre_hook(note(name)) for name, module in modules.items()]  # type: ignore[arg-type]
+    handles = [module.register_forward_pre_hook(note(name)) for name, module in modules.items()]
     try:
         yield found
     finally:

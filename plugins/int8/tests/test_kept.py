@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,11 @@ def same(one: Parts, other: Parts) -> bool:
 
 
 @pytest.mark.parametrize("rounded", [int8_rows, int4_groups])
-def test_what_is_kept_is_what_was_rounded(rounded: object, place: Path) -> None:
-    first = kept("a", WEIGHT, rounded, "files")  # type: ignore[arg-type]
-    assert same(first, rounded(WEIGHT))  # type: ignore[operator]
+def test_what_is_kept_is_what_was_rounded(rounded: Callable[[Tensor], Parts], place: Path) -> None:
+    first = kept("a", WEIGHT, rounded, "files")
+    assert same(first, rounded(WEIGHT))
     assert len(list(place.iterdir())) == 1
-    assert same(kept("a", WEIGHT, rounded, "files"), first)  # type: ignore[arg-type]
+    assert same(kept("a", WEIGHT, rounded, "files"), first)
 
 
 def test_a_matrix_is_rounded_once() -> None:
