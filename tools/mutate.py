@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
@@ -51,7 +51,7 @@ def main() -> int:
     """Runs, lists or reports."""
     arguments = _arguments()
     if arguments.report:
-        files = [json.loads(path.read_text()) for path in arguments.report]
+        files = _joined(json.loads(path.read_text()) for path in arguments.report)
         print(report(files))
         if arguments.score:
             arguments.score.write_text(json.dumps(score(files), indent=1, ensure_ascii=False) + "\n")
@@ -76,10 +76,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where results are kept; what is there is not run again")
     parser.add_argument("--again", action="store_true", help="try those again that survived")
     parser.add_argument("--specs", type=int, default=3, help="specs that a mutant is tried on (%(default)s)")
+    parser.add_argument("--part", type=_part, default=(0, 1), metavar="I/N", help="every N-th of the sample from the I-th")
     parser.add_argument("--list", action="store_true", help="list the sample, run none")
     parser.add_argument("--report", type=Path, nargs="+", help="tables of results, in place of a run")
     parser.add_argument("--score", type=Path, help="with --report: where the counts are kept for the documentation")
     return parser.parse_args()
+
+
+def _part(text: str) -> tuple[int, int]:
+    """``2/8`` as the second of eight: parts of one sample run in parallel, each with a table of its own."""
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part like 2/8")
+    return int(number) - 1, int(count)
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> None:
@@ -88,7 +97,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
     pool = list(_pool(arguments, warm))
     random.Random(arguments.seed).shuffle(pool)
     good = (planned for planned in pool if planned.mutant.compiles(planned.subject.path.read_bytes()))
-    chosen = list(islice(good, arguments.sample))
+    first, step = arguments.part
+    chosen = list(islice(good, arguments.sample))[first::step]
     kept = _read(arguments, len(pool))
     for number, planned in enumerate(chosen):
         if arguments.list:
@@ -122,6 +132,15 @@ def _attempt(warm: Warm, planned: Planned) -> dict[str, Any]:
 def _line(result: Mapping[str, Any]) -> str:
     found = f"{result['outcome']:9} {result['seconds']:5} s {result['module']} {result['mutant']}"
     return f"{found} [{result['case'][:80]}]"
+
+
+def _joined(files: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tables of one kind and seed as one."""
+    joined: dict[tuple[str, int], dict[str, Any]] = {}
+    for kept in files:
+        whole = joined.setdefault((kept["kind"], kept["seed"]), kept)
+        whole["results"] |= kept["results"]
+    return list(joined.values())
 
 
 def _read(arguments: argparse.Namespace, pool: int) -> dict[str, Any]:
