@@ -39,7 +39,7 @@ def reasons(spec: KernelSpec, query: Any) -> list[str]:
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.id)
 def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
-    apart = spec.id.endswith(("_tma", "_padded", "_library"))
+    apart = spec.id.endswith(("_tma", "_padded"))
     assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
     assert bool(spec.opt_in) == apart
     if spec.kind == "op":

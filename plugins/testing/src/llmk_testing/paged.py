@@ -70,6 +70,8 @@ class Paged:
         self.rows = torch.randn(requests, longest, sum(self.sizes), generator=random).to(dtype)
         self.rows[:, : shared * size, self.sizes[0] :] = self.rows[:1, : shared * size, self.sizes[0] :]
         self.sinks = torch.randn(query.num_heads, generator=random) if query.sinks else None
+        # Copied once: a step that is recorded may not copy from the host.
+        self._placed_sinks = None if self.sinks is None else self.sinks.to(device)
         each = -(-longest // size)
         self.nobodys = requests * each
         order = torch.randperm(requests * each + 1, generator=random)
@@ -151,8 +153,7 @@ class Paged:
 
     def attend(self, q: Tensor, meta: Any) -> Tensor:
         """Calls the backend's ``run``."""
-        sinks = None if self.sinks is None else self.sinks.to(self.device)
-        return self.backend.run(q, self.cache, meta, sinks=sinks, **self.scaled)
+        return self.backend.run(q, self.cache, meta, sinks=self._placed_sinks, **self.scaled)
 
     def keep(self, work: Work, key: Tensor, value: Tensor | None) -> None:
         """Records the expected contents of the cache for these tokens, ``[tokens, kv_heads, head_dim]`` on the host."""

@@ -159,11 +159,12 @@ def _agrees(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) ->
 
 
 def _scaled(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], scale: float) -> str:
-    """Rows of small and of large numbers: constants that are added show in the first, overflows in the second."""
+    """Rows of small and of large numbers: constants that are added show in the first, overflows in the second. A number
+    for each row, such as a temperature, is a parameter and stays."""
     op = make(asked)
     arguments = list(op.arguments(min(33, counts(candidate.spec.bands)[-1])))
     for place in op.by_row:
-        if arguments[place].is_floating_point():
+        if arguments[place].is_floating_point() and arguments[place].dim() > 1:
             arguments[place] = arguments[place] * scale
     given = tuple(arguments)
     narrow = [result for result in tensors(op.by_reference(given)[0]) if result.is_floating_point()]
@@ -175,8 +176,8 @@ def _scaled(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], sc
 
 
 def _unbiased(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
-    """An intermediate number of a row that is rounded to 16 bits shifts the whole row, which the mean of the relative
-    errors shows: it may be no larger than a share of the dtype's precision, or than twice the reference's own."""
+    """An intermediate number of a row that is rounded to 16 bits shifts the whole row to or from zero, which the sum of
+    its errors shows: it may be no larger than a share of the dtype's precision, or than twice the reference's own."""
     op, unit = make(asked), torch.finfo(asked.dtype).eps
     arguments = op.arguments(min(65, counts(candidate.spec.bands)[-1]))
     wide = tensors(op.by_reference(mapped(_widened, arguments))[0])
@@ -196,9 +197,11 @@ def _unbiased(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) 
 
 
 def _lean(found: Tensor, right: Tensor) -> float:
-    """The largest mean of a row's relative errors."""
-    error = (found.double() - right.double()) / right.double()
-    return float(error.nanmean(1).abs().max()) if right.ne(0).all() else 0.0
+    """By how much the numbers of a row are too large or too small, as a share of their sum; the most of all rows. A
+    number near zero, which sums may cancel to, counts by its size."""
+    wide = right.double()
+    error = (found.double() - wide) * wide.sign()
+    return float((error.sum(1) / wide.abs().sum(1)).nan_to_num().abs().max())
 
 
 def _apart(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> None:

@@ -166,9 +166,11 @@ def softcap_kernel(x, out, cap, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * SIZE
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(x + place + column, column < SIZE, other=0.0)
-    # tanh(y) is 2 * sigmoid(2 * y) - 1.
     inner = (values.to(tl.float32) / cap).to(values.dtype).to(tl.float32)
-    inner = (2.0 * tl.sigmoid(2.0 * inner) - 1.0).to(values.dtype).to(tl.float32)
+    # For a negative y, tanh(y) is e / (2 + e) with e = exp(2 * y) - 1, which loses no digits near 0.
+    shrunk = _expm1(-2.0 * tl.abs(inner))
+    size = -shrunk / (2.0 + shrunk)
+    inner = tl.where(inner < 0, -size, size).to(values.dtype).to(tl.float32)
     tl.store(out + place + column, (cap * inner).to(values.dtype), column < SIZE)
 
 

@@ -45,9 +45,8 @@ def library_moe_spec() -> KernelSpec:
             packages=("triton>=3.6,<3.10",),
         ),
         bands=(TokenBand(_MANY_TOKENS, score=50),),
-        opt_in="as a whole it has not been compared on a GPU, only its GEMMs",
         supports=supports_library,
-        knows=_KNOWN,
+        knows=FIRST_FIELDS | {"gated", "activation_limit"},
         summary="Routing on the device; torch's grouped GEMM (CUTLASS) of each expert's rows.",
     )
 
