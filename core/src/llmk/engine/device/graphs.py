@@ -36,7 +36,7 @@ _MOST_VERIFYING = 64
 """Requests up to which steps that verify drafts are recorded: with more, devices take longer than issuing does."""
 _MIXED_SIZES = (*(size for size in _SIZES if size >= 16), *range(1280, 2049, 256))
 """Tokens of recorded steps with prompts: with more, devices take longer than issuing does."""
-_FEW_REQUESTS = 32
+_FEW_REQUESTS, _MORE_REQUESTS = 32, 128
 _LEAST_FIRST = 64
 """Least tokens of steps with prompts that are recorded before the first request."""
 _STEPS_BETWEEN = 128
@@ -231,10 +231,14 @@ def verifying_shapes(most: int, num_drafts: int) -> list[StepShape]:
 
 def mixed_shapes(most: int, most_tokens: int) -> list[StepShape]:
     """Shapes to record of steps with prompt tokens, in which at most ``most`` requests compute at most ``most_tokens``
-    tokens."""
-    sizes = sorted({min(size, most_tokens) for size in _MIXED_SIZES})
-    requests = sorted({min(_FEW_REQUESTS, most), most})
-    return [StepShape(tokens, count) for tokens in sizes for count in requests if tokens != count]
+    tokens. One of the requests computes more than one. Rows of padding are sampled from too, so few requests get a room
+    of their own."""
+    found = {
+        StepShape(tokens, min(count, most, tokens - 1))
+        for tokens in {min(size, most_tokens) for size in _MIXED_SIZES} - {1}
+        for count in (_FEW_REQUESTS, _MORE_REQUESTS, most)
+    }
+    return sorted(found)
 
 
 def is_first(shape: StepShape) -> bool:

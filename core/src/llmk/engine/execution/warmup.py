@@ -137,8 +137,12 @@ class WarmUp:
         of its own."""
         requests = _powers(max((shape.requests for shape in self.recorded), default=0))
         tokens = _powers(max((shape.tokens for shape in self.recorded), default=0))
-        found = [shape for shape in self.recorded if shape.requests in requests]
-        return [shape for shape in found if shape.decodes or shape.samples > 1 or shape.tokens in tokens]
+
+        def is_needed(shape: StepShape) -> bool:
+            by_requests = shape.decodes or shape.samples > 1
+            return shape.requests in requests if by_requests else shape.tokens in tokens
+
+        return [shape for shape in self.recorded if is_needed(shape)]
 
     def _steps(self) -> Iterator[list[_Part]]:
         """Prompts of all lengths at which kernels take turns, and of some between; requests that decode, as many as no
