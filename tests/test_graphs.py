@@ -126,7 +126,7 @@ def test_steps_with_prompts_are_recorded_while_idle_or_once_long_wanted(
         for left in (len(later) - 1, len(later) - 2):
             core.prepare()
             assert (len(steps._later), core.can_prepare) == (left, True)
-        assert [graph.shape for graph in steps._others] == later[-2:], "the largest come first"
+        assert [graph.shape for graph in steps._others] == [later[2], later[4]], "powers of two, then the largest"
         assert [output.token_ids for output in generate(llm, 9, KINDS[:1] * 9)] == expected[-1]
         assert len(steps._later) == len(later) - 2, "the load was short"
         monkeypatch.setattr("llmk.engine.device.graphs._STEPS_BETWEEN", 2)

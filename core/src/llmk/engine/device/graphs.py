@@ -161,9 +161,10 @@ class StepGraphs:
         return self._record_later(better)
 
     def record_next(self) -> int:
-        """Records the largest of the steps that are to be recorded later; returns how many are left."""
+        """Records one of the steps that are to be recorded later; returns how many are left. Powers of two come first:
+        with these, any step has a recorded one that it fills by half. The largest of them come first."""
         if self._later:
-            self._record_later(self._later[-1])
+            self._record_later(max(self._later, key=lambda shape: (_is_power(shape.tokens), *_size(shape))))
         return len(self._later)
 
     def _record_later(self, shape: StepShape) -> _Graph | None:
@@ -209,6 +210,10 @@ def _size(shape: StepShape) -> tuple[int, ...]:
     return (*shape[:3], len(shape.variant))
 
 
+def _is_power(count: int) -> bool:
+    return not count & (count - 1)
+
+
 def _by_count(made: Sequence[_Graph], variant: Variant) -> list[_Graph]:
     """The recorded steps in which 1, 2, … requests decode."""
     sizes = {graph.shape.requests: graph for graph in made if graph.shape.decodes and graph.shape.variant == variant}
@@ -244,8 +249,7 @@ def mixed_shapes(most: int, most_tokens: int) -> list[StepShape]:
 def is_first(shape: StepShape) -> bool:
     """Whether a step with prompts is to be recorded before the first request: some sizes of few requests, so that the
     first prompts need not wait for the host, and an engine without idle time has any."""
-    is_power = not shape.tokens & (shape.tokens - 1)
-    return is_power and shape.tokens >= _LEAST_FIRST and shape.requests <= _FEW_REQUESTS
+    return _is_power(shape.tokens) and shape.tokens >= _LEAST_FIRST and shape.requests <= _FEW_REQUESTS
 
 
 def why_not_recorded(plan: Plan, shapes: Sequence[StepShape], wanted: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -29,6 +30,9 @@ from llmk_triton.recurrent.tiles import chunk_tile, state_rows, warps_for
 _ALL = 1 << 30
 _FEW = 8
 """Most tokens of a request that are computed one by one."""
+_CHUNK = 32
+"""Most tokens of a chunk. With 64, warp groups multiply from registers, and heads of 96 came out wrong on an H100 by
+Triton 3.6."""
 
 
 @triton.jit
@@ -150,6 +154,7 @@ def _attend(
     if has_chunks:
         target = current_target()
         tile = chunk_tile(target, size, heads * step.num_requests, out.device, size)
+        tile = replace(tile, tokens=min(tile.tokens, _CHUNK))
         lightning_chunks_kernel[(heads * triton.cdiv(size, tile.rows), step.num_requests)](
             *arguments, longest, **shape, CHUNK=tile.tokens, ROWS=tile.rows, COLUMNS=max(16, columns),
             PRECISION=dot_precision(target), num_warps=tile.warps, num_stages=2,
