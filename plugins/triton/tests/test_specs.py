@@ -172,9 +172,14 @@ def test_specialized_attention_says_what_it_can_do() -> None:
     ):
         assert reasons(spec, attention_query(**able | changes)) == [code]
     assert padded.opt_in
-    for heads in range(2, 132, 2):
-        fits = heads // 2 in (*(3, 6, 7), *range(12, 16), *range(24, 32), *range(48, 64))
-        assert bool(match(padded, attention_query(**able | {"num_heads": heads}))) is fits
+    whole = (1, 2, 4, 8, 16, 32, 64, 7, *(14, 15), *range(28, 32), *range(56, 64))
+    others = (3, 6, *(12, 13), *range(24, 28), *range(48, 56))
+    for group in range(1, 66):
+        query = attention_query(**able | {"num_heads": 2 * group})
+        assert (bool(match(spec, query)), bool(match(padded, query))) == (group in whole, group in others), group
+    for group in range(1, 33):
+        query = attention_query(**able | {"num_heads": 2 * group, "head_dim": 256})
+        assert (bool(match(spec, query)), bool(match(padded, query))) == (group in (*whole, *others), False), group
 
 
 def test_library_experts_say_what_they_can_do() -> None:
