@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 
+_TOGETHER = 0.1
+"""Seconds within which an answer comes as a whole: times of its tokens say nothing, and all of it counts."""
+
 COMMANDS = {
     "help": ("", "this text"),
     "again": ("", "answer the last question again"),
@@ -110,9 +113,11 @@ class Speed:
             self.first = time.monotonic()
 
     def __str__(self) -> str:
-        took = time.monotonic() - self.first
-        rate = f", {(self.tokens - 1) / took:.1f} tokens/s" if self.tokens > 1 and took else ""
-        return f"{self.tokens} tokens{rate}, first after {self.first - self.started:.2f} s"
+        now = time.monotonic()
+        rest = now - self.first
+        rate = self.tokens / (now - self.started) if rest < _TOGETHER else (self.tokens - 1) / rest
+        shown = f", {rate:.1f} tokens/s" if self.tokens > 1 else ""
+        return f"{self.tokens} tokens{shown}, first after {self.first - self.started:.2f} s"
 
 
 class Conversation:
@@ -255,7 +260,7 @@ class Conversation:
             return
         else:
             if speed.tokens and sys.stdout.isatty():
-                _note(f"\x1b[2m{speed}\x1b[0m\n" if "NO_COLOR" not in os.environ else f"{speed}\n")
+                say(f"\x1b[2m{speed}\x1b[0m\n" if "NO_COLOR" not in os.environ else f"{speed}\n")
         self._messages = [*asked, {"role": "assistant", "content": content}]
 
 

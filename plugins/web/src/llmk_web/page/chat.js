@@ -12,6 +12,8 @@ const SUGGESTIONS = [
   "Compare tea and coffee in a table",
 ];
 const NEAR_END = 80;
+/** Milliseconds within which an answer comes as a whole. */
+const TOGETHER_MS = 100;
 
 export class Chat {
   constructor() {
@@ -161,7 +163,7 @@ export class Chat {
     let pieces = 0;
     const draw = () => {
       drawing = 0;
-      if (first && pieces > 1) stats.rate = (1000 * (pieces - 1)) / (performance.now() - first);
+      if (first && pieces > 1) stats.rate = rate(pieces, started, first, performance.now());
       view.update(this.running !== null);
       this.toEnd();
     };
@@ -175,7 +177,7 @@ export class Chat {
           take(message, choice.delta, now - first);
         }
         if (choice?.finish_reason) stats.end = choice.finish_reason;
-        if (chunk.usage) finish(stats, chunk.usage, now - first);
+        if (chunk.usage) finish(stats, chunk.usage, rate(chunk.usage.completion_tokens, started, first, now));
         drawing ||= requestAnimationFrame(draw);
       }
     } finally {
@@ -231,11 +233,17 @@ function take(message, delta, elapsed) {
   }
 }
 
-function finish(stats, usage, elapsed) {
+function finish(stats, usage, tokensPerSecond) {
   stats.tokens = usage.completion_tokens;
   stats.prompt = usage.prompt_tokens;
   stats.cached = usage.prompt_tokens_details?.cached_tokens;
-  if (usage.completion_tokens > 1 && elapsed > 0) stats.rate = (1000 * (usage.completion_tokens - 1)) / elapsed;
+  if (usage.completion_tokens > 1) stats.rate = tokensPerSecond;
+}
+
+/** Tokens a second after the first; of pieces that came together, whose times say nothing, from the start on. */
+function rate(tokens, started, first, now) {
+  const rest = now - first;
+  return rest < TOGETHER_MS ? (1000 * tokens) / (now - started) : (1000 * (tokens - 1)) / rest;
 }
 
 function wired({ role, content, reasoning, calls, id }) {
