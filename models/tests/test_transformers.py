@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from llmk import LLM, SamplingParams
 from llmk.api import CheckpointError, SelectionError, UnknownArchitecture, UnsupportedOption
 from llmk.config import load
 from llmk.planning.boot import boot
@@ -149,6 +150,17 @@ def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_serve
     alone = ModelHarness.of(checkpoint, {"model.max_model_len": 256}).step([("short", PROMPT)])[0]
     assert relative_error(short_with_long, alone) < 2e-5
     assert relative_error(alone, expected) > 1e-3
+
+
+def test_dynamic_rope_is_not_updated_in_recorded_steps(make_checkpoint: Callable[..., Path]) -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    checkpoint = make_checkpoint("seed_oss", rope_parameters=rope, head_dim=16)
+    expected = transformers_logits(checkpoint, PROMPT, torch.float32)
+    assert relative_error(ModelHarness.of(checkpoint, SERVE_SO).step([("whole", PROMPT)])[0], expected) < 2e-5
+    with LLM(str(checkpoint), dtype="float32", select={"model": {"use": "models.transformers"}}) as llm:
+        params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+        (output,) = llm.generate([PROMPT], params, use_tqdm=False)
+    assert output.outputs[0].token_ids[0] == expected[-1].argmax()
 
 
 def test_an_architecture_that_transformers_lacks(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ class TransformersModel:
             module.llmk_attention = PagedAttention(self, self._build, site, index, scale)  # type: ignore[assignment]
         self._decoder.config._attn_implementation = PAGED
         self._decoder.config.pad_token_id = None  # modules would look for it in each step, on the host
-        if self._facts.default_model_len and self._build.max_model_len > self._facts.default_model_len:
-            keep_long_factors(self._decoder)
+        default = self._facts.default_model_len
+        keep_frequencies(self._decoder, long=bool(default and self._build.max_model_len > default))
 
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
         self.step = step
@@ -344,13 +344,22 @@ def read_config(checkpoint: Checkpoint) -> Any:
     return config
 
 
-def keep_long_factors(decoder: nn.Module) -> None:
-    """Makes LongRoPE use its long factors for any batch, so that a text's results don't depend on others."""
+def keep_frequencies(decoder: nn.Module, long: bool) -> None:
+    """Makes RoPE use the same frequencies for any batch, so that a text's results don't depend on others, and no step
+    looks at positions on the host: dynamic ones those of contexts that are not extended, LongRoPE those of ``long``
+    contexts, or of others."""
     for module in decoder.modules():
         rotary: Any = module
-        if getattr(module, "rope_type", None) == "longrope":
-            rotary(rotary.inv_freq, torch.tensor([[1 << 30]], device=rotary.inv_freq.device))
-            rotary.rope_type = "default"  # so that it is not updated
+        kinds = getattr(module, "rope_type", None)
+        by_layer: Mapping[Any, str] = kinds if isinstance(kinds, Mapping) else {None: kinds or ""}
+        for layer, kind in by_layer.items():
+            if kind == "longrope" and long:
+                options = {} if layer is None else {"layer_type": layer}
+                found = getattr(rotary, "inv_freq" if layer is None else f"{layer}_inv_freq")
+                rotary(found, torch.tensor([[1 << 30]], device=found.device), **options)
+        if {"dynamic", "longrope"} & set(by_layer.values()):
+            # Not updated then; the others are not either.
+            rotary.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, Mapping) else "default"
 
 
 def _as_stored(mismatch: tuple[str, Sequence[int], Sequence[int]], stored: Sequence[StoredTensor]) -> str:
