@@ -180,20 +180,20 @@ class Parts:
         vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
         names = self.names
         aliases = (f"{self.root}{names.head}.weight",) if self.tied else ()
-        model = f"{self.root}{names.model}"
+        model = f"{self.root}{names.model}." if self.root or names.model else ""
         head: dict[str, Any] = {"scale": logits_scale, "softcap": softcap, "bias": head_bias}
         default_len, why = default_length(self.config, longest)
         return CausalLM(
             embed=Embedding(
-                at=f"{model}.{names.embed}",
+                at=f"{model}{names.embed}",
                 vocab_size=vocab,
                 size=hidden,
                 scale=scale,
                 scale_given=scale_given,
                 aliases=aliases,
             ),
-            layers=tuple(layer(index, f"{model}.{names.layers}.{index}") for index in range(self.num_layers)),
-            norm=self.norm(f"{model}.{names.norm}"),
+            layers=tuple(layer(index, f"{model}{names.layers}.{index}") for index in range(self.num_layers)),
+            norm=self.norm(f"{model}{names.norm}"),
             head=Head(at=names.head, vocab_size=vocab, size=hidden, tied=self.tied, **head),
             max_model_len=longest,
             default_model_len=default_len,

@@ -106,6 +106,11 @@ _OWN: tuple[_Row, ...] = (
     ("gemma4", _GEMMA4, "Gemma 4, text alone: embeddings of each layer, shared keys and values, experts"),
     ("longcat_flash", ("LongcatFlashForCausalLM",), "LongCat-Flash: pairs of latent attentions, experts without work"),
     ("zamba2", ("Zamba2ForCausalLM",), "Zamba2: Mamba-2, and transformer blocks that several layers share"),
+    (
+        "deepseek_v4",
+        ("DeepseekV4ForCausalLM",),
+        "DeepSeek-V4: residual streams, groups of tokens as entries, experts by token ids",
+    ),
     ("llama4", _LLAMA4, "Llama 4, text alone: chunked attention, an expert whose input is scaled"),
 )
 """Those with mechanisms that no other family has."""

@@ -373,6 +373,24 @@ _SELECTED = (
         mutates_args=("cache",),
         summary="Latent attention to selected tokens.",
     ),
+    contract(
+        op="select_entries",
+        signature="(q, weights, rows, bias, weight, eps, cos_sin, caches, step) -> selected",
+        facts=("num_heads", "head_dim", "rotary_dim", "rate", "top_k"),
+        examples="compressed:SELECT_ENTRIES",
+        measured=False,
+        mutates_args=("caches",),
+        summary="The groups of earlier tokens that each token attends to, by an indexer.",
+    ),
+    contract(
+        op="compressed_attention",
+        signature=("(q, kv, rows, bias, weight, eps, cos_sin, selected, sinks, caches, step) -> out"),
+        facts=("num_heads", "head_dim", "rotary_dim", "window", "rate", "top_k"),
+        examples="compressed:COMPRESSED_ATTENTION",
+        measured=False,
+        mutates_args=("caches",),
+        summary="Attention to the last tokens, and to entries that stand for groups of earlier ones.",
+    ),
 )
 
 CONTRACTS: Mapping[str, OpContract] = {

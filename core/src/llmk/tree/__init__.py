@@ -8,6 +8,7 @@ from llmk.tree.adapting import adapted
 from llmk.tree.attention import Attend, Gate, Heads, QueryScale, SelfAttention
 from llmk.tree.block import Block, Branch, Entry, Parallel, Residual
 from llmk.tree.causal_lm import Carried, CausalLM, MakeTree, Stream
+from llmk.tree.compressed import CompressedAttend, CompressedAttention, CompressedShape, Compressor, EntryIndexer
 from llmk.tree.config import Config
 from llmk.tree.embedding import Embedding, Head
 from llmk.tree.facts import Sites, model_facts
@@ -33,11 +34,16 @@ __all__ = [
     "Branch",
     "Carried",
     "CausalLM",
+    "CompressedAttend",
+    "CompressedAttention",
+    "CompressedShape",
+    "Compressor",
     "Config",
     "ConvMixer",
     "DeltaNetSizes",
     "Embedding",
     "Entry",
+    "EntryIndexer",
     "Experts",
     "Gate",
     "GatedMLP",

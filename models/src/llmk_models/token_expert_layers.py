@@ -1,0 +1,69 @@
+"""The modules of :mod:`llmk_models.token_experts`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from llmk.api import CheckpointError
+from llmk.nn import Layer, Parameter
+
+if TYPE_CHECKING:
+    from llmk.nn import Builder
+    from llmk_models import token_experts
+
+
+class ExpertTable(Layer):
+    """The experts of each token id."""
+
+    def __init__(self, builder: Builder, spec: token_experts.ExpertTable, num_experts: int) -> None:
+        self._num_experts, size = num_experts, ([spec.vocab_size], [spec.top_k])
+        super().__init__(builder.build, [Parameter(builder.build, [spec.at], *size, dtype=torch.int64)])
+
+    def finish(self) -> None:
+        """Raises CheckpointError for experts that are not there."""
+        (parameter,) = self.parameters
+        self._table = parameter.take()
+        least, most = int(self._table.min()), int(self._table.max())
+        if least < 0 or most >= self._num_experts:
+            raise CheckpointError(
+                f"{parameter.names[0]} names the experts {least} to {most}, but there are {self._num_experts}",
+                hint="download the checkpoint again, or compare its config.json with what the model's authors publish",
+            )
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """int64 ``[tokens, top_k]``."""
+        return self._table[token_ids]
+
+
+class TokenExperts(Layer):
+    """Experts by token ids."""
+
+    def __init__(self, builder: Builder, spec: token_experts.TokenExperts) -> None:
+        facts, build = spec.experts.facts, builder.build
+        self._router, self._experts = builder.linear(spec.router), builder.experts(spec.experts)
+        self._shared, self._all_reduce = builder.block(spec.shared), build.parallel.all_reduce
+        self._table = ExpertTable(builder, spec.table, facts.num_experts) if spec.table else None
+        self._top_k = facts.top_k
+        own = {"rows": [spec.bias.size], "dtype": torch.float32} if spec.bias else {}
+        super().__init__(build, [Parameter(build, [spec.bias.at], **own)] if spec.bias else [])
+
+    def finish(self) -> None:
+        self._bias = self.parameters[0].take() if self.parameters else None
+
+    def __call__(self, x: Tensor, token_ids: Tensor) -> Tensor:
+        """Maps ``[tokens, hidden]`` to the same."""
+        scores = softplus(self._router(x).float()).sqrt()
+        if self._table is not None:
+            chosen = self._table(token_ids)
+        else:
+            chosen = (scores + self._bias).topk(self._top_k, dim=-1).indices
+        weights = scores.gather(1, chosen)
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        # The kernel computes the same weights again; an expert that is named twice has both.
+        shares = torch.zeros_like(scores).scatter_add(1, chosen, weights)
+        total: Tensor = self._experts(x, torch.logit(shares)) + self._shared(x, None)
+        return self._all_reduce(total)
