@@ -13,17 +13,13 @@ from llmk.tree import (
     CompressedAttention,
     CompressedShape,
     Config,
-    Experts,
-    GatedMLP,
-    Linear,
     Rope,
     Spec,
 )
 from llmk.tree.config import MOST_EXPERTS
 from llmk_models.hyper_connections import HyperResidual, HyperStream, StreamShares
 from llmk_models.parts import Family, Names, Parts, with_values
-from llmk_models.token_experts import ExpertTable, TokenExperts
-from llmk_models.vector import Vector
+from llmk_models.token_experts import TokenExperts
 
 FAMILY = Family(num_kv_heads=1, head_dim=512)
 """These and the following numbers are the defaults of transformers' config class."""
@@ -54,7 +50,7 @@ def tree(config: Config) -> CausalLM:
     parts.names = _names(config)
     shape = _shape(config, parts)
     kinds, hashed = _kinds(config, parts.num_layers)
-    rates = {kind: config.values.get("compress_rates", {}).get(kind, rate) for kind, rate in _RATES.items()}
+    rates = _rates(config)
     count, floor = config.size("hc_mult", 4), config.number("hc_eps", 1e-6)
     shares: dict[str, Any] = {"streams": count, "size": parts.hidden_size, "eps": parts.eps}
 
@@ -126,6 +122,15 @@ def _ropes(config: Config, parts: Parts) -> dict[str, Rope]:
     return {_SLIDING: main_rope, _SPARSE: compress, _HEAVY: compress}
 
 
+def _rates(config: Config) -> dict[str, int]:
+    """Tokens of a group by the kind of layer. Raises CheckpointError."""
+    stated = config.values.get("compress_rates")
+    if stated is not None and not isinstance(stated, dict):
+        raise config.refuse(f"compress_rates = {stated!r}, which is not an object")
+    inner = with_values(config, **(stated or {}))
+    return {kind: inner.size(kind, rate) for kind, rate in _RATES.items()}
+
+
 def _kinds(config: Config, count: int) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     """The kind of each layer's attention, and whether a table names its experts. Raises CheckpointError."""
     usual = (_HEAVY, _HEAVY, *([_HEAVY, _SPARSE] * count))
@@ -141,7 +146,7 @@ def _kinds(config: Config, count: int) -> tuple[tuple[str, ...], tuple[bool, ...
 
 
 def _experts(parts: Parts, at: str, *, hashed: bool) -> TokenExperts:
-    config, limit = parts.config, parts.config.positive("swiglu_limit", 10.0)
+    config = parts.config
     facts = MoEFacts(
         site="moe",
         num_experts=config.size("n_routed_experts", 256, most=MOST_EXPERTS),
@@ -151,22 +156,6 @@ def _experts(parts: Parts, at: str, *, hashed: bool) -> TokenExperts:
         renormalize=False,
         scoring="sigmoid",
         scaling=config.number("routed_scaling_factor", 1.5),
-        activation_limit=limit,
+        activation_limit=config.positive("swiglu_limit", 10.0),
     )
-    count, hidden, names = facts.num_experts, parts.hidden_size, ("w1", "w3", "w2")
-    table = ExpertTable(at=f"{at}.gate.tid2eid", vocab_size=parts.vocab_size, top_k=facts.top_k) if hashed else None
-    return TokenExperts(
-        at=at,
-        router=Linear.whole(f"{at}.gate", "moe.router", hidden, count, quantizable=False),
-        experts=Experts(at=f"{at}.experts", facts=facts, names=names),
-        table=table,
-        bias=None if hashed else Vector(at=f"{at}.gate.bias", size=count),
-        shared=GatedMLP(
-            at=f"{at}.shared_experts",
-            gate_up=Linear.packed(
-                f"{at}.shared_experts.w13", "shared_gate_up", hidden, names[:2], (parts.inner_size,) * 2
-            ),
-            down=Linear.row(f"{at}.shared_experts.w2", "shared_down", parts.inner_size, hidden, partial=True),
-            activation_limit=limit,
-        ),
-    )
+    return TokenExperts.of(at, facts, vocab_size=parts.vocab_size if hashed else 0)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from llmk.nn import Layer, Parameter, StepContext
+from llmk.reference.activations import sigmoid
 from llmk.reference.tiles import tiled
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class HyperStream:
     def end(self, streams: Tensor, token_ids: Tensor) -> Tensor:
         """The final hidden states."""
         (logits,) = self._shares(streams)
-        return _mixed(torch.sigmoid(logits) + self._floor, streams)
+        return _mixed(sigmoid(logits) + self._floor, streams)
 
 
 class HyperResidual:
@@ -66,9 +67,9 @@ class HyperResidual:
     def __call__(self, streams: Tensor, token_ids: Tensor, step: StepContext) -> tuple[Tensor, Tensor]:
         """Maps the streams; passes on the token ids."""
         read, add, matrix = self._shares(streams)
-        x = self._norm(_mixed(torch.sigmoid(read) + self._floor, streams))
+        x = self._norm(_mixed(sigmoid(read) + self._floor, streams))
         out = self._block(x, token_ids[:, 0] if self._reads_tokens else step)
-        total = (2 * torch.sigmoid(add))[..., None] * out[:, None].float()
+        total = (2 * sigmoid(add))[..., None] * out[:, None].float()
         mix = _doubly_stochastic(matrix.unflatten(1, (add.shape[1], -1)), self._iterations, self._floor)
         for row, stream in zip(mix.unbind(1), streams.chunk(add.shape[1], dim=1), strict=True):
             total += row[..., None] * stream[:, None].float()

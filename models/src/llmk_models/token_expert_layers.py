@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from llmk.api import CheckpointError
 from llmk.nn import Layer, Parameter
@@ -56,7 +55,9 @@ class TokenExperts(Layer):
 
     def __call__(self, x: Tensor, token_ids: Tensor) -> Tensor:
         """Maps ``[tokens, hidden]`` to the same."""
-        scores = softplus(self._router(x).float()).sqrt()
+        # Neither softplus nor logit of torch, which compute the last elements of a tensor by other code than the rest.
+        logits = self._router(x).float()
+        scores = (torch.log1p(torch.exp(-logits.abs())) + logits.clamp(min=0.0)).sqrt()
         if self._table is not None:
             chosen = self._table(token_ids)
         else:
@@ -65,5 +66,5 @@ class TokenExperts(Layer):
         weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
         # The kernel computes the same weights again; an expert that is named twice has both.
         shares = torch.zeros_like(scores).scatter_add(1, chosen, weights)
-        total: Tensor = self._experts(x, torch.logit(shares)) + self._shared(x, None)
+        total: Tensor = self._experts(x, torch.log(shares / (1 - shares))) + self._shared(x, None)
         return self._all_reduce(total)

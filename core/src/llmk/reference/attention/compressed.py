@@ -170,7 +170,9 @@ def compress(given: Compression, kept: Tensor, entries: Tensor, step: CacheStep)
         gates = (gates + given.bias[span % rate]).masked_fill((members < 0)[..., None], float("-inf"))
         if overlaps:
             values, gates = (_overlapping(each, rate, size) for each in (values, gates))
-        made = (values * gates.softmax(dim=1)).sum(dim=1).to(entries.dtype)
+        # Not torch.softmax, which computes other dimensions than the last differently for other numbers of rows.
+        shares = torch.exp(gates - gates.amax(dim=1, keepdim=True))
+        made = ((values * shares).sum(dim=1) / shares.sum(dim=1)).to(entries.dtype)
         made = _rotated(rms_norm(made, given.weight, given.eps), ends - rate + 1, given.cos_sin)
         slots = slots_of(ends, table, step.block_size)
         entries[slots // step.block_size, slots % step.block_size] = made
