@@ -66,7 +66,7 @@ def tree(config: Config) -> CausalLM:
         )
 
     def layer(index: int, at: str) -> tuple[Spec, ...]:
-        own = {"rate": rates.get(kinds[index], 0), "picks": kinds[index] == _SPARSE}
+        own: dict[str, Any] = {"rate": rates.get(kinds[index], 0), "picks": kinds[index] == _SPARSE}
         attention = CompressedAttention.of(f"{at}.attn", shape, ropes[kinds[index]], **own)
         experts = _experts(parts, f"{at}.ffn", hashed=hashed[index])
         return residual(at, "attn", attention), residual(at, "ffn", experts)
@@ -80,7 +80,7 @@ def tree(config: Config) -> CausalLM:
 
 def _names(config: Config) -> Names:
     """Those of the authors, whose config has rates of layers, or those that transformers writes."""
-    usual = {"head": "head", "before": ("attn_norm", "ffn_norm")}
+    usual: dict[str, Any] = {"head": "head", "before": ("attn_norm", "ffn_norm")}
     return Names(model="", embed="embed", **usual) if "compress_ratios" in config.values else Names(**usual)
 
 
@@ -154,7 +154,6 @@ def _experts(parts: Parts, at: str, *, hashed: bool) -> TokenExperts:
         hidden_size=parts.hidden_size,
         intermediate_size=parts.inner_size,
         renormalize=False,
-        scoring="sigmoid",
         scaling=config.number("routed_scaling_factor", 1.5),
         activation_limit=config.positive("swiglu_limit", 10.0),
     )

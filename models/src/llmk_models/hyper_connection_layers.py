@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from llmk.nn import Layer, Parameter, StepContext
-from llmk.reference.activations import sigmoid
+from llmk.reference.pointwise import sigmoid
 from llmk.reference.tiles import tiled
 
 if TYPE_CHECKING:

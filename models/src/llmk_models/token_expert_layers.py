@@ -47,15 +47,16 @@ class TokenExperts(Layer):
         self._shared, self._all_reduce = builder.block(spec.shared), build.parallel.all_reduce
         self._table = ExpertTable(builder, spec.table, facts.num_experts) if spec.table else None
         self._top_k = facts.top_k
-        own = {"rows": [spec.bias.size], "dtype": torch.float32} if spec.bias else {}
-        super().__init__(build, [Parameter(build, [spec.bias.at], **own)] if spec.bias else [])
+        biases = [spec.bias] if spec.bias else []
+        own = [Parameter(build, [bias.at], [bias.size], dtype=torch.float32) for bias in biases]
+        super().__init__(build, own)
 
     def finish(self) -> None:
-        self._bias = self.parameters[0].take() if self.parameters else None
+        self._bias = self.parameters[0].take() if self.parameters else torch.zeros(())
 
     def __call__(self, x: Tensor, token_ids: Tensor) -> Tensor:
         """Maps ``[tokens, hidden]`` to the same."""
-        # Neither softplus nor logit of torch, which compute the last elements of a tensor by other code than the rest.
+        # Not torch's softplus, which computes the last elements of a tensor by other code than the rest.
         logits = self._router(x).float()
         scores = (torch.log1p(torch.exp(-logits.abs())) + logits.clamp(min=0.0)).sqrt()
         if self._table is not None:
@@ -64,7 +65,7 @@ class TokenExperts(Layer):
             chosen = (scores + self._bias).topk(self._top_k, dim=-1).indices
         weights = scores.gather(1, chosen)
         weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
-        # The kernel computes the same weights again; an expert that is named twice has both.
+        # The softmax of their logarithms are the weights; an expert that is named twice has both.
         shares = torch.zeros_like(scores).scatter_add(1, chosen, weights)
-        total: Tensor = self._experts(x, torch.log(shares / (1 - shares))) + self._shared(x, None)
+        total: Tensor = self._experts(x, shares.log()) + self._shared(x, None)
         return self._all_reduce(total)

@@ -31,7 +31,7 @@ class TokenExperts(Block):
 
     router: Linear
     experts: Experts
-    """Of sigmoid scores, which are made of the weights."""
+    """Of softmax scores, which are the weights."""
     table: ExpertTable | None
     bias: Vector | None
     """Of each expert, in the choice, where there is no table."""

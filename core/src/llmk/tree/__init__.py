@@ -13,13 +13,20 @@ from llmk.tree.config import Config
 from llmk.tree.embedding import Embedding, Head
 from llmk.tree.facts import Sites, model_facts
 from llmk.tree.latent import LatentAttend, LatentAttention, LatentShape
-from llmk.tree.lightning import LightningSizes
 from llmk.tree.linear import AdapterRoom, Linear, Part
 from llmk.tree.lowering import Joint, Program, Sublayer, lower, token_wise_from, weight_map
 from llmk.tree.mlp import MLP, GatedMLP, Xielu
 from llmk.tree.moe import Experts, MoE
 from llmk.tree.norm import Norm
-from llmk.tree.recurrent import DeltaNetSizes, KimiDeltaSizes, Recurrent, RecurrentSizes, ScanMixer, StateSpaceSizes
+from llmk.tree.recurrent import (
+    DeltaNetSizes,
+    KimiDeltaSizes,
+    LightningSizes,
+    Recurrent,
+    RecurrentSizes,
+    ScanMixer,
+    StateSpaceSizes,
+)
 from llmk.tree.rope import Rope, default_length
 from llmk.tree.selected import Indexer, IndexShape, SelectedAttend, SelectedAttention
 from llmk.tree.selective_scan import SelectiveMixer, SelectiveScanSizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from llmk.api import OpFacts, RowsFacts, StateTensor
 from llmk.tree.block import Block
@@ -117,7 +117,7 @@ class CompressedAttend(Leaf):
         return (Tensor(f"{self.at}.attn_sink", (self.shape.num_heads,)),)
 
     def site(self, dtype: str) -> RowsFacts:
-        rows = (StateTensor("keys", (self.shape.head_dim,), dtype),)
+        rows: tuple[StateTensor, ...] = (StateTensor("keys", (self.shape.head_dim,), dtype),)
         rows += self.compressor.kept("main", dtype) if self.compressor else ()
         rows += self.indexer.compressor.kept("index", dtype) if self.indexer else ()
         return RowsFacts(site=self.role, num_layers=1, tensors=rows)
@@ -174,7 +174,7 @@ class CompressedAttention(Block):
         """With the names of DeepSeek-V4. Groups have ``rate`` tokens; 0: there are none. Where an indexer ``picks``
         entries, groups overlap."""
         hidden, heads, size, eps = shape.hidden_size, shape.num_heads, shape.head_dim, shape.eps
-        own = {"rate": rate, "size": size, "overlaps": picks}
+        own: dict[str, Any] = {"rate": rate, "size": size, "overlaps": picks}
         compressor = Compressor.of(f"{at}.compressor", "compressor_rows", shape, **own) if rate else None
         indexer = EntryIndexer.of(f"{at}.indexer", shape, rate) if picks else None
         outputs = Part(shape.q_rank, 1, "wq_a"), Part(size, 1, "wkv")

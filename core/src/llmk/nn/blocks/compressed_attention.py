@@ -43,7 +43,8 @@ class Compressor(Layer):
     """What entries are made with, as the ops take it."""
 
     def __init__(self, builder: Builder, spec: tree.Compressor) -> None:
-        self._rows, self._norm = builder.linear(spec.rows), builder.norm(spec.norm)
+        self._rows = builder.linear(spec.rows)
+        self._norm: Any = builder.norm(spec.norm)
         self._eps, shape = spec.norm.eps, ([spec.rate], [spec.width])
         bias = Parameter(builder.build, [f"{spec.at}.ape"], *shape, dtype=torch.float32)
         super().__init__(builder.build, [bias])

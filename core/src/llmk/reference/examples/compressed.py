@@ -34,7 +34,8 @@ def _attend(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``compressed_attention``."""
     step, before, blocks = step_of(draw, rows)
     heads, size, tokens = facts["num_heads"], facts["head_dim"], step.num_tokens
-    given, selected = (None, None, None, EPS, draw.reals(1, facts["rotary_dim"])), None
+    selected = None
+    given: tuple[Any, ...] = (None, None, None, EPS, draw.reals(1, facts["rotary_dim"]))
     caches = [cache_of(draw, before, blocks, size)]
     if facts["rate"]:
         given = _made_with(draw, facts, tokens)
