@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from llmk.tree import (
     MLP,
+    Ahead,
     Block,
     CausalLM,
     Config,
@@ -160,6 +161,27 @@ class Parts:
         """Gemma 2's layer: norms before and after each of two blocks, with ``names`` in this order."""
         before, after, then, last = (self.norm(f"{at}.{name}_layernorm") for name in names)
         return Residual(norm=before, block=mixer, post=after), Residual(norm=then, block=feed_forward, post=last)
+
+    def ahead(
+        self, layer: Callable[[int, str], tuple[Residual, ...]], key: str = "num_nextn_predict_layers"
+    ) -> tuple[Ahead, ...]:
+        """The heads that predict further tokens, as many as the config's ``key`` says, with the names of DeepSeek-V3:
+        their layers come after the others."""
+        hidden, first = self.hidden_size, self.num_layers
+
+        def head(index: int) -> Ahead:
+            at = f"{self.root}{self.names.model}.{self.names.layers}.{index}"
+            return Ahead(
+                at=at,
+                embed_norm=self.norm(f"{at}.enorm", "ahead_norm"),
+                hidden_norm=self.norm(f"{at}.hnorm", "ahead_norm"),
+                project=Linear.whole(f"{at}.eh_proj", "ahead_project", 2 * hidden, hidden),
+                layer=layer(index, at),
+                norm=self.norm(f"{at}.shared_head.norm"),
+            )
+
+        count = self.config.nullable(self.config.count, key, 0) or 0
+        return tuple(head(first + number) for number in range(count))
 
     def decoder(
         self,

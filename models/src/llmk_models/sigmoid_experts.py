@@ -56,7 +56,7 @@ def sigmoid_experts(
 
     def feed_forward(index: int, at: str) -> Block:
         other = (f"{at.rpartition('.')[0]}.{block_name}",) if block_name else ()
-        if is_dense[index]:
+        if index < len(is_dense) and is_dense[index]:  # heads that predict further tokens have experts
             return parts.mlp(at, aliases=other)
         at, aliases = (other[0], (at,)) if other else (at, ())
         own: dict[str, Any] = {"prefix": "shared_", "partial": True}

@@ -114,6 +114,8 @@ _OWN: tuple[_Row, ...] = (
     ("llama4", _LLAMA4, "Llama 4, text alone: chunked attention, an expert whose input is scaled"),
 )
 """Those with mechanisms that no other family has."""
+_AHEAD = ("deepseek_v3", "glm4_moe")
+"""Those with heads that predict further tokens."""
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -151,6 +153,7 @@ def _family(module: str, architectures: tuple[str, ...], summary: str, of: str) 
         id=f"models.{module}",
         architectures=architectures,
         tree=f"llmk_models.{module}:tree",
+        ahead=f"llmk_models.{module}:ahead" if module in _AHEAD else "",
         deterministic=True,
         examples=f"llmk_models.{of}:{module.upper()}",
         summary=summary,

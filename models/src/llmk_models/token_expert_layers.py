@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk.nn import Layer, Parameter
+from llmk.nn.layer import stored_dtype
 
 if TYPE_CHECKING:
     from llmk.nn import Builder
@@ -19,13 +21,23 @@ class ExpertTable(Layer):
     """The experts of each token id."""
 
     def __init__(self, builder: Builder, spec: token_experts.ExpertTable, num_experts: int) -> None:
-        self._num_experts, size = num_experts, ([spec.vocab_size], [spec.top_k])
-        super().__init__(builder.build, [Parameter(builder.build, [spec.at], *size, dtype=torch.int64)])
+        self._build, self._spec, self._num_experts = builder.build, spec, num_experts
+        super().__init__(builder.build, [self._parameter(torch.int64)])
+
+    def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+        """Loads whole numbers of the size in which they are stored."""
+        found = [each for each in stored.get(self._spec.at.rpartition(".")[0], ()) if each.name == self._spec.at]
+        if any(stored_dtype(each) == torch.int32 for each in found):
+            self.parameters = (self._parameter(torch.int32),)
+
+    def _parameter(self, dtype: torch.dtype) -> Parameter:
+        spec = self._spec
+        return Parameter(self._build, [spec.at], [spec.vocab_size], [spec.top_k], dtype=dtype)
 
     def finish(self) -> None:
         """Raises CheckpointError for experts that are not there."""
         (parameter,) = self.parameters
-        self._table = parameter.take()
+        self._table = parameter.take().long()
         least, most = int(self._table.min()), int(self._table.max())
         if least < 0 or most >= self._num_experts:
             raise CheckpointError(

@@ -260,11 +260,13 @@ class ModelSpec(CheckedSpec):
     ``tree`` names a function that implements ``llmk.tree.MakeTree``: from a checkpoint's config to a tree of specs, of
     which facts and modules are made. A model that has its own modules gives no tree, but ``describe``, a function that
     implements :class:`~llmk.api.DescribeModel`, and ``implementation``, a class that implements ``llmk.nn.Model``.
+    ``ahead`` names a function that implements ``llmk.tree.MakeAhead``, of families with a tree whose checkpoints have
+    heads that predict further tokens.
     ``architectures`` are values of ``architectures`` in ``config.json``; ``"*"`` matches all that no other spec
     supports.
     """
 
-    _optional_locations: ClassVar[tuple[str, ...]] = ("tree", "implementation", "describe")
+    _optional_locations: ClassVar[tuple[str, ...]] = ("tree", "implementation", "describe", "ahead")
 
     id: str
     architectures: tuple[str, ...]
@@ -278,6 +280,7 @@ class ModelSpec(CheckedSpec):
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
+    ahead: str = ""
 
     def __post_init__(self) -> None:
         CheckedSpec.__post_init__(self)

@@ -7,7 +7,7 @@ what planning knows of it; ``llmk.nn.TreeModel`` builds its modules.
 from llmk.tree.adapting import adapted
 from llmk.tree.attention import Attend, Gate, Heads, QueryScale, SelfAttention
 from llmk.tree.block import Block, Branch, Entry, Parallel, Residual
-from llmk.tree.causal_lm import Carried, CausalLM, MakeTree, Stream
+from llmk.tree.causal_lm import Ahead, Carried, CausalLM, MakeAhead, MakeTree, Stream
 from llmk.tree.compressed import CompressedAttend, CompressedAttention, CompressedShape, Compressor, EntryIndexer
 from llmk.tree.config import Config
 from llmk.tree.embedding import Embedding, Head
@@ -36,6 +36,7 @@ from llmk.tree.spec import Leaf, Spec, Tensor, nameless
 __all__ = [
     "MLP",
     "AdapterRoom",
+    "Ahead",
     "Attend",
     "Block",
     "Branch",
@@ -66,6 +67,7 @@ __all__ = [
     "Leaf",
     "LightningSizes",
     "Linear",
+    "MakeAhead",
     "MakeTree",
     "MoE",
     "Norm",
