@@ -145,6 +145,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
     },
     "deepseek_v2": {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+    "axk1": {**LATENT, "n_group": 4, "topk_group": 2},
+    "gptj": {"rotary_dim": 8},
     "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2},
     "deepseek_v32": {**INDEXED, "n_group": 4, "topk_group": 2},
     "dots1": {**ROUTED, "head_dim": 16, "n_shared_experts": 1},
