@@ -251,7 +251,7 @@ def test_experts_whose_number_the_router_does_not_take_from_the_config_stay(
 ) -> None:
     checkpoint = make_checkpoint("phimoe", **EXPERTS)
     harness = ModelHarness.of(checkpoint, SERVE_SO)
-    assert experts_of(harness) == [False] * 3, "its router takes two experts, whatever the config says"
+    assert experts_of(harness) == [False] * 3, "its router takes two experts, no matter what the config says"
     exact = transformers_logits(checkpoint, PROMPT, torch.float32)
     assert relative_error(harness.step([("a", PROMPT)])[0], exact) < 2e-5
     with pytest.raises(CheckpointError, match=r"take 2 experts of .* for each token, not 3"):

@@ -1,5 +1,5 @@
 """Residual streams side by side: each block reads a mixture of them, and what it computes is added to all, whose
-shares are learned and computed anew for each token (hyper-connections, arXiv:2409.19606; mHC, arXiv:2512.24880).
+shares are computed for each token (hyper-connections, arXiv:2409.19606; mHC, arXiv:2512.24880).
 Imports no torch."""
 
 from __future__ import annotations

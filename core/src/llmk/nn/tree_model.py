@@ -69,7 +69,7 @@ class TreeModel:
     """Follows ``llmk.nn.Model``: the modules of a lowered tree, or of this process's pipeline stage.
 
     Attributes:
-        ahead: the heads that predict further tokens, if they were asked for (``speculation.heads``).
+        ahead: the heads that predict further tokens, if they are wanted (``speculation.heads``).
     """
 
     def __init__(self, build: Build, checkpoint: Checkpoint, program: tree.Program) -> None:
