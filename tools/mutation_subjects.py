@@ -41,7 +41,7 @@ DISTRIBUTIONS: Mapping[str, Sequence[str]] = {
 PLATFORMS = {"llmk-backends-cpu": "cpu", "llmk-nova": "nova", "llmk-zz-platform": "zz-platform"}
 """Distributions that are tried on a platform of their own, also where a better one is installed."""
 
-PLACES = ("implementation", "prepare", "describe", "tree")
+PLACES = ("implementation", "prepare", "describe", "tree", "ahead")
 """Fields of specs that name an object."""
 ONCE = ("llmk_nova.device",)
 """Modules that a process can import only once, as they register a device with torch: they are not mutated."""

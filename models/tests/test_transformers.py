@@ -92,10 +92,10 @@ _LATENT = {"kv_lora_rank": 24, "q_lora_rank": 28, "qk_nope_head_dim": 20, "qk_ro
 @pytest.mark.parametrize(
     ("model_type", "overrides"),
     [
-        ("opt", {"ffn_dim": 112, "word_embed_proj_dim": 64, "num_key_value_heads": 4}),
+        ("opt", {"ffn_dim": 112, "word_embed_proj_dim": 64, "num_key_value_heads": 4, "first_k_dense_replace": 1}),
         ("gpt_bigcode", {}),
         ("granite_swa", {"sliding_window": 24, "head_dim": 16}),
-        ("minicpm3", {**_LATENT, "num_key_value_heads": 4}),
+        ("minicpm3", {**_LATENT, "num_key_value_heads": 4, "first_k_dense_replace": 1}),
     ],
     ids=["scale", "one key head", "sinks", "latent"],
 )
@@ -214,3 +214,74 @@ def test_an_option_that_nothing_serves_is_refused_with_both_reasons(
     with pytest.raises(UnsupportedOption, match="gelu_new") as refused:
         boot(load({"model.path": str(folder)}), verify=False)
     assert "models.transformers can't serve it either" in refused.value.hint
+
+
+EXPERTS = {"num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+
+
+def experts_of(harness: ModelHarness) -> list[bool]:
+    """Of each layer's experts, whether they are llmk's."""
+    from llmk_models.transformers_moe import ExpertsModule, is_experts
+
+    modules = harness.model._decoder.modules()
+    return [isinstance(each, ExpertsModule) for each in modules if isinstance(each, ExpertsModule) or is_experts(each)]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "own"),
+    [
+        ("afmoe", {"num_dense_layers": 1}),
+        ("mixtral", {"num_experts_per_tok": 1}),
+        ("granitemoe_swa", {}),
+        ("qwen2_moe", {"hidden_act": "gelu_pytorch_tanh", "norm_topk_prob": False, "decoder_sparse_step": 2}),
+        (
+            "deepseek_v3",
+            {
+                "n_routed_experts": 8,
+                "n_group": 2,
+                "topk_group": 1,
+                "num_key_value_heads": 4,
+                "first_k_dense_replace": 1,
+            },
+        ),
+    ],
+)
+def test_experts_are_computed_by_llmk(
+    model_type: str, own: dict[str, Any], make_checkpoint: Callable[..., Path]
+) -> None:
+    checkpoint = make_checkpoint(model_type, **EXPERTS | own)
+    harness = ModelHarness.of(checkpoint, SERVE_SO)
+    replaced = experts_of(harness)
+    assert replaced == [True] * len(replaced)
+    assert sum(site.count for site in harness.boot.facts.moe) == len(replaced) > 0
+    exact = transformers_logits(checkpoint, PROMPT, torch.float32)
+    assert relative_error(harness.step([("a", PROMPT)])[0], exact) < 2e-5
+
+
+def test_experts_whose_number_the_router_does_not_take_from_the_config_stay(
+    make_checkpoint: Callable[..., Path],
+) -> None:
+    checkpoint = make_checkpoint("phimoe", **EXPERTS)
+    harness = ModelHarness.of(checkpoint, SERVE_SO)
+    assert experts_of(harness) == [False] * 3, "its router takes two experts, no matter what the config says"
+    exact = transformers_logits(checkpoint, PROMPT, torch.float32)
+    assert relative_error(harness.step([("a", PROMPT)])[0], exact) < 2e-5
+    with pytest.raises(CheckpointError, match=r"take 2 experts of .* for each token, not 3"):
+        ModelHarness.of(checkpoint, SERVE_SO | {"model.quantization": "int8"})
+
+
+def test_experts_with_biases_stay(make_checkpoint: Callable[..., Path]) -> None:
+    sizes = {"head_dim": 16, "num_local_experts": 4, "sliding_window": 24}
+    harness = ModelHarness.of(make_checkpoint("gpt_oss", **sizes), SERVE_SO)
+    assert experts_of(harness) == [False] * 3
+
+
+def test_experts_are_quantized(make_checkpoint: Callable[..., Path]) -> None:
+    checkpoint = make_checkpoint("afmoe", num_dense_layers=1, **EXPERTS)
+    exact = transformers_logits(checkpoint, PROMPT, torch.float32)
+    harness = ModelHarness.of(checkpoint, SERVE_SO | {"model.quantization": "int8"})
+    assert all(experts_of(harness))
+    (site,) = harness.boot.facts.moe
+    assert site.weight_format == "int8_channel"
+    error = relative_error(harness.step([("a", PROMPT)])[0], exact)
+    assert 1e-4 < error < 0.1

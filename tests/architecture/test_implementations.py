@@ -26,7 +26,7 @@ def test_an_implementation_follows_its_contract(found: Registered[KernelSpec]) -
     kind = kind_of(spec, found.kind)
     try:
         implementation = spec.implementation and load_object(spec.implementation, plugin=wheel, kind=kind, id=spec.id)
-        for name in ("prepare", "describe", "tree"):
+        for name in ("prepare", "describe", "tree", "ahead"):
             if location := getattr(spec, name, ""):
                 load_object(location, plugin=wheel, kind=name, id=spec.id)
     except Exception as error:

@@ -96,6 +96,8 @@ def test_ops_are_all_there() -> None:
         "select_tokens",
         "selected_attention",
         "selected_latent_attention",
+        "select_entries",
+        "compressed_attention",
         "qk_norm_rope_attention",
         "add_rms_norm_fp32_residual",
         "sandwich_norm",

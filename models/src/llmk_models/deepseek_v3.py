@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from llmk.tree import CausalLM, Config, LatentAttention, Residual, Rope
+from llmk.tree import Ahead, CausalLM, Config, LatentAttention, Residual, Rope
 from llmk_models.deepseek_v2 import LATENT_NORM_EPS, UNSERVED_HINT, latent_shape
 from llmk_models.parts import Family, Parts
 from llmk_models.sigmoid_experts import sigmoid_experts
@@ -20,9 +21,19 @@ _SERVED = {
 
 
 def tree(config: Config) -> CausalLM:
-    """The tree of a DeepSeek-V3 checkpoint. All layers have experts, except the first ``first_k_dense_replace``. The
-    layer that predicts a further token (MTP), which is stored after the others, is not used. Numbers are the defaults
-    of transformers' config class."""
+    """The tree of a DeepSeek-V3 checkpoint. All layers have experts, except the first ``first_k_dense_replace``."""
+    parts, layer = _decoder(config)
+    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+
+
+def ahead(config: Config) -> tuple[Ahead, ...]:
+    """The head that predicts a further token (MTP)."""
+    parts, layer = _decoder(config)
+    return parts.ahead(layer)
+
+
+def _decoder(config: Config) -> tuple[Parts, Callable[[int, str], tuple[Residual, ...]]]:
+    """Its parts, and what makes a layer. Numbers are the defaults of transformers' config class."""
     for key, served in _SERVED.items():
         config.choice(key, *served, hint=UNSERVED_HINT)
     parts = Parts(config, Family())
@@ -35,4 +46,4 @@ def tree(config: Config) -> CausalLM:
         attention = LatentAttention.of(f"{at}.self_attn", latent, rope, LATENT_NORM_EPS)
         return parts.pre_normed(at, attention, feed_forward(index, f"{at}.mlp"))
 
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts, layer

@@ -111,6 +111,14 @@ FALCON = examples(
         {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1, "bias": True},
     ),
 )
+GPTJ = examples(
+    gptj=("gptj", {"rotary_dim": 8, "num_key_value_heads": 4}),
+    gptj_tied_wide=(
+        "gptj",
+        {"rotary_dim": 16, "n_inner": 96, "tie_word_embeddings": True, "activation_function": "gelu_pytorch_tanh",
+         "num_key_value_heads": 4},
+    ),
+)  # fmt: skip
 GEMMA = examples(
     gemma=("gemma", {"head_dim": 16}),
     gemma_biases_untied=("gemma", {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": False}),

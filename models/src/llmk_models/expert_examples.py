@@ -63,6 +63,22 @@ GLM4_MOE_LITE = examples(
          "mlp_layer_types": _DENSE_LAST, "rope_parameters": YARN},
     ),
 )  # fmt: skip
+AXK1 = examples(
+    axk1=("axk1", {**LATENT, "n_group": 4, "topk_group": 2}),
+    axk1_biases_tied=(
+        "axk1",
+        {
+            **LATENT,
+            "n_group": 1,
+            "topk_group": 1,
+            "attention_bias": True,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": True,
+            "mlp_layer_types": _DENSE_LAST,
+            "rope_parameters": YARN,
+        },
+    ),
+)
 _INDEXED: dict[str, Any] = {**LATENT, "index_n_heads": 16, "index_head_dim": 24, "index_topk": 20}
 DEEPSEEK_V32 = examples(
     deepseek_v32=("deepseek_v32", {**_INDEXED, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}),

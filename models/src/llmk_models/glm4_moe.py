@@ -3,7 +3,9 @@ scores with a bias."""
 
 from __future__ import annotations
 
-from llmk.tree import CausalLM, Config, Residual
+from collections.abc import Callable
+
+from llmk.tree import Ahead, CausalLM, Config, Residual
 from llmk_models.parts import Family, Parts
 from llmk_models.sigmoid_experts import sigmoid_experts
 
@@ -12,8 +14,19 @@ FAMILY = Family(num_kv_heads=8, norm_eps=1e-5)
 
 
 def tree(config: Config) -> CausalLM:
-    """The tree of a GLM-4.5 checkpoint. The layer that predicts a further token (MTP), which is stored after the
-    others, is not used."""
+    """The tree of a GLM-4.5 checkpoint."""
+    parts, layer = _decoder(config)
+    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+
+
+def ahead(config: Config) -> tuple[Ahead, ...]:
+    """The head that predicts a further token (MTP)."""
+    parts, layer = _decoder(config)
+    return parts.ahead(layer)
+
+
+def _decoder(config: Config) -> tuple[Parts, Callable[[int, str], tuple[Residual, ...]]]:
+    """Its parts, and what makes a layer."""
     parts = Parts(config, FAMILY, partial_rotary_factor=0.5)
     parts.qkv_bias = config.flag("attention_bias", False)
     parts.qk_norm = parts.eps if config.flag("use_qk_norm", False) else None
@@ -22,4 +35,4 @@ def tree(config: Config) -> CausalLM:
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         return parts.pre_normed(at, parts.attention(f"{at}.self_attn"), feed_forward(index, f"{at}.mlp"))
 
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts, layer

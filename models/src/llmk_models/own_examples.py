@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmk_models.example_settings import LATENT, LLAMA3
+from llmk_models.example_settings import LATENT, LLAMA3, YARN
 from llmk_models.examples import examples
 
 _LLAMA4: dict[str, Any] = {
@@ -115,5 +115,38 @@ LONGCAT_FLASH = examples(
     longcat_flash_tied_biases=(
         "longcat_flash",
         {**_ZERO, "moe_topk": 9, "zero_expert_num": 2, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+)
+_ENTRIES: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "partial_rotary_factor": 0.5,
+    "q_lora_rank": 28,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "index_n_heads": 16,
+    "index_head_dim": 24,
+    "index_topk": 5,
+    "sliding_window": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 40,
+    "hc_mult": 3,
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+}
+DEEPSEEK_V4 = examples(
+    deepseek_v4=("deepseek_v4", {**_ENTRIES, "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"]}),
+    deepseek_v4_windows_yarn=(
+        "deepseek_v4",
+        {
+            **_ENTRIES,
+            "layer_types": ["sliding_attention", "compressed_sparse_attention"] * 2,
+            "mlp_layer_types": ["moe", "hash_moe", "moe", "hash_moe"],
+            "num_experts_per_tok": 1,
+            "swiglu_limit": 0.5,
+            "tie_word_embeddings": True,
+            "rope_parameters": YARN,
+        },
     ),
 )

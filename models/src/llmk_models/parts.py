@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from llmk.tree import (
     MLP,
+    Ahead,
     Block,
     CausalLM,
     Config,
@@ -161,6 +162,27 @@ class Parts:
         before, after, then, last = (self.norm(f"{at}.{name}_layernorm") for name in names)
         return Residual(norm=before, block=mixer, post=after), Residual(norm=then, block=feed_forward, post=last)
 
+    def ahead(
+        self, layer: Callable[[int, str], tuple[Residual, ...]], key: str = "num_nextn_predict_layers"
+    ) -> tuple[Ahead, ...]:
+        """The heads that predict further tokens, as many as the config's ``key`` says, with the names of DeepSeek-V3:
+        their layers come after the others."""
+        hidden, first = self.hidden_size, self.num_layers
+
+        def head(index: int) -> Ahead:
+            at = f"{self.root}{self.names.model}.{self.names.layers}.{index}"
+            return Ahead(
+                at=at,
+                embed_norm=self.norm(f"{at}.enorm", "ahead_norm"),
+                hidden_norm=self.norm(f"{at}.hnorm", "ahead_norm"),
+                project=Linear.whole(f"{at}.eh_proj", "ahead_project", 2 * hidden, hidden),
+                layer=layer(index, at),
+                norm=self.norm(f"{at}.shared_head.norm"),
+            )
+
+        count = self.config.nullable(self.config.count, key, 0) or 0
+        return tuple(head(first + number) for number in range(count))
+
     def decoder(
         self,
         layer: Callable[[int, str], tuple[Spec, ...]],
@@ -180,20 +202,20 @@ class Parts:
         vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
         names = self.names
         aliases = (f"{self.root}{names.head}.weight",) if self.tied else ()
-        model = f"{self.root}{names.model}"
+        model = f"{self.root}{names.model}." if self.root or names.model else ""
         head: dict[str, Any] = {"scale": logits_scale, "softcap": softcap, "bias": head_bias}
         default_len, why = default_length(self.config, longest)
         return CausalLM(
             embed=Embedding(
-                at=f"{model}.{names.embed}",
+                at=f"{model}{names.embed}",
                 vocab_size=vocab,
                 size=hidden,
                 scale=scale,
                 scale_given=scale_given,
                 aliases=aliases,
             ),
-            layers=tuple(layer(index, f"{model}.{names.layers}.{index}") for index in range(self.num_layers)),
-            norm=self.norm(f"{model}.{names.norm}"),
+            layers=tuple(layer(index, f"{model}{names.layers}.{index}") for index in range(self.num_layers)),
+            norm=self.norm(f"{model}{names.norm}"),
             head=Head(at=names.head, vocab_size=vocab, size=hidden, tied=self.tied, **head),
             max_model_len=longest,
             default_model_len=default_len,

@@ -25,13 +25,15 @@ def sigmoid_experts(
     inner_size: int = 1408,
     shared_name: str = "shared_experts",
     block_name: str = "",
+    selection_bias: bool = True,
     **names: Any,
 ) -> Callable[[int, str], Block]:
     """What makes a layer's feed-forward block by its index and its name: an MLP in the first ``dense`` layers, or as
     ``mlp_layer_types`` says, experts in the others. Numbers not in the config are the given ones; ``shared`` is that of
     shared experts, which the checkpoint calls ``shared_name``; ``block_name`` is the last part of the name of blocks
-    with experts, where it is another than of those without, and each kind may be stored under the other's; ``names``
-    are arguments of :meth:`llmk.tree.MoE.of`."""
+    with experts, where it is another than of those without, and each kind may be stored under the other's;
+    ``selection_bias``: whether a bias takes part in the choice; ``names`` are arguments of
+    :meth:`llmk.tree.MoE.of`."""
     config = parts.config
     experts = MoEFacts(
         site="moe",
@@ -41,7 +43,7 @@ def sigmoid_experts(
         intermediate_size=config.size("moe_intermediate_size", inner_size),
         renormalize=config.flag("norm_topk_prob", renormalize),
         scoring="sigmoid",
-        selection_bias=True,
+        selection_bias=selection_bias,
         scaling=config.number("routed_scaling_factor", scaling),
         num_groups=config.size("n_group", groups[0]),
         top_groups=config.size("topk_group", groups[1]),
@@ -56,7 +58,7 @@ def sigmoid_experts(
 
     def feed_forward(index: int, at: str) -> Block:
         other = (f"{at.rpartition('.')[0]}.{block_name}",) if block_name else ()
-        if is_dense[index]:
+        if index < len(is_dense) and is_dense[index]:  # heads that predict further tokens have experts
             return parts.mlp(at, aliases=other)
         at, aliases = (other[0], (at,)) if other else (at, ())
         own: dict[str, Any] = {"prefix": "shared_", "partial": True}

@@ -62,6 +62,7 @@ _DECODERS: tuple[_Row, ...] = (
     ("starcoder2", ("Starcoder2ForCausalLM",), "StarCoder2: LayerNorm, biases"),
     ("phi", ("PhiForCausalLM",), "Phi-1 and Phi-2: blocks side by side, LayerNorm, biases"),
     ("gpt_neox", ("GPTNeoXForCausalLM",), "GPT-NeoX and Pythia: blocks side by side, a norm each"),
+    ("gptj", ("GPTJForCausalLM",), "GPT-J: blocks side by side, neighbours rotated"),
     ("falcon", ("FalconForCausalLM",), "Falcon: blocks side by side, heads packed in groups"),
     ("gemma", ("GemmaForCausalLM",), "Gemma: GEGLU, scaled embeddings"),
     ("olmo", ("OlmoForCausalLM",), "OLMo: LayerNorm without weights"),
@@ -72,6 +73,7 @@ _SPARSE: tuple[_Row, ...] = (
     ("ernie4_5_moe", ("Ernie4_5_MoeForCausalLM",), "Ernie 4.5 MoE: experts by biased scores"),
     ("hy_v3", ("HYV3ForCausalLM",), "Hunyuan 3: sigmoid-scored experts"),
     ("deepseek_v32", _INDEXED, "DeepSeek-V3.2 and GLM-5: latent attention to tokens that an indexer picks"),
+    ("axk1", ("AXK1ForCausalLM",), "A.X K1: latent attention, a norm after sigmoid-scored experts"),
     ("solar_open", ("SolarOpenForCausalLM",), "Solar Open: sigmoid-scored experts"),
     ("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash: latent attention"),
     ("youtu", ("YoutuForCausalLM",), "Youtu-LLM: latent attention"),
@@ -106,9 +108,16 @@ _OWN: tuple[_Row, ...] = (
     ("gemma4", _GEMMA4, "Gemma 4, text alone: embeddings of each layer, shared keys and values, experts"),
     ("longcat_flash", ("LongcatFlashForCausalLM",), "LongCat-Flash: pairs of latent attentions, experts without work"),
     ("zamba2", ("Zamba2ForCausalLM",), "Zamba2: Mamba-2, and transformer blocks that several layers share"),
+    (
+        "deepseek_v4",
+        ("DeepseekV4ForCausalLM",),
+        "DeepSeek-V4: residual streams, groups of tokens as entries, experts by token ids",
+    ),
     ("llama4", _LLAMA4, "Llama 4, text alone: chunked attention, an expert whose input is scaled"),
 )
 """Those with mechanisms that no other family has."""
+_AHEAD = ("deepseek_v3", "glm4_moe")
+"""Those with heads that predict further tokens."""
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -146,6 +155,7 @@ def _family(module: str, architectures: tuple[str, ...], summary: str, of: str) 
         id=f"models.{module}",
         architectures=architectures,
         tree=f"llmk_models.{module}:tree",
+        ahead=f"llmk_models.{module}:ahead" if module in _AHEAD else "",
         deterministic=True,
         examples=f"llmk_models.{of}:{module.upper()}",
         summary=summary,

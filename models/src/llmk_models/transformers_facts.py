@@ -11,6 +11,7 @@ from typing import Any
 from llmk.api import Checkpoint, ModelFacts
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.tree import Attend, Config, Heads, Linear, Sites, default_length
+from llmk_models.transformers_experts import expert_layers
 from llmk_models.transformers_linear import can_cut, linear_layers
 from llmk_models.transformers_refusals import refuse_unservable
 from llmk_models.windows import layer_windows
@@ -50,7 +51,8 @@ def _facts(config: Config) -> ModelFacts:
     default_len, default_why = default_length(config, longest)
     num_layers *= 2 if config.text("model_type", "") in _TWICE else 1
     layers = decoder_layers(config)
-    sites = Sites([*_attention(config, num_layers, hidden_size), *layers], config.dtype)
+    attention, experts = _attention(config, num_layers, hidden_size), expert_layers(config, hidden_size)
+    sites = Sites([*attention, *layers, *experts], config.dtype)
     return ModelFacts(
         architecture=config.architecture,
         model="models.transformers",
@@ -62,6 +64,7 @@ def _facts(config: Config) -> ModelFacts:
         num_parameters=_num_parameters(config, num_layers, hidden_size, vocab_size),
         attention=sites.of("attention"),
         linear=sites.of("linear"),
+        moe=sites.of("moe"),
         parallel=("tensor",) if any(layer.cut for layer in layers) else (),
         default_model_len=default_len,
         default_why=default_why,

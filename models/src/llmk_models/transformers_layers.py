@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from llmk.api import CheckpointError, StoredTensor
-from llmk.nn import Build, Linear
+from llmk.nn import Build, Experts, Linear
 from llmk.nn.layer import stored_dtype
 
 PLANNED = ("colwise", "rowwise")
@@ -67,7 +67,7 @@ def fill_from_module(layer: Linear, module: nn.Linear) -> None:
     layer.finish()
 
 
-def fill_from_files(layer: Linear, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+def fill_from_files(layer: Linear | Experts, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
     """Loads what the files hold, by module, in a format of quantized weights, or to be quantized."""
     layer.discover(stored)
     tensors = {tensor.name: tensor for each in stored.values() for tensor in each}

@@ -15,13 +15,15 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AttentionI
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.logging import disable_progress_bar
 
+from llmk import tree
 from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError, StoredTensor
 from llmk.api.checkpoint import check_folder
 from llmk.api.errors import describe as describe_error
-from llmk.nn import Build, Builder, Layer, Linear, StepContext
+from llmk.nn import Build, Builder, Experts, Layer, Linear, StepContext
 from llmk.nn.attention import cache_spec
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.tree import Config, Sites
+from llmk_models.transformers_experts import expert_layers, layer_number
 from llmk_models.transformers_facts import decoder_layers, describe
 from llmk_models.transformers_layers import (
     PLANNED,
@@ -32,6 +34,7 @@ from llmk_models.transformers_layers import (
     fits,
     presented,
 )
+from llmk_models.transformers_moe import ExpertsModule, fill_experts, is_experts, is_like, routed
 from llmk_models.transformers_watch import WATCH, Observed, check_observed
 
 _AUTO: Any = AutoModelForCausalLM
@@ -120,7 +123,7 @@ class TransformersModel:
         with torch.device("meta"):
             without_weights = self._made(build.dtype)
         self._attend_once(without_weights)
-        self._layers = self._linear_layers(Config(checkpoint))
+        self._layers, self._experts = self._built(Config(checkpoint))
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
         """Loads through transformers, then checks that every layer's attention matches the described one."""
@@ -131,13 +134,18 @@ class TransformersModel:
                 hint="use an unquantized checkpoint without --model.quantization, or a natively implemented family",
             )
         model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)
-        with called({name: self._module(model, name) for name in self._layers}) as used:
+        own = {name: self._module(model, name) for name in self._experts}
+        with called({name: self._module(model, name) for name in self._layers}) as used, routed(own) as top_k:
             seen = self._attend_once(model)
         stored = (
             presented(self._build, read_headers(weight_files(checkpoint))) if methods and dummy_seed is None else {}
         )
         for name in used:
             self._replace(name, stored)
+        for name, module in own.items():
+            spec, layer = self._experts[name]
+            if fill_experts(layer, spec, module, top_k.get(name, 0), stored):
+                self._put(name, ExpertsModule(layer))
         self._decoder.to(self._build.device)
         self._head.to(self._build.device)
         for index, (module, site) in enumerate(zip(seen, self._sites, strict=True)):
@@ -162,9 +170,10 @@ class TransformersModel:
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
         return [(layer, site, cache_spec(self._build, site)) for layer, site in enumerate(self._sites)]
 
-    def _linear_layers(self, config: Config) -> dict[str, Linear]:
-        """The layers of llmk for those of the decoder's modules that are what the checkpoint's names say, by name."""
-        specs = decoder_layers(config)
+    def _built(self, config: Config) -> tuple[dict[str, Linear], dict[str, tuple[tree.Experts, Experts]]]:
+        """The linear layers and experts of llmk for those of the decoder's modules that are what the checkpoint's names
+        say, by name."""
+        specs, experts = decoder_layers(config), expert_layers(config, self._facts.hidden_size)
         modules = {f"{self._path}.{name}": module for name, module in self._decoder.named_modules()}
         known = [each for each in specs if fits(modules.get(each.at), each.size, each.rows, bias=each.bias)]
         if self._build.parallel.tensor_size > 1:
@@ -174,22 +183,30 @@ class TransformersModel:
                     f"transformers has no plan for {self._name} by which llmk can cut it",
                     hint="set parallel.tensor to 1, or install a wheel that implements the architecture natively",
                 )
-        builder = Builder(self._build, Sites(specs, self._build.plan.dtype))
-        return {each.at: builder.linear(each) for each in known}
+        builder = Builder(self._build, Sites([*specs, *experts], self._build.plan.dtype))
+        of_layer = {layer_number(spec.at): spec for spec in experts}
+        found = {name: of_layer.get(layer_number(name)) for name, module in modules.items() if is_experts(module)}
+        alike = {name: spec for name, spec in found.items() if spec is not None and is_like(modules[name], spec)}
+        return (
+            {each.at: builder.linear(each) for each in known},
+            {name: (spec, builder.experts(spec)) for name, spec in alike.items()},
+        )
 
-    def _module(self, model: Any, name: str) -> nn.Linear:
-        module: nn.Linear = model.get_submodule(name)
-        return module
+    def _module(self, model: Any, name: str) -> Any:
+        return model.get_submodule(name)
+
+    def _put(self, name: str, module: nn.Module) -> None:
+        """Puts a module in the place of the decoder's module ``name``."""
+        self._decoder.set_submodule(name.removeprefix(f"{self._path}."), module)
 
     def _replace(self, name: str, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """Puts llmk's layer in the place of the decoder's module ``name``."""
-        inside, layer = name.removeprefix(f"{self._path}."), self._layers[name]
-        module = self._module(self._decoder, inside)
+        layer, module = self._layers[name], self._module(self._decoder, name.removeprefix(f"{self._path}."))
         if stored:
             fill_from_files(layer, stored)
         else:
             fill_from_module(layer, module)
-        self._decoder.set_submodule(inside, LinearModule(layer, module, self._build.device))
+        self._put(name, LinearModule(layer, module, self._build.device))
 
     def _run(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         out = self._decoder(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
@@ -237,7 +254,8 @@ class TransformersModel:
 
     def _replaced(self, tensor: str) -> bool:
         """Whether a tensor is one of a quantized layer of llmk, which reads it itself."""
-        return bool(self._build.plan.quantization) and tensor.rpartition(".")[0] in self._layers
+        of_experts = any(tensor.startswith(f"{spec.at}.") for spec, _ in self._experts.values())
+        return bool(self._build.plan.quantization) and (of_experts or tensor.rpartition(".")[0] in self._layers)
 
     def _random(self, dtype: torch.dtype, seed: int) -> Any:
         with torch.random.fork_rng(devices=()):

@@ -12,6 +12,7 @@ from torch import Tensor
 from defects import Defect
 from llmk.api import CacheStep
 from llmk.reference import activations, adapters, batch, embedding, norms
+from llmk.reference.attention.compressed import compressed_attention, select_entries
 from llmk.reference.attention.selected import select_tokens, selected_attention
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
@@ -286,6 +287,22 @@ def attend_to_the_first(query: Tensor, row: Tensor, selected: Tensor, *arguments
     return selected_attention(query, row, selected.clamp(min=0), *arguments, **options)
 
 
+def select_entries_by_equal_heads(q: Tensor, weights: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Gives all heads the same weight."""
+    return select_entries(q, torch.ones_like(weights), *arguments, **options)
+
+
+def attend_without_sinks(*arguments: Any, **options: Any) -> Tensor:
+    """Leaves the sinks out of the softmax."""
+    *given, sinks, caches, step = arguments
+    return compressed_attention(*given, torch.full_like(sinks, float("-inf")), caches, step, **options)
+
+
+def attend_to_a_narrow_window(*arguments: Any, window: int, **options: Any) -> Tensor:
+    """Does not count the token itself."""
+    return compressed_attention(*arguments, window=window - 1, **options)
+
+
 def conv_gated_once(x: Tensor, *arguments: Any, gated: bool = False, **options: Any) -> Tensor:
     """Forgets the gate after the convolution."""
     if gated:
@@ -412,6 +429,9 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("lightning_attention", Defect("constant", "states don't decay", make_lightning_without_decay, _AGREES)),
     ("select_tokens", Defect("weights", "heads count alike", select_by_equal_heads, _AGREES)),
     ("selected_attention", Defect("nothing", "no token is taken for the first", attend_to_the_first, _AGREES)),
+    ("select_entries", Defect("weights", "heads count alike", select_entries_by_equal_heads, _AGREES)),
+    ("compressed_attention", Defect("sinks", "sinks take no part", attend_without_sinks, _AGREES)),
+    ("compressed_attention", Defect("window", "the window is narrow", attend_to_a_narrow_window, _AGREES)),
     ("short_conv", Defect("gate", "the second gate is forgotten", conv_gated_once, _AGREES)),
     ("selective_scan", Defect("decays", "a channel has one decay", scan_of_one_decay, _AGREES)),
     ("selective_scan", Defect("narrow", "computes as states are kept", scan_in_one_dtype, _AGREES)),

@@ -260,11 +260,11 @@ class ModelSpec(CheckedSpec):
     ``tree`` names a function that implements ``llmk.tree.MakeTree``: from a checkpoint's config to a tree of specs, of
     which facts and modules are made. A model that has its own modules gives no tree, but ``describe``, a function that
     implements :class:`~llmk.api.DescribeModel`, and ``implementation``, a class that implements ``llmk.nn.Model``.
-    ``architectures`` are values of ``architectures`` in ``config.json``; ``"*"`` matches all that no other spec
-    supports.
+    ``ahead`` names one that implements ``llmk.tree.MakeAhead``: from the config to heads that predict further tokens.
+    ``architectures`` are values of that key in ``config.json``; ``"*"`` matches all that no other spec supports.
     """
 
-    _optional_locations: ClassVar[tuple[str, ...]] = ("tree", "implementation", "describe")
+    _optional_locations: ClassVar[tuple[str, ...]] = ("tree", "implementation", "describe", "ahead")
 
     id: str
     architectures: tuple[str, ...]
@@ -278,13 +278,13 @@ class ModelSpec(CheckedSpec):
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
+    ahead: str = ""
 
     def __post_init__(self) -> None:
         CheckedSpec.__post_init__(self)
         if bool(self.tree) == bool(self.implementation) or bool(self.describe) != bool(self.implementation):
-            given = [name for name in ("tree", "implementation", "describe") if getattr(self, name)]
-            wanted = "a model gives a tree, or implementation and describe"
-            raise ValueError(f"{self.id} gives {' and '.join(given) or 'nothing'}; {wanted}")
+            found = " and ".join(n for n in ("tree", "implementation", "describe") if getattr(self, n)) or "nothing"
+            raise ValueError(f"{self.id} gives {found}; a model gives a tree, or implementation and describe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ CONTRACTS: Mapping[str, str] = {
     "model": "llmk.nn:Model",
     "describe": "llmk.api:DescribeModel",
     "tree": "llmk.tree:MakeTree",
+    "ahead": "llmk.tree:MakeAhead",
     "reasoning_parser": "llmk.api:ReasoningParser",
     "tool_parser": "llmk.api:ToolParser",
     "call_writer": "llmk.api:CallWriter",

@@ -15,6 +15,7 @@ from llmk import tree
 from llmk.api import CacheSpec, OpQuery, PluginError, RowsCache
 from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.attention import Attention, cache_spec
+from llmk.nn.blocks.compressed_attention import CompressedAttention
 from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
 from llmk.nn.blocks.parallel import Parallel
@@ -42,6 +43,7 @@ BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
     tree.SelfAttention: SelfAttention,
     tree.LatentAttention: LatentAttention,
     tree.SelectedAttention: SelectedAttention,
+    tree.CompressedAttention: CompressedAttention,
     tree.GatedMLP: GatedMLP,
     tree.MLP: MLP,
     tree.MoE: MoE,
@@ -208,7 +210,7 @@ class Builder:
         cos_sin = None if spec.rope is None else self.cos_sin(spec.rope)
         return LatentLayer(self.build, spec.at, spec.shape, cos_sin=cos_sin, **own)
 
-    def rows_cache(self, spec: tree.SelectedAttend) -> int:
+    def rows_cache(self, spec: tree.SelectedAttend | tree.CompressedAttend) -> int:
         """The position in ``StepContext.caches`` of a layer that keeps rows of each token."""
         rows = spec.site(self.build.plan.dtype)
         query = self.build.plan.choice("op", self.ops(spec)[0]).query

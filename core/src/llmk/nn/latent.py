@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from llmk.nn.linear import Linear
 from llmk.nn.shadow import Shadowed
 
 if TYPE_CHECKING:
-    from llmk.nn.build import Build
+    from llmk.nn.build import Build, WeightKernel
     from llmk.tree import LatentShape
 
 
@@ -45,14 +45,10 @@ class LatentUp(Linear):
         )
 
     def finish(self) -> None:
-        """Multiplies the identity by the weight, which returns the matrix no matter in which layout the kernel keeps
-        it."""
         super().finish()
-        shape, run = self._latent, self._kernel.run
-        if isinstance(run, (Switch, Shadowed)):
-            run.select(shape.kv_lora_rank)
-        identity = torch.eye(shape.kv_lora_rank, dtype=self._build.dtype, device=self._build.device)
-        heads = run(identity, self.weight, None).unflatten(1, (-1, shape.qk_nope_head_dim + shape.v_head_dim))
+        shape = self._latent
+        columns = absorbed(self._kernel, self.weight, shape.kv_lora_rank, self._build)
+        heads = columns.unflatten(1, (-1, shape.qk_nope_head_dim + shape.v_head_dim))
         key, value = heads.split_with_sizes([shape.qk_nope_head_dim, shape.v_head_dim], dim=2)
         self.key = key.permute(1, 2, 0).contiguous()
         self.value = value.transpose(0, 1).contiguous()
@@ -114,6 +110,16 @@ class LatentAttention(Layer):
             step.meta[self._index],
         )
         return out.flatten(1)
+
+
+def absorbed(kernel: WeightKernel, weight: Any, size: int, build: Build) -> Tensor:
+    """The matrix ``[size, rows]`` of a layer that is never run: the identity times its weight, no matter in which
+    layout the kernel keeps it."""
+    run = kernel.run
+    if isinstance(run, (Switch, Shadowed)):
+        run.select(size)
+    found: Tensor = run(torch.eye(size, dtype=build.dtype, device=build.device), weight, None)
+    return found
 
 
 def _unrotated(build: Build, rotary_dim: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from llmk import tree
-from llmk.api import CacheSpec, Checkpoint
+from llmk.api import CacheSpec, Checkpoint, PluginError
 from llmk.nn.build import Build
 from llmk.nn.builder import Builder
 from llmk.nn.context import StepContext
@@ -46,8 +46,31 @@ class OutputRows:
         return x[rows], None if residual is None else residual[rows]
 
 
+class Ahead:
+    """A head that predicts the token after the next."""
+
+    def __init__(self, builder: Builder, spec: tree.Ahead, program: tree.Program, embed: Embedding) -> None:
+        self._embed, self._project = embed, builder.linear(spec.project)
+        self._embed_norm, self._hidden_norm = builder.norm(spec.embed_norm), builder.norm(spec.hidden_norm)
+        self._layer, self._norm = (
+            Layer([builder.sublayer(part) for part in program.layers[0]]),
+            builder.joint(program.end),
+        )
+
+    def __call__(self, hidden: Tensor, following: Tensor, step: StepContext) -> Tensor:
+        """Final hidden states, ``[tokens, hidden]``, for the model's ``logits``: by those of the model, or of the head
+        before, and the ids of the tokens that follow each, int64 ``[tokens]``. Its layer has a cache of its own."""
+        embedded = self._embed_norm(self._embed(following))
+        x = self._project(torch.cat((embedded, self._hidden_norm(hidden)), dim=1))
+        return self._norm(*self._layer((x, None), step))[0]
+
+
 class TreeModel:
-    """Follows ``llmk.nn.Model``: the modules of a lowered tree, or of this process's pipeline stage."""
+    """Follows ``llmk.nn.Model``: the modules of a lowered tree, or of this process's pipeline stage.
+
+    Attributes:
+        ahead: the heads that predict further tokens, if they are wanted (``speculation.heads``).
+    """
 
     def __init__(self, build: Build, checkpoint: Checkpoint, program: tree.Program) -> None:
         model = program.model
@@ -78,6 +101,7 @@ class TreeModel:
         with build.stage(build.parallel.is_last):
             self.norm = builder.joint(program.end)
             self.head = self._lm_head(builder, model.head)
+        self.ahead = self._heads_ahead(builder, program)
         self.weights = build.layers
         self._caches = builder.caches
 
@@ -106,6 +130,18 @@ class TreeModel:
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
         return self._caches
+
+    def _heads_ahead(self, builder: Builder, program: tree.Program) -> list[Ahead]:
+        if program.ahead and self.build.parallel.num_stages > 1:
+            raise PluginError(
+                "heads that predict further tokens need the embeddings, which another pipeline stage has",
+                hint="leave out speculation.heads, or spread the model by tensor parallelism (parallel.tensor)",
+            )
+        heads = []
+        for number, each in enumerate(program.ahead):
+            builder.layer = len(program.layers) + number
+            heads.append(Ahead(builder, program.model.ahead[number], each, self.embed))
+        return heads
 
     def _embedding(self, builder: Builder, spec: tree.Embedding) -> Embedding:
         options: dict[str, Any] = {"site": builder.op(spec), "aliases": spec.aliases, "scale": spec.scale}

@@ -95,7 +95,9 @@ class Boot:
         return next(model for model in self.registry.of(ModelSpec) if model.spec.id == self.plan.model)
 
     def _program(self, model: Registered[ModelSpec]) -> Program:
-        return model_program(model, self.checkpoint, self.adapters, self.pooling, self.settings.config.parallel.tensor)
+        config = self.settings.config
+        given = model, self.checkpoint, self.adapters, self.pooling, config.parallel.tensor
+        return model_program(*given, heads=config.speculation.heads)
 
 
 def boot(
@@ -136,11 +138,11 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None, o
     if config.adapters:
         served_name = config.model.served_name or checkpoint.name
         adapters = read_adapters(config, model_tree(model, checkpoint), served_name)
-    facts = describe_model(model, checkpoint, adapters, pooling, config.parallel.tensor)
+    facts = describe_model(model, checkpoint, adapters, pooling, config.parallel.tensor, heads=config.speculation.heads)
     settings = _with_length(settings, registry, facts)
     settings = apply_defaults(settings, registry, platform, platform_facts, replace(facts, architecture=architecture))
     if (ranks := settings.config.parallel.tensor) != config.parallel.tensor:
-        facts = describe_model(model, checkpoint, adapters, pooling, ranks)
+        facts = describe_model(model, checkpoint, adapters, pooling, ranks, heads=config.speculation.heads)
     facts = replace(facts, architecture=architecture)
     launcher = choose_launcher(registry, settings.config, platform_facts)
     _check(settings, registry, platform_facts, facts, spread=launcher is not None)

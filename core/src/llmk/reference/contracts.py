@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from llmk.api import OpContract
+from llmk.reference.row_contracts import LATENT, OVER_ROWS
 from llmk.reference.step_contracts import BATCH, SAMPLING, contract
 
 _HEADS = ("num_heads", "num_kv_heads", "head_dim", "rotary_dim")
-_LATENT = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _SPACE = ("num_heads", "head_dim", "num_groups", "state_size")
 _DELTA = ("num_heads", "num_key_heads", "key_dim", "value_dim")
 
@@ -210,13 +210,13 @@ _OVER_ATTENTION = (
         signature="(q_rope, latent, weight, eps, positions, cos_sin, cache, meta) -> q_rope",
         facts=("num_heads", "kv_lora_rank", "qk_rope_head_dim"),
         parts=("rms_norm", "rope_interleaved", "attention.write"),
-        examples="attention:WRITE_LATENT",
+        examples="attention:WRITELATENT",
         summary="K norm and RoPE of the latent row, and its write to the cache.",
     ),
     contract(
         op="latent_attention",
         signature="(q, latent, norm_weight, eps, k_up, v_up, positions, cos_sin, cache, meta) -> out",
-        facts=_LATENT,
+        facts=LATENT,
         parts=("norm_rope_write_latent", "per_head_matmul", "attention.run"),
         examples="attention:LATENT_ATTENTION",
         weights=("k_up", "v_up"),
@@ -344,40 +344,9 @@ _RECURRENT = (
     ),
 )
 
-_SELECTED = (
-    contract(
-        op="select_tokens",
-        signature="(q, k, weights, cache, step) -> selected",
-        facts=("num_heads", "head_dim", "top_k"),
-        examples="selected:SELECT_TOKENS",
-        measured=False,
-        mutates_args=("cache",),
-        summary="The tokens that each token attends to, by an indexer.",
-    ),
-    contract(
-        op="selected_attention",
-        signature="(query, row, selected, cache, step) -> out",
-        facts=(*_LATENT, "top_k"),
-        examples="selected:SELECTED_ATTENTION",
-        measured=False,
-        mutates_args=("cache",),
-        summary="Attention over latent rows of selected tokens.",
-    ),
-    contract(
-        op="selected_latent_attention",
-        signature=("(q, latent, norm_weight, eps, k_up, v_up, positions, cos_sin, selected, cache, step) -> out"),
-        facts=(*_LATENT, "top_k"),
-        parts=("rms_norm", "rope_interleaved", "per_head_matmul", "selected_attention"),
-        examples="selected:SELECTED_LATENT_ATTENTION",
-        measured=False,
-        mutates_args=("cache",),
-        summary="Latent attention to selected tokens.",
-    ),
-)
-
 CONTRACTS: Mapping[str, OpContract] = {
     each.op: each
-    for group in (_NORMS, _ROWS, _OVER_ATTENTION, _WITH_LINEAR, SAMPLING, BATCH, _RECURRENT, _SELECTED)
+    for group in (_NORMS, _ROWS, _OVER_ATTENTION, _WITH_LINEAR, SAMPLING, BATCH, _RECURRENT, OVER_ROWS)
     for each in group
 }
 """By the op's name."""

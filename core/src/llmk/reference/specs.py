@@ -73,6 +73,8 @@ _OPS = {
     "select_tokens": "attention.selected:select_tokens",
     "selected_attention": "attention.selected:selected_attention",
     "selected_latent_attention": "composites:make_selected_latent_attention",
+    "select_entries": "attention.compressed:select_entries",
+    "compressed_attention": "attention.compressed:compressed_attention",
     "gated_delta_net": "recurrent.mixers:make_gated_delta_net",
     "gate_up_silu": "activations:make_gate_up_silu",
     "add_rms_norm_linear": "norm_linear:make_add_rms_norm_linear",
@@ -117,7 +119,7 @@ _SCANS = {
 }
 """Each has two kernels: chunked, and token by token, which is batch-invariant."""
 
-_WALKING = frozenset({"causal_conv", "short_conv", "selective_scan", *_SCANS})
+_WALKING = frozenset({"causal_conv", "short_conv", "selective_scan", "select_entries", "compressed_attention", *_SCANS})
 """Ops that read the lengths of requests on the host, so that steps with them can't be recorded."""
 
 _TWO_VARIANTS = {

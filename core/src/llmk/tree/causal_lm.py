@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from llmk.tree.block import Residual
 from llmk.tree.config import Config
 from llmk.tree.embedding import Embedding, Head
+from llmk.tree.linear import Linear
 from llmk.tree.norm import Norm
 from llmk.tree.spec import Spec
 
@@ -36,6 +37,23 @@ class Stream(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead(Spec):
+    """A head that predicts the token after the next, by a layer of its own over what the model, or the head before,
+    computed of a token, and the embedding of the next one (multi-token prediction: DeepSeek-V3, arXiv:2412.19437).
+    Embeddings and the last projection are the model's."""
+
+    embed_norm: Norm
+    """Of the next token's embedding; like ``hidden_norm``, with a role."""
+    hidden_norm: Norm
+    """Of final hidden states."""
+    project: Linear
+    """From both side by side, the embedding first, to hidden states."""
+    layer: tuple[Residual, ...]
+    norm: Norm
+    """Of the hidden states that tokens are predicted from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CausalLM(Spec):
     """Embedding, layers, final norm and head: what a family returns for a checkpoint."""
 
@@ -55,6 +73,8 @@ class CausalLM(Spec):
     ignored: tuple[str, ...] = ()
     """Regular expressions, matched in full, for checkpoint tensors that the model does not use."""
     stream: Stream | None = None
+    ahead: tuple[Ahead, ...] = ()
+    """Heads that predict further tokens, where they are wanted (``ModelSpec.ahead``); not with a stream."""
 
 
 class MakeTree(Protocol):
@@ -64,4 +84,13 @@ class MakeTree(Protocol):
     def __call__(self, config: Config) -> CausalLM:
         """The tree of a checkpoint's model. Imports no torch. Raises :class:`~llmk.api.LlmkError` for a checkpoint that
         can't be served."""
+        ...
+
+
+class MakeAhead(Protocol):
+    """What ``ModelSpec.ahead`` names."""
+
+    @abstractmethod
+    def __call__(self, config: Config) -> tuple[Ahead, ...]:
+        """The heads that a checkpoint has, in the order in which they predict; empty: it has none. Imports no torch."""
         ...

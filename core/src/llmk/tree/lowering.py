@@ -81,6 +81,8 @@ class Program:
     model: CausalLM
     layers: tuple[tuple[Sublayer | Spec, ...], ...]
     end: Joint
+    ahead: tuple[Program, ...] = ()
+    """The layers of :attr:`CausalLM.ahead <llmk.tree.CausalLM.ahead>`, each with its end."""
 
     def leaves(self) -> Iterator[Spec]:
         """Everything that it is made of, in the order in which it computes."""
@@ -92,6 +94,9 @@ class Program:
                 yield from part.leaves()
         yield from self.end.leaves()
         yield self.model.head
+        for head, program in zip(self.model.ahead, self.ahead, strict=True):
+            yield from (head.embed_norm, head.hidden_norm, head.project)
+            yield from (leaf for part in (*program.layers[0], program.end) for leaf in part.leaves())
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -148,7 +153,9 @@ def lower(model: CausalLM, *, fuse: bool = True, ranks: int = 1) -> Program:
         layers.append(tuple(parts))
     _check_ends(*ends, model.norm, dtype)
     end = Joint(post=ends[0], scale=ends[1], norm=model.norm, residual_dtype=dtype, sums=sums)
-    return Program(model=model, layers=tuple(layers), end=end)
+    heads = (replace(model, layers=(head.layer,), norm=head.norm, ahead=()) for head in model.ahead)
+    ahead = tuple(lower(head, fuse=fuse, ranks=ranks) for head in heads)
+    return Program(model=model, layers=tuple(layers), end=end, ahead=ahead)
 
 
 _NO_END: tuple[Norm | None, float] = (None, 1.0)

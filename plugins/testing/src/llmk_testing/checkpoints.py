@@ -57,6 +57,9 @@ def write_checkpoint(
         kept = model.state_dict().keys()
         buffers = (each for each in model.named_buffers() if each[0] in kept and not each[0].endswith(_DERIVED))
         for name, parameter in (*model.named_parameters(), *buffers):
+            if not parameter.is_floating_point():  # a table of experts, by token
+                parameter.copy_(torch.randint(getattr(config, "num_local_experts", 1), parameter.shape))
+                continue
             if name.endswith(".A_log"):
                 # The default decays of recurrent states let most of them fade within a token.
                 parameter.fill_(-1.5)

@@ -11,7 +11,7 @@ from torch import Tensor
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer
 from llmk.nn.recurrent.mixers import state_cache
-from llmk.tree.lightning import LightningSizes
+from llmk.tree import LightningSizes
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build

@@ -56,11 +56,14 @@ def describe_model(
     adapters: Sequence[Adapter] = (),
     pooling: Pooling | None = None,
     ranks: int = 1,
+    *,
+    heads: bool = False,
 ) -> ModelFacts:
     """The facts of the family's tree for so many tensor-parallel ``ranks``, or those that its ``describe`` returns. Its
     LlmkErrors are raised as they are, other exceptions as PluginError."""
     if model.spec.tree:
-        facts = model_facts(model_program(model, checkpoint, adapters, pooling, ranks), ModelConfig(checkpoint))
+        program = model_program(model, checkpoint, adapters, pooling, ranks, heads=heads)
+        facts = model_facts(program, ModelConfig(checkpoint))
     else:
         facts = _call(model, "describe", ModelFacts, checkpoint)
         _check_sites(model, facts)
@@ -88,10 +91,15 @@ def model_program(
     adapters: Sequence[Adapter] = (),
     pooling: Pooling | None = None,
     ranks: int = 1,
+    *,
+    heads: bool = False,
 ) -> Program:
-    """The tree of a family that gives one, with the head that ``pooling`` wants, and room for adapters, lowered for so
-    many tensor-parallel ``ranks``. Errors as in :func:`describe_model`."""
+    """The tree of a family that gives one, with the head that ``pooling`` wants, those that predict further tokens if
+    ``heads`` are wanted, and room for adapters, lowered for so many tensor-parallel ``ranks``. Errors as in
+    :func:`describe_model`."""
     tree = with_head(_call(model, "tree", CausalLM, ModelConfig(checkpoint)), pooling)
+    if heads and model.spec.ahead:
+        tree = replace(tree, ahead=_call(model, "ahead", tuple, ModelConfig(checkpoint)))
     return lower(adapted(tree, adapter_rooms(adapters, tree)) if adapters else tree, ranks=ranks)
 
 

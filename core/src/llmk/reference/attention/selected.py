@@ -36,23 +36,31 @@ def select_tokens(q: Tensor, k: Tensor, weights: Tensor, cache: Tensor, step: Ca
     """
     store_rows(k, cache, step)
     found = torch.full((q.shape[0], top_k), -1, dtype=torch.int32, device=q.device)
-    for first, end, before, table in _requests(step):
-        keys = cache.flatten(0, 1)[_slots(torch.arange(before + end - first, device=q.device), table, step.block_size)]
+    for first, end, before, table in requests_of(step):
+        keys = cache.flatten(0, 1)[
+            slots_of(torch.arange(before + end - first, device=q.device), table, step.block_size)
+        ]
         for start in range(first, end, _TOKENS):
             rows = slice(start, min(start + _TOKENS, end))
-            scores = _index_scores(q[rows].float(), weights[rows].float(), keys.float())
+            scores = index_scores(q[rows].float(), weights[rows].float(), keys.float())
             position = before + torch.arange(rows.start - first, rows.stop - first, device=q.device)[:, None]
-            place = torch.arange(keys.shape[0], device=q.device)
-            scores = scores.masked_fill(place > position, float("-inf"))
-            best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
-            best = torch.where(best <= position, best, keys.shape[0]).sort(dim=1).values
-            best = torch.where(best < keys.shape[0], best, -1)
-            found[rows, : best.shape[1]] = best.to(torch.int32)
+            best = best_of(scores, position + 1, top_k)
+            found[rows, : best.shape[1]] = best
     return found
 
 
-def _index_scores(q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-    """``[tokens, keys]``, by GEMMs of :data:`_TOKENS` and :data:`_KEYS`."""
+def best_of(scores: Tensor, known: Tensor, top_k: int) -> Tensor:
+    """int32 ``[tokens, at most top_k]``: the places of the greatest scores, ascending, of the first ``known``
+    (``[tokens, 1]``) of each token; of equal ones the first. -1 behind the last one where there are fewer."""
+    width = scores.shape[1]
+    scores = scores.masked_fill(torch.arange(width, device=scores.device) >= known, float("-inf"))
+    best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+    best = torch.where(best < known, best, width).sort(dim=1).values
+    return torch.where(best < width, best, -1).to(torch.int32)
+
+
+def index_scores(q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """``[tokens, keys]``, by GEMMs of 16 queries and 256 keys."""
     count, heads, _ = q.shape
     q, weights = pad(q, (0, 0, 0, 0, 0, _TOKENS - count)), pad(weights, (0, 0, 0, _TOKENS - count))
     found = []
@@ -81,12 +89,12 @@ def selected_attention(
     """
     store_rows(row, cache, step)
     out = query.new_zeros(*query.shape[:2], latent_dim)
-    for first, end, _, table in _requests(step):
+    for first, end, _, table in requests_of(step):
         for start in range(first, end, _TOKENS):
             rows = slice(start, min(start + _TOKENS, end))
             count = rows.stop - rows.start
             wanted = pad(selected[rows].long(), (0, 0, 0, _TOKENS - count), value=-1)
-            seen = cache.flatten(0, 1)[_slots(wanted.clamp(min=0), table, step.block_size)].float()
+            seen = cache.flatten(0, 1)[slots_of(wanted.clamp(min=0), table, step.block_size)].float()
             seen = seen.masked_fill((wanted < 0).unsqueeze(2), 0.0)
             logits = pad(query[rows].float(), (0, 0, 0, 0, 0, _TOKENS - count)) @ seen.mT * scale
             logits = logits.masked_fill((wanted < 0).unsqueeze(1), float("-inf"))
@@ -104,7 +112,7 @@ def store_rows(rows: Tensor, cache: Tensor, step: CacheStep) -> None:
     cache[slots // step.block_size, slots % step.block_size] = rows[: step.num_tokens][kept].to(cache.dtype)
 
 
-def _requests(step: CacheStep) -> Iterator[tuple[int, int, int, Tensor]]:
+def requests_of(step: CacheStep) -> Iterator[tuple[int, int, int, Tensor]]:
     """Of each request with tokens in a step: the first of their rows, the one after the last, the tokens before them,
     and its blocks. Reads lengths back to the host."""
     starts, lengths = step.query_start.tolist(), step.seq_lens.tolist()
@@ -114,6 +122,6 @@ def _requests(step: CacheStep) -> Iterator[tuple[int, int, int, Tensor]]:
             yield first, end, length - (end - first), step.block_table[request]
 
 
-def _slots(positions: Tensor, table: Tensor, block_size: int) -> Tensor:
+def slots_of(positions: Tensor, table: Tensor, block_size: int) -> Tensor:
     """The slots of a request's ``positions``, int64."""
     return table[positions // block_size].long() * block_size + positions % block_size

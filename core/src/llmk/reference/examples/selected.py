@@ -18,7 +18,7 @@ _DECODES = ((20, 21), (31, 32), (150, 151))
 EPS = 1e-6
 
 
-def _step(draw: Draw, rows: int) -> tuple[CacheStep, Tensor, int]:
+def step_of(draw: Draw, rows: int) -> tuple[CacheStep, Tensor, int]:
     """A step, the slots of all tokens before it, and the number of blocks. With one row, it contains only decodes."""
     work = _DECODES if rows == 1 else _WORK
     each = -(-max(stop for _, stop in work) // _BLOCK)
@@ -47,29 +47,29 @@ def _step(draw: Draw, rows: int) -> tuple[CacheStep, Tensor, int]:
     return step, torch.tensor(before), order.numel()
 
 
-def _cache(draw: Draw, before: Tensor, blocks: int, size: int) -> Tensor:
+def cache_of(draw: Draw, before: Tensor, blocks: int, size: int) -> Tensor:
     cache = torch.full((blocks, _BLOCK, size), torch.nan, dtype=draw.dtype)
     cache[before // _BLOCK, before % _BLOCK] = draw.floats(len(before), size)
     return cache
 
 
-def _positions(step: CacheStep) -> Tensor:
+def positions_of(step: CacheStep) -> Tensor:
     lengths = zip(step.host_query_lens, step.host_seq_lens, strict=True)
     return torch.cat([torch.arange(end - count, end) for count, end in lengths])
 
 
 def _select(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``select_tokens``."""
-    step, before, blocks = _step(draw, rows)
+    step, before, blocks = step_of(draw, rows)
     heads, size = facts["num_heads"], facts["head_dim"]
     q, k = draw.floats(step.num_tokens, heads, size), draw.floats(step.num_tokens, size)
-    return q, k, draw.floats(step.num_tokens, heads), _cache(draw, before, blocks, size), step
+    return q, k, draw.floats(step.num_tokens, heads), cache_of(draw, before, blocks, size), step
 
 
 def _picked(draw: Draw, step: CacheStep, top_k: int) -> Tensor:
     """Of each token, earlier ones and itself, ascending."""
     found = torch.full((step.num_tokens, top_k), -1, dtype=torch.int32)
-    for row, position in enumerate(_positions(step).tolist()):
+    for row, position in enumerate(positions_of(step).tolist()):
         own = draw.order(position + 1)[:top_k].sort().values
         found[row, : len(own)] = own.to(torch.int32)
     return found
@@ -77,23 +77,23 @@ def _picked(draw: Draw, step: CacheStep, top_k: int) -> Tensor:
 
 def _attend(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``selected_attention``."""
-    step, before, blocks = _step(draw, rows)
+    step, before, blocks = step_of(draw, rows)
     size = facts["kv_lora_rank"] + facts["qk_rope_head_dim"]
     query, row = draw.floats(step.num_tokens, facts["num_heads"], size), draw.floats(step.num_tokens, size)
-    return query, row, _picked(draw, step, facts["top_k"]), _cache(draw, before, blocks, size), step
+    return query, row, _picked(draw, step, facts["top_k"]), cache_of(draw, before, blocks, size), step
 
 
 def _latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``selected_latent_attention``."""
-    step, before, blocks = _step(draw, rows)
+    step, before, blocks = step_of(draw, rows)
     heads, rank, key = (facts[name] for name in ("num_heads", "kv_lora_rank", "qk_nope_head_dim"))
     rotary, value = facts["qk_rope_head_dim"], facts["v_head_dim"]
     tokens = step.num_tokens
     angles = draw.reals(200, rotary // 2)
     given = draw.floats(tokens, heads, key + rotary), draw.floats(tokens, rank + rotary), draw.floats(rank), EPS
     ups = draw.floats(heads, key, rank, scale=key**-0.5), draw.floats(heads, rank, value, scale=rank**-0.5)
-    turned = _positions(step), torch.cat((angles.cos(), angles.sin()), 1)
-    selected, cache = _picked(draw, step, facts["top_k"]), _cache(draw, before, blocks, rank + rotary)
+    turned = positions_of(step), torch.cat((angles.cos(), angles.sin()), 1)
+    selected, cache = _picked(draw, step, facts["top_k"]), cache_of(draw, before, blocks, rank + rotary)
     return *given, *ups, *turned, selected, cache, step
 
 
