@@ -143,7 +143,16 @@ def test_an_unknown_architecture_is_named_with_the_fix(tmp_path: Path) -> None:
     assert reason.startswith("unknown architecture: wanted one of gfx90a, gfx942, ")
     assert "found gfx1250 (AMD GPU 0x75b0)" in reason
     assert "pip install --upgrade llmk-backends-rocm" in reason
+    assert "HSA_OVERRIDE_GFX_VERSION" not in reason, "a gfx1201's programs have instructions that it lacks"
     assert serving(read_gpus(machine(tmp_path, [FUTURE, MI300X]).host())) == [1], "it doesn't keep others from serving"
+
+
+@pytest.mark.parametrize(("version", "near"), [(110002, "11.0.0"), (110503, "11.5.1"), (120002, "12.0.1")])
+def test_a_chip_of_a_known_generation_may_be_taken_for_another(tmp_path: Path, version: int, near: str) -> None:
+    card = Card("made up, but for the version", {**RX_7900.properties, "gfx_target_version": version}, 8 << 30)
+    (reason,) = reasons(probe(machine(tmp_path, [card]).host(), ROCM))
+    assert f"or set HSA_OVERRIDE_GFX_VERSION={near}, at your own risk" in reason
+    assert probe(machine(tmp_path, [card]).host(HSA_OVERRIDE_GFX_VERSION=near), ROCM).verdict
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,9 @@ from llmk_rocm.visible import LIBRARY, OVERRIDE, RUNTIME, serving, visible
 
 COMPUTE = "/dev/kfd"
 _RDNA2 = 10
+_NEAR = {(11, 0): "11.0.0", (11, 5): "11.5.1", (12, 0): "12.0.1"}
+"""By generation, a known architecture whose programs its other chips run. gfx1250 is another generation than gfx1201:
+it has other instructions."""
 _INSTALL_TORCH = "install torch's ROCm build, as torch's own instructions say"
 _INSTALL_DRIVER = "install the amdgpu driver, as AMD's instructions say"
 _UPDATE_DRIVER = "install a newer amdgpu driver, or a newer kernel"
@@ -78,8 +81,7 @@ def _unknown(gpu: Gpu) -> Verdict:
     hint = "pip install --upgrade llmk-backends-rocm, whose newer versions may know it"
     if gpu.version < min(facts.arch_version for facts in KNOWN) or gpu.version[0] == _RDNA2:
         hint = "chips before MI200 and RDNA3 have no kernels here: take another platform"
-    if gpu.version[0] in (11, 12):
-        near = "11.0.0" if gpu.version[0] == 11 else "12.0.1"
+    if near := _NEAR.get(gpu.version[:2]):
         hint += f"; or set {OVERRIDE}={near}, at your own risk, as for other programs on ROCm"
     found = f"{gpu.arch} ({gpu.name})"
     return no("unknown_architecture", wanted=f"one of {', '.join(FEATURES)}", found=found, hint=hint)
