@@ -59,8 +59,10 @@ def test_what_an_architecture_offers(
 
 
 def test_devices_of_another_kind_don_t_count(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, [H200, T4, H200]), CUDA_13).facts
+    answer = probe(machine(tmp_path, [H200, T4, H200]), CUDA_13)
+    facts = answer.facts
     assert facts is not None
+    assert answer.unused == ("Tesla T4", "NVIDIA H200")
     assert (facts.device_name, facts.num_devices, facts.memory_bytes) == ("NVIDIA H200", 1, H200.memory_bytes)
 
 
@@ -120,6 +122,7 @@ def test_the_driver_must_support_torch_s_cuda(tmp_path: Path, cuda: int, build: 
     answer = probe(machine(tmp_path, [H200], driver="570.1", cuda=cuda), build)
     assert answer.verdict.ok is ok
     assert answer.facts is not None, "the machine can be planned for all the same"
+    assert answer.unused == (() if ok else ("NVIDIA H200",))
     if not ok:
         (reason,) = reasons(answer)
         assert "wanted a driver for CUDA 13.0, which torch 2.11.0+cu130 is built with" in reason

@@ -130,6 +130,7 @@ def test_an_aiter_that_lacks_a_function_is_named(tmp_path: Path, monkeypatch: py
         ("def other(): ...\n", "no such function"),
         ("def gemm_a8w8_blockscale(XQ, WQ, x_scale, w_scale): ...\n", "WQ, XQ, w_scale, x_scale"),
         ("def gemm_a8w8_blockscale(XQ, WQ, x_scale, w_scale, dtype, isBpreshuffled, more): ...\n", "more"),
+        ("def gemm_a8w8_blockscale(XQ, /, WQ, x_scale, w_scale, dtype, isBpreshuffled): ...\n", "(WQ, dtype, is"),
         ("def gemm_a8w8_blockscale(:\n", "no such function"),
     ):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

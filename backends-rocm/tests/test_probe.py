@@ -143,7 +143,17 @@ def test_an_unknown_architecture_is_named_with_the_fix(tmp_path: Path) -> None:
     assert reason.startswith("unknown architecture: wanted one of gfx90a, gfx942, ")
     assert "found gfx1250 (AMD GPU 0x75b0)" in reason
     assert "pip install --upgrade llmk-backends-rocm" in reason
+    assert answer.unused == ("AMD GPU 0x75b0 (gfx1250)",)
+    assert "HSA_OVERRIDE_GFX_VERSION" not in reason, "a gfx1201's programs have instructions that it lacks"
     assert serving(read_gpus(machine(tmp_path, [FUTURE, MI300X]).host())) == [1], "it doesn't keep others from serving"
+
+
+@pytest.mark.parametrize(("version", "near"), [(110002, "11.0.0"), (110503, "11.5.1"), (120002, "12.0.1")])
+def test_a_chip_of_a_known_generation_may_be_taken_for_another(tmp_path: Path, version: int, near: str) -> None:
+    card = Card("made up, but for the version", {**RX_7900.properties, "gfx_target_version": version}, 8 << 30)
+    (reason,) = reasons(probe(machine(tmp_path, [card]).host(), ROCM))
+    assert f"or set HSA_OVERRIDE_GFX_VERSION={near}, at your own risk" in reason
+    assert probe(machine(tmp_path, [card]).host(HSA_OVERRIDE_GFX_VERSION=near), ROCM).verdict
 
 
 @pytest.mark.parametrize(
@@ -156,10 +166,13 @@ def test_torch_for_something_else(tmp_path: Path, build: TorchBuild, found: str)
     assert reason.startswith(f"torch without rocm: wanted torch built with ROCm, {found}")
     assert "install torch's ROCm build" in reason
     assert answer.facts is not None, "the machine can be planned for all the same"
+    assert answer.unused == ("AMD Instinct MI300X (gfx942)",)
 
 
 def test_graphics_of_older_processors_are_named_as_such(tmp_path: Path) -> None:
-    (reason,) = reasons(probe(machine(tmp_path, [OWN_GRAPHICS]).host(), ROCM))
+    answer = probe(machine(tmp_path, [OWN_GRAPHICS]).host(), ROCM)
+    (reason,) = reasons(answer)
+    assert not answer.unused, "no wheel could use them"
     assert "found gfx1036 (AMD GPU 0x164e) (chips before MI200 and RDNA3 have no kernels here" in reason
 
 
@@ -168,6 +181,11 @@ def test_several_generations_in_one_machine(tmp_path: Path) -> None:
     facts = probe(host, ROCM).facts
     assert facts is not None
     assert (facts.label, facts.num_devices) == ("rocm/gfx950", 2)
+    assert probe(host, ROCM).unused == (
+        "AMD Instinct MI250X (gfx90a)",
+        "AMD GPU 0x75b0 (gfx1250)",
+        "AMD Instinct MI300X (gfx942)",
+    )
     assert [device_index(host, rank) for rank in (0, 1)] == [2, 5]
 
 
@@ -195,12 +213,16 @@ def test_a_gpu_without_a_render_node(tmp_path: Path) -> None:
 
 
 def test_no_gpu(tmp_path: Path) -> None:
-    (reason,) = reasons(probe(Host(root=tmp_path, environ={}), ROCM))
+    answer = probe(Host(root=tmp_path, environ={}), ROCM)
+    (reason,) = reasons(answer)
+    assert not answer.unused
     assert reason.startswith("no device: wanted an AMD GPU, found none on the PCI bus")
 
 
 def test_no_driver(tmp_path: Path) -> None:
-    (reason,) = reasons(probe(on_bus(tmp_path, driver=False).host(), ROCM))
+    answer = probe(on_bus(tmp_path, driver=False).host(), ROCM)
+    (reason,) = reasons(answer)
+    assert answer.unused == ("AMD GPU",)
     assert reason.startswith("no driver: wanted the driver amdgpu, found 1 on the PCI bus, and no driver")
     assert "sudo modprobe amdgpu" in reason
 
@@ -221,7 +243,9 @@ def test_a_driver_that_does_not_know_the_gpu(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_does_not_say_the_architecture(tmp_path: Path) -> None:
-    (reason,) = reasons(probe(machine(tmp_path, [WITHOUT_VERSION]).host(), ROCM))
+    answer = probe(machine(tmp_path, [WITHOUT_VERSION]).host(), ROCM)
+    (reason,) = reasons(answer)
+    assert answer.unused == ("AMD GPU 0x740f (unknown)",)
     assert reason.startswith("driver too old: wanted a driver that says the architecture, found AMD GPU 0x740f")
 
 

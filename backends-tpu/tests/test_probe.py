@@ -88,7 +88,9 @@ def test_what_is_missing(host: Any, machine: dict[str, Any], code: str, hint: st
 def test_nodes_that_may_not_be_opened(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = host("0x0063", 1, ("/dev/vfio/0",))
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert [reason.code for reason in probe(machine).verdict.reasons] == ["no_permission"]
+    found = probe(machine)
+    assert [reason.code for reason in found.verdict.reasons] == ["no_permission"]
+    assert found.unused == ("TPU v5e",)
 
 
 @pytest.mark.parametrize("value", [True, "true", "1"])

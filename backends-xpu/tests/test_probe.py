@@ -101,6 +101,7 @@ def test_a_card_next_to_a_processors_graphics_serves(tmp_path: Path, order: tupl
 
 def test_gpus_of_one_architecture_serve_together(tmp_path: Path) -> None:
     host = machine(tmp_path, [A770, B580, B60]).host()
+    assert probe(host, XPU).unused == ("Intel Arc A770 (dg2)",)
     facts = probe(host, XPU).facts
     assert facts is not None
     assert (facts.arch, facts.num_devices, facts.memory_bytes) == ("bmg", 2, 12 << 30)
@@ -160,7 +161,9 @@ def test_an_unknown_card_is_named_with_the_fix(tmp_path: Path) -> None:
 
 
 def test_old_graphics_are_named_as_such(tmp_path: Path) -> None:
-    (reason,) = reasons(probe(machine(tmp_path, [UHD_770]).host(), XPU))
+    answer = probe(machine(tmp_path, [UHD_770]).host(), XPU)
+    (reason,) = reasons(answer)
+    assert not answer.unused, "no wheel could use them"
     assert reason.startswith("unknown architecture")
     assert "found PCI device 0x4680 (i915) (graphics of processors before Meteor Lake" in reason
 
@@ -186,7 +189,9 @@ def test_no_driver_of_the_kernel(tmp_path: Path) -> None:
     bare = Card(B580.source, B580.device, B580.slot, driver="")
     made = machine(tmp_path, [bare])
     made.files["proc/sys/kernel/osrelease"] = "6.8.0-45-generic\n"
-    (reason,) = reasons(probe(made.host(), XPU))
+    answer = probe(made.host(), XPU)
+    (reason,) = reasons(answer)
+    assert answer.unused == ("Intel Arc B580 (0xe20b)",)
     assert reason.startswith("no driver: wanted the driver xe or i915, found Intel Arc B580 (0xe20b) with no driver")
     assert "on Linux 6.8.0-45-generic" in reason
     assert "from Linux 6.12 on" in reason

@@ -47,7 +47,8 @@ def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
     )
     if build is not None and build.cuda:
         verdict &= _judge_device(facts, build)
-    return Probe(verdict, facts)
+    unused = devices[len(alike) :] if verdict else devices
+    return Probe(verdict, facts, unused=tuple(device.name for device in unused))
 
 
 def facts_of(

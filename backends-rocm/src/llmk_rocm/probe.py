@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from llmk.api import OK, Host, Probe, Verdict, no
 from llmk_rocm.architectures import FEATURES, KNOWN, facts_of
@@ -12,6 +13,9 @@ from llmk_rocm.visible import LIBRARY, OVERRIDE, RUNTIME, serving, visible
 
 COMPUTE = "/dev/kfd"
 _RDNA2 = 10
+_NEAR: Mapping[tuple[int, ...], str] = {(11, 0): "11.0.0", (11, 5): "11.5.1", (12, 0): "12.0.1"}
+"""By generation, a known architecture whose programs its other chips run. gfx1250 is another generation than gfx1201:
+it has other instructions."""
 _INSTALL_TORCH = "install torch's ROCm build, as torch's own instructions say"
 _INSTALL_DRIVER = "install the amdgpu driver, as AMD's instructions say"
 _UPDATE_DRIVER = "install a newer amdgpu driver, or a newer kernel"
@@ -23,7 +27,8 @@ def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
     verdict = _judge_torch(torch or installed_torch())
     gpus = read_gpus(host)
     if not gpus:
-        return Probe(verdict & _why_none(host))
+        on_bus = count_on_bus(host)
+        return Probe(verdict & _why_none(host, on_bus), unused=("AMD GPU",) * on_bus)
     shown = visible(gpus, host.environ)
     if not shown:
         settings = ", ".join(f"{name}={host.environ[name]!r}" for name in (RUNTIME, *LIBRARY) if name in host.environ)
@@ -33,7 +38,7 @@ def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
     alike = [shown[index] for index in serving(shown)]
     first = alike[0]
     if first.arch not in FEATURES:
-        return Probe(verdict & _unknown(first))
+        return Probe(verdict & _unknown(first), unused=_named(shown))
     facts = facts_of(
         first.arch,
         first.version,
@@ -42,7 +47,19 @@ def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
         num_devices=len(alike),
         triton=host.has_module("triton"),
     )
-    return Probe(verdict & _judge_files(host, alike), facts)
+    verdict &= _judge_files(host, alike)
+    return Probe(verdict, facts, unused=_named([gpu for gpu in shown if gpu not in alike] if verdict else shown))
+
+
+def _named(gpus: list[Gpu]) -> tuple[str, ...]:
+    """Names of GPUs, without those that no wheel could use."""
+    return tuple(f"{gpu.name} ({gpu.arch})" for gpu in gpus if not _is_too_old(gpu))
+
+
+def _is_too_old(gpu: Gpu) -> bool:
+    """Whether it is older than all that have kernels, as most processors' own graphics are."""
+    oldest = min(facts.arch_version for facts in KNOWN)
+    return gpu.version != () and (gpu.version < oldest or gpu.version[0] == _RDNA2)
 
 
 def _judge_torch(build: TorchBuild | None) -> Verdict:
@@ -54,9 +71,8 @@ def _judge_torch(build: TorchBuild | None) -> Verdict:
     return OK
 
 
-def _why_none(host: Host) -> Verdict:
-    """Why the driver shows no GPU."""
-    on_bus = count_on_bus(host)
+def _why_none(host: Host, on_bus: int) -> Verdict:
+    """Why the driver shows no GPU, of so many on the PCI bus."""
     if not on_bus:
         return no("no_device", wanted="an AMD GPU", found="none on the PCI bus", hint="`lspci -d 1002:` lists them")
     found = f"{on_bus} on the PCI bus"
@@ -76,10 +92,9 @@ def _unknown(gpu: Gpu) -> Verdict:
         found = f"{gpu.name}, without a version"
         return no("driver_too_old", wanted="a driver that says the architecture", found=found, hint=_UPDATE_DRIVER)
     hint = "pip install --upgrade llmk-backends-rocm, whose newer versions may know it"
-    if gpu.version < min(facts.arch_version for facts in KNOWN) or gpu.version[0] == _RDNA2:
+    if _is_too_old(gpu):
         hint = "chips before MI200 and RDNA3 have no kernels here: take another platform"
-    if gpu.version[0] in (11, 12):
-        near = "11.0.0" if gpu.version[0] == 11 else "12.0.1"
+    if near := _NEAR.get(gpu.version[:2]):
         hint += f"; or set {OVERRIDE}={near}, at your own risk, as for other programs on ROCm"
     found = f"{gpu.arch} ({gpu.name})"
     return no("unknown_architecture", wanted=f"one of {', '.join(FEATURES)}", found=found, hint=hint)

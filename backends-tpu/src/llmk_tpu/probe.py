@@ -70,7 +70,8 @@ def probe(host: Host) -> Probe:
     verdict &= _judge_nodes(host, nodes)
     if not host.has_module("libtpu"):
         verdict &= no("missing_module", wanted="libtpu, JAX's driver of TPUs", found="none", hint=_INSTALL)
-    return Probe(verdict, facts_of(generation, count))
+    facts = facts_of(generation, count)
+    return Probe(verdict, facts, unused=() if verdict else (facts.device_name,) * count)
 
 
 def _emulates(host: Host) -> bool:

@@ -26,7 +26,8 @@ def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
     verdict = _judge_torch(build)
     gpus = [gpu for gpu in read_gpus(host) if gpu.driver in DRIVERS]
     if not gpus:
-        return Probe(verdict & _why_none(host))
+        cards = on_bus(host)
+        return Probe(verdict & _why_none(host, cards), unused=tuple(name for name, _ in cards))
     verdict &= _judge_library(host)
     shown = visible(gpus, host.environ)
     if not shown:
@@ -37,7 +38,7 @@ def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
     alike = [shown[index] for index in serving(shown)]
     first = alike[0]
     if not first.known:
-        return Probe(verdict & _unknown(first))
+        return Probe(verdict & _unknown(first), unused=_named(shown))
     facts = facts_of(
         first.arch,
         memory_bytes=min(gpu.memory_bytes for gpu in alike),
@@ -46,7 +47,13 @@ def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
         triton=has_triton(),
         graphs=build is not None and build.graphs,
     )
-    return Probe(verdict & _judge_files(host, alike), facts)
+    verdict &= _judge_files(host, alike)
+    return Probe(verdict, facts, unused=_named([gpu for gpu in shown if gpu not in alike] if verdict else shown))
+
+
+def _named(gpus: list[Gpu]) -> tuple[str, ...]:
+    """Names of GPUs, without processors' graphics that torch has no support for."""
+    return tuple(f"{gpu.name} ({gpu.arch})" for gpu in gpus if gpu.known or not gpu.integrated)
 
 
 def _judge_torch(build: TorchBuild | None) -> Verdict:
@@ -68,9 +75,8 @@ def _judge_library(host: Host) -> Verdict:
     return OK
 
 
-def _why_none(host: Host) -> Verdict:
-    """Why no driver of the kernel shows a GPU."""
-    cards = on_bus(host)
+def _why_none(host: Host, cards: list[tuple[str, str]]) -> Verdict:
+    """Why no driver of the kernel shows one of the GPUs on the PCI bus, each with its driver."""
     if not cards:
         hint = "`lspci -d 8086: -nn` lists what there is"
         return no("no_device", wanted="an Intel GPU", found="none on the PCI bus", hint=hint)

@@ -146,6 +146,19 @@ def test_doctor_reports_broken_plugins_and_missing_weights(
     assert "verdict: 2 problems" in ran.out
 
 
+def test_doctor_counts_devices_and_names_those_that_are_not_used(
+    llmk: Any, house: Wheelhouse, model: str, tmp_path: Path
+) -> None:
+    module = house.folder / "plug_box.py"
+    text = module.read_text()
+    many = text.replace('arch="b2", ', 'arch="b2", device_name="Chip", num_devices=8, memory_bytes=64 << 30, ')
+    module.write_text(many.replace("Probe(OK, BOX)", 'Probe(OK, BOX, unused=("Old", "Old", "Small"))'))
+    ran = llmk("doctor", model)
+    assert "platform box (box-wheel 1.0) is usable: box/b2, 8 x Chip, 64.0 GiB each" in ran.out
+    assert "runs on one kind of device; not used: 2 x Old, Small" in ran.out
+    assert "make only those visible that are to serve" in ran.out
+
+
 def test_doctor_mentions_what_could_serve(llmk: Any, house: Wheelhouse, model: str, tmp_path: Path) -> None:
     house.install("fast", kernels("fast", "linear_kernels", LINEAR.format("fast")))
     ran = llmk("doctor", model)

@@ -229,6 +229,28 @@ def test_two_platforms_of_one_rank_tie(house: Wheelhouse, model: Path) -> None:
     assert start(house, model, platform__use="twin").plan.platform_id == "twin.twin"
 
 
+@pytest.mark.parametrize(
+    ("rank", "unused", "flags", "warnings"),
+    [
+        (100, ("Chip", "Chip", "Old"), {}, 1),
+        (100, (), {}, 0),
+        (99, ("Chip",), {}, 0),
+        (100, ("Chip",), {"platform__use": "box"}, 0),
+    ],
+)
+def test_a_plan_warns_of_better_devices_that_can_t_be_used(
+    house: Wheelhouse, model: Path, rank: int, unused: tuple[str, ...], flags: dict[str, str], warnings: int
+) -> None:
+    text = (house.folder / "plug_box.py").read_text()
+    text = text.replace('"box.box", name="box"', '"big.big", name="big"').replace("rank=99", f"rank={rank}")
+    probe = f'Probe(no("no_permission", wanted="to open it") & no("no_driver"), unused={unused!r})'
+    house.install("big", text.replace("Probe(OK, BOX)", probe))
+    found = start(house, model, **flags).plan
+    assert (found.platform_id, len(found.warnings)) == ("box.box", warnings)
+    why = "platform big (big-wheel 1.0) is not usable here: no permission; no driver (llmk doctor says more)"
+    assert not warnings or found.warnings == (f"not used: 2 x Chip, Old; {why}",)
+
+
 def test_of_two_platforms_of_one_name_the_one_that_was_chosen_runs(house: Wheelhouse, model: Path) -> None:
     text = (house.folder / "plug_box.py").read_text()
     house.install("other", text.replace('"box.box"', '"other.box"').replace("plug_box:Box", "plug_other:Box"))

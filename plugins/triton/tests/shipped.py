@@ -25,6 +25,7 @@ from llmk_triton.common.targets import SPECIALIZED_TILES, current_target, has_wa
 from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import int4, small_m
 from llmk_triton.gemm.problem import GemmProblem, Operands
+from llmk_triton.kernel_spec import has_large_tiles
 from llmk_triton.latent.backend import LatentAttention, latent_attention
 from llmk_triton.latent.selected import select_tokens, selected_attention
 from llmk_triton.moe import fused as moe
@@ -44,6 +45,8 @@ from llmk_rocm.quantize import quantize_rows  # isort: skip
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
 NO_FP8 = (80, "gfx90a", "gfx942", "gfx1100", "gfx1101", "gfx1151")
 """Architectures without fp8 as checkpoints have it."""
+NOT_WIDENED = tuple(arch for arch in NO_FP8 if arch != "gfx942")
+"""Those of them where Triton does not convert it to 16 bits either."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -165,7 +168,7 @@ def latent(
     query, step = _step(dtype, requests, queries, length, {**shape, **changes})
     if known:
         step.host_query_lens, step.host_seq_lens = [queries] * requests, [length] * requests
-    if _lacks(query) or str(current_target().arch).startswith("gfx1"):
+    if _lacks(query) or not has_large_tiles(_facts()):
         return
     backend, tokens, plain, value = LatentAttention(query, torch.device("cpu")), step.num_tokens, 128, 128
     cache = _cache(backend)
@@ -340,7 +343,7 @@ def quantized_experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, s
             weight = int4.TiledInt4(words, scale, None, count * tiles * 64, size, 128, None)
             weights[name] = moe_int4.Int4Experts(weight, tiles, out)
         moe_int4.fused_moe(x, logits, weights, **options)
-    elif current_target().arch not in NO_FP8:
+    elif current_target().arch not in NOT_WIDENED:
         one, block = torch.zeros(1, dtype=torch.float8_e4m3fn), 128 if stored == "fp8_block" else 1
         plain = {name: one.expand(count, *size) for name, size in sizes.items()}
         scales = {
@@ -398,10 +401,10 @@ def quantized_rows(size: int) -> None:
 
 
 def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
-    """One of :data:`GEMMS`, with the chosen configuration; with ``arch``, only for it. fp8 is only for devices with
-    fp8."""
+    """One of :data:`GEMMS`, with the chosen configuration; with ``arch``, only for it. fp8 is only for devices where it
+    is widened."""
     target = current_target()
-    if (arch and arch != architecture(target)) or (scaled and target.arch in NO_FP8):
+    if (arch and arch != architecture(target)) or (scaled and target.arch in NOT_WIDENED):
         return
     what = GemmProblem(kernel, dtype, rows, size, out, scaled)
     x, values = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=what.stored)
@@ -490,7 +493,10 @@ def batch_state() -> None:
 
 
 def selected(heads: int, index_heads: int, dtype: torch.dtype, requests: int, queries: int) -> None:
-    """Attention to 2,048 selected tokens, and what selects them, with DeepSeek-V3.2's sizes of heads."""
+    """Attention to 2,048 selected tokens, and what selects them, with DeepSeek-V3.2's sizes of heads, where a program
+    has registers for a tile of them."""
+    if not has_large_tiles(_facts()):
+        return
     step = _cache_step(requests, queries, 512)
     q, k = torch.zeros(step.num_tokens, index_heads, 128, dtype=dtype), torch.zeros(step.num_tokens, 128, dtype=dtype)
     weights, keys = torch.zeros(step.num_tokens, index_heads, dtype=dtype), torch.zeros(64, 16, 128, dtype=dtype)

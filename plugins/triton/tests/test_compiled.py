@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from four_models import MODELS
+from further_models import FURTHER
 from launched import kernels_of
 
 import llmk_triton
@@ -33,7 +34,7 @@ NVIDIA_ONLY = {"list_work_kernel", "prefill_specialized_kernel"}
 """Named in branches that are taken for specialized warps alone, which Hopper has."""
 BY_TOKEN_NEVER = {
     *("convolve_kernel", "delta_chunks_kernel", "delta_writes_kernel", "lightning_chunks_kernel"),
-    *("kimi_scores_kernel", "kimi_writes_kernel", "kimi_chunks_kernel"),
+    *("kimi_scores_kernel", "kimi_writes_kernel", "kimi_chunks_kernel", "scan_chunks_kernel"),
 }
 """Named in what both variants of a layer share, and launched for chunks alone."""
 AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}}
@@ -180,24 +181,25 @@ def test_what_was_compiled_fits() -> None:
 @pytest.mark.parametrize("stored", QUANTIZED)
 @pytest.mark.parametrize("target", AMD)
 def test_every_kernel_of_a_plan_was_compiled(target: str, stored: str, tmp_path: Path) -> None:
-    """For the chip that the plan is for, of dense models, of experts, of latent attention and of hybrids: so what a
-    plan chooses is in the table, and fits."""
+    """For the chip that the plan is for, of dense models, of experts, of latent attention and of hybrids, and of plain
+    models that launch other kernels: so what a plan chooses is in the table, and fits."""
     compiled = json.loads(RESOURCES.read_text())[target]["kernels"].keys()
     specs = {r.spec.id: r.spec for kind in KINDS for r in Registry.discover(load({}).config.plugins).kernels(kind)}
     more, options = QUANTIZED[stored]
-    for config in MODELS.values():
+    for config in (*MODELS.values(), *(FURTHER.values() if stored == "plain" else ())):
         (tmp_path / "config.json").write_text(json.dumps(config | more))
         settings = load({"model.path": str(tmp_path), **options}, environ={})
         plan = boot(settings, on=target.replace("hip:", "rocm/"), verify=False).plan
         pieces = (piece for choice in plan.choices for each in choice.with_parts() for piece in each.pieces)
-        chosen = sorted({piece.id for piece in pieces if piece.id.startswith("triton.")})
+        kernels = {piece.id for piece in pieces if piece.tier != "reference"}
+        chosen = sorted(id for id in kernels if id.startswith("triton."))
         assert "triton.sample" in chosen
         for id in chosen:
             module, _, name = specs[id].implementation.partition(":")
-            kernels = kernels_of(getattr(importlib.import_module(module), name))
-            assert kernels, id
+            launched = kernels_of(getattr(importlib.import_module(module), name))
+            assert launched, id
             never = NVIDIA_ONLY | (BY_TOKEN_NEVER if id.endswith("_by_token") else set())
-            assert kernels - never <= compiled, (id, kernels - never - compiled)
+            assert launched - never <= compiled, (id, launched - never - compiled)
 
 
 @pytest.mark.slow

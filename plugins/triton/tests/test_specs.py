@@ -19,6 +19,8 @@ from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk
 
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
 WITH_FP8 = replace(GPU, features=GPU.features | {"fp8"})
+WIDENING = replace(GPU, features=GPU.features | {"fp8_fnuz"})
+"""Devices that multiply another fp8 than checkpoints have, and convert theirs."""
 PLAIN = PlatformFacts(name="some", arch="cpu", device_type="cpu")
 REFERENCES = [spec for spec in reference.llmk_ops() if isinstance(spec, KernelSpec)]
 
@@ -224,6 +226,17 @@ def test_moe_says_what_it_can_do() -> None:
         assert reasons(spec, MoEQuery(platform=GPU, dtype="bfloat16", **able | changes)) == [code]
 
 
+@pytest.mark.parametrize("weight_format", ["fp8_channel", "fp8_block"])
+def test_experts_in_fp8_need_devices_that_have_it_or_convert_it(weight_format: str) -> None:
+    (spec,) = (spec for spec in llmk_moe_kernels() if spec.id == f"triton.fused_moe_{weight_format}")
+    sizes: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 64, "intermediate_size": 32}
+    query = MoEQuery(site="moe", platform=GPU, dtype="bfloat16", weight_format=weight_format, **sizes)
+    assert reasons(spec, query) == ["missing_feature"]
+    assert match(spec, replace(query, platform=WITH_FP8))
+    assert match(spec, replace(query, platform=WIDENING))
+    assert reasons(spec, replace(query, platform=WITH_FP8, weight_format="plain")) == ["weight_format"]
+
+
 def test_ops_say_what_they_can_do() -> None:
     by_op = {spec.op: spec for spec in llmk_ops() if not spec.id.endswith("_tma")}
 
@@ -270,6 +283,8 @@ def test_gemms_take_plain_and_quantized_weights() -> None:
         ("plain", GPU, ["triton.linear_small_m"]),
         ("fp8_channel", WITH_FP8, ["triton.linear_small_m_fp8_channel"]),
         ("fp8_block", WITH_FP8, ["triton.linear_small_m_fp8_block"]),
+        ("fp8_block", WIDENING, ["triton.linear_small_m_fp8_block"]),
+        ("fp8_channel", WIDENING, []),
         ("fp8_block", GPU, []),
         ("int4_group", GPU, ["triton.linear_int4", "triton.linear_int4_many"]),
         ("int8_channel", WITH_FP8, []),

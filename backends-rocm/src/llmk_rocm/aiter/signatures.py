@@ -185,7 +185,7 @@ def _compare(function: Function, folder: Path) -> Verdict:
 
 
 def _declared(file: Path, name: str) -> tuple[set[str], set[str]] | None:
-    """The arguments of a module's function, and those of them without a default."""
+    """The arguments of a module's function that keywords can give, and those without a default."""
     try:
         module = ast.parse(file.read_text())
     except (OSError, SyntaxError, ValueError):
@@ -198,4 +198,4 @@ def _declared(file: Path, name: str) -> tuple[set[str], set[str]] | None:
     by_name = [argument.arg for argument in given.kwonlyargs]
     without = ordered[: len(ordered) - len(given.defaults)]
     without += [name for name, default in zip(by_name, given.kw_defaults, strict=True) if default is None]
-    return {*ordered, *by_name}, set(without)
+    return {argument.arg for argument in given.args} | set(by_name), set(without)

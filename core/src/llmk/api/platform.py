@@ -253,7 +253,12 @@ def parse_torch_versions(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The result of a platform's probe: whether the platform is usable on this machine, and its facts."""
+    """The result of a platform's probe: whether the platform is usable on this machine, and its facts.
+
+    ``unused`` are names of devices that are there and not used: those of another kind than the platform runs on, or
+    all, where it is not usable. ``llmk doctor`` lists them, and the plan for a platform of lower rank warns of them.
+    """
 
     verdict: Verdict
     facts: PlatformFacts | None = None
+    unused: tuple[str, ...] = ()

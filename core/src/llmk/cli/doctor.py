@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import importlib_metadata as metadata
 
-from llmk.api import LlmkError, ModelSpec, ParserSpec
+from llmk.api import LlmkError, ModelSpec, ParserSpec, PlatformFacts
 from llmk.cli.terminal import width_of
 from llmk.config import Settings, flags
 from llmk.kernel.registry import Registry
 from llmk.planning.boot import boot
 from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.planning.choices.models import MODELS_WHEEL, find_checkpoint
-from llmk.planning.choices.platforms import probe_platforms
+from llmk.planning.choices.platforms import counted, probe_platforms
 from llmk.planning.report import could_serve, not_built, with_gaps
 from llmk.planning.tables import wrapped
 
@@ -94,15 +94,24 @@ def _platforms(settings: Settings, registry: Registry) -> Iterator[Finding]:
         name = f"platform {registered.spec.name} ({registered.plugin.wheel})"
         if probe.verdict and probe.facts is not None:
             usable = True
-            facts = probe.facts
-            memory = f", {facts.memory_bytes / 2**30:.1f} GiB" if facts.memory_bytes else ""
-            yield Finding(GOOD, f"{name} is usable: {facts.label}, {facts.device_name or 'unnamed device'}{memory}")
+            yield Finding(GOOD, f"{name} is usable: {_devices(probe.facts)}")
+            if probe.unused:
+                fix = "make only those visible that are to serve"
+                yield Finding(NOTE, f"{name} runs on one kind of device; not used: {counted(probe.unused)}", fix)
         else:
             reasons = "; ".join(str(reason) for reason in probe.verdict.reasons)
             yield Finding(NOTE, f"{name} is not usable here: {reasons}")
     if not usable:
         fix = "pip install llmk-backends-cpu, which runs anywhere, or the llmk-backends wheel of your accelerator"
         yield Finding(BAD, "no platform is usable here, so nothing can be served", fix)
+
+
+def _devices(facts: PlatformFacts) -> str:
+    """Architecture, number, name and memory of a platform's devices."""
+    several = facts.num_devices > 1
+    count, each = (f"{facts.num_devices} x ", " each") if several else ("", "")
+    memory = f", {facts.memory_bytes / 2**30:.1f} GiB{each}" if facts.memory_bytes else ""
+    return f"{facts.label}, {count}{facts.device_name or 'unnamed device'}{memory}"
 
 
 def _models(registry: Registry) -> Iterator[Finding]:

@@ -27,6 +27,12 @@ def has_large_tiles(platform: PlatformFacts) -> bool:
     return not platform.arch.startswith(_RDNA) and not any(name.startswith("subgroup") for name in platform.features)
 
 
+def widens_fp8(platform: PlatformFacts) -> bool:
+    """Whether Triton converts fp8 as checkpoints have it to 16 bits: where devices compute in it, and where they have a
+    format of their own, by integer instructions (tested on gfx942 by Triton's own tests of conversions)."""
+    return not platform.features.isdisjoint({"fp8", "fp8_fnuz"})
+
+
 def kernel_spec(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
     """The spec of a kernel of this package: portable, graph-capturable and JIT-compiled, unless ``fields`` override
     that."""

@@ -21,7 +21,7 @@ from llmk.api import (
 )
 from llmk_triton.attention.specs import attention_specs
 from llmk_triton.attention_support import NO_FP8, supports_latent_op, supports_write
-from llmk_triton.kernel_spec import HALVES, HOPPER, SMALL_N, WIDEST_ROW, kernel_spec
+from llmk_triton.kernel_spec import HALVES, HOPPER, SMALL_N, WIDEST_ROW, kernel_spec, widens_fp8
 from llmk_triton.latent.specs import selected_specs
 from llmk_triton.moe.specs import library_moe_spec, moe_spec, quantized_moe_specs
 from llmk_triton.recurrent.specs import recurrent_specs
@@ -150,11 +150,14 @@ def supports_norm(query: OpQuery) -> Verdict:
 
 
 def supports_gemm(query: LinearQuery | OpQuery, *layouts: str) -> Verdict:
-    """Weights in one of ``layouts``; fp8 only on platforms with fp8."""
+    """Weights in one of ``layouts``. In fp8 only where devices have it, or where Triton widens it and no library
+    multiplies by it: libraries have GEMMs for scales per channel in the device's own format."""
     wanted = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
     if wanted not in layouts:
         return no("weight", wanted=wanted, found=" or ".join(layouts))
-    return OK if wanted in ("plain", _INT4) or "fp8" in query.platform.features else NO_FP8
+    platform = query.platform
+    has_fp8 = "fp8" in platform.features or (wanted.endswith("fp8_block") and widens_fp8(platform))
+    return OK if has_fp8 or wanted in ("plain", _INT4) else NO_FP8
 
 
 def supports_tma(query: LinearQuery | OpQuery) -> Verdict:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -64,7 +65,23 @@ def choose_platform(registry: Registry, config: Config, host: Host | None = None
             reasons=[reason.about(p.spec.id) for p, probe in probed for reason in probe.verdict.reasons],
             hint="install the wheel of a backend for this machine, for example: pip install llmk-backends-cpu",
         )
+    if not use:
+        registry.notices += _passed_over(probed, chosen.spec)
     return chosen, facts
+
+
+def _passed_over(probed: Sequence[tuple[Registered[PlatformSpec], Probe]], chosen: PlatformSpec) -> Iterator[str]:
+    """A warning for each platform that would have been chosen, had its devices been usable."""
+    for platform, probe in probed:
+        if not probe.verdict and probe.unused and platform.spec.rank > chosen.rank:
+            codes = "; ".join(reason.code.replace("_", " ") for reason in probe.verdict.reasons)
+            named = f"platform {platform.spec.name} ({platform.plugin.wheel})"
+            yield f"not used: {counted(probe.unused)}; {named} is not usable here: {codes} (llmk doctor says more)"
+
+
+def counted(names: Sequence[str]) -> str:
+    """Names of devices, each once, with how many there are."""
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(names).items())
 
 
 def _known_machine(probed: Sequence[tuple[Registered[PlatformSpec], Probe]], on: str) -> Found:

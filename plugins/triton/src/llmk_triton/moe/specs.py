@@ -7,7 +7,7 @@ from functools import partial
 from llmk.api import FIRST_FIELDS, KernelSpec, MoEQuery, Needs, TokenBand, Verdict, no
 from llmk.reference.specs import supports_activation
 from llmk_triton.attention_support import NO_FP8
-from llmk_triton.kernel_spec import HALVES, kernel_spec
+from llmk_triton.kernel_spec import HALVES, kernel_spec, widens_fp8
 
 _KNOWN = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset", "gated"}
 _SCORINGS = ("softmax", "sigmoid")
@@ -102,7 +102,7 @@ def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
     verdict = supports_activation(query)
     if query.weight_format != weight_format:
         verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
-    elif weight_format.startswith("fp8") and "fp8" not in query.platform.features:
+    elif weight_format.startswith("fp8") and not widens_fp8(query.platform):
         verdict &= NO_FP8
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
