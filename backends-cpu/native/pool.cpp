@@ -15,7 +15,8 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 // How long threads wait before they sleep: longer than the gaps between the kernels of one layer, and far shorter than
 // the time slice that other programs would lose.
 
-constexpr int64_t kShares = 4;  // of a thread, of what is left
+// Most grains of a share, so that a thread that loses its processor doesn't hold up the others for long.
+constexpr int64_t kLongest = 64;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -63,13 +64,13 @@ struct Pool {
     int workers = 0;
     std::atomic<int> limit{0};  // workers with an index below it take part
 
-    // Takes shares of what is left: long ones first, which read memory faster, and then short ones, so that threads end
-    // at about the same time.
+    // Takes shares of what is left, as OpenMP's guided schedule: long ones first, because each reads a stream of memory
+    // that starts slowly, and then short ones, so that threads end at about the same time.
     void take() {
         int64_t begin = next.load();
         while (begin < n) {
-            int64_t share = (n - begin) / (kShares * parties) / grain * grain;
-            int64_t end = begin + (share > grain ? share : grain);
+            int64_t grains = (n - begin) / parties / grain;
+            int64_t end = begin + grain * (grains > kLongest ? kLongest : grains > 1 ? grains : 1);
             if (!next.compare_exchange_weak(begin, end)) continue;
             body(context, begin, end < n ? end : n);
             begin = next.load();
