@@ -27,7 +27,7 @@ struct Problem {
     const int32_t *query_start, *seq_lens, *block_table;
     const float* sinks;
     int64_t query_stride, table_stride, requests, heads, window;
-    float scale, softcap;
+    float scale, softcap, value_scale;
     int32_t dtype;
 
     int64_t group() const { return heads / cache.kv_heads; }
@@ -138,12 +138,28 @@ void mix_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, const 
     }
 }
 
+// Multiplies scores or weights by the scales of the keys or values from chunk.origin on.
+template <class C>
+void scale_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, bool of_values, float* numbers) {
+    const int32_t* table = p.block_table + tile.request * p.table_stride;
+    for (int64_t v = 0; v < chunk.vectors; ++v) {
+        int64_t at = chunk.origin + v * F::N, block = table[at / p.cache.block_size];
+        const float* scales = of_values ? p.cache.value_scales(block, tile.head) : p.cache.key_scales(block, tile.head);
+        F scale = load(scales + at % p.cache.block_size);
+        for (int64_t r = 0; r < tile.rows; ++r) {
+            float* each = numbers + r * kChunk + v * F::N;
+            store(each, load(each) * scale);
+        }
+    }
+}
+
 // Computes one chunk of a tile. `query` are the tile's queries, [rows, words].
 template <class W, class C = typename W::Type>
 void compute_chunk(const Problem& p, const Tile& tile, int64_t index, const float* query, float* scores, Result& out) {
     Chunk<C> chunk;
     locate(p, tile, index, chunk);
     score_chunk<W>(p, tile, chunk, query, scores);
+    if (p.cache.scaled) scale_chunk(p, tile, chunk, false, scores);
     for (int64_t r = 0; r < tile.rows; ++r) {
         Span seen = span_of(p, tile.request, tile.first + r);
         seen = {seen.begin - chunk.origin, seen.end - chunk.origin};
@@ -154,6 +170,7 @@ void compute_chunk(const Problem& p, const Tile& tile, int64_t index, const floa
             weigh(scores + r * kChunk, chunk.vectors, seen, p.scale, p.softcap, out.top[r], out.total[r]);
         }
     }
+    if (p.cache.scaled) scale_chunk(p, tile, chunk, true, scores);
     mix_chunk(p, tile, chunk, scores, out.mixed);
 }
 
@@ -186,7 +203,7 @@ void finish(const Problem& p, const Tile& tile, int64_t r, float top, float tota
         store(factors, exp(load(factors)));
         factor = factors[0], total = total * factors[0] + factors[1];
     }
-    F scale = set1(factor / total);
+    F scale = set1(factor / total * p.value_scale);
     int64_t token = p.query_start[tile.request] + row / p.group(), size = p.cache.value_dim;
     by_dtype(p.dtype, [&](auto none) {
         auto* out = static_cast<decltype(none)*>(p.out) + (token * p.heads + head) * size;
@@ -334,18 +351,22 @@ using namespace llmk::LLMK_LEVEL;
 
 // Attention of a step's queries, [tokens, heads, head_dim] with tokens `query_stride` elements apart, to
 // [tokens, heads, value_dim]. `block_size` is a multiple of 16, heads have at most 512 elements; a window or soft cap of
-// 0 is none; sinks may be null.
+// 0 is none; sinks may be null. `scale` and `value_scale` are times those of a cache of e4m3.
 LLMK_EXPORT(attention)
 (void* out, const void* query, int64_t query_stride, void* cache, int64_t block_stride, int64_t block_size,
  int64_t kv_heads, int64_t head_dim, int64_t value_dim, const int32_t* query_start, const int32_t* seq_lens,
  const int32_t* block_table, int64_t table_stride, int64_t requests, int64_t heads, int64_t window, float scale,
- float softcap, const float* sinks, int32_t dtype, int32_t cache_dtype) {
-    Cache where{cache, block_stride, block_size, kv_heads, head_dim, value_dim};
+ float softcap, float value_scale, const float* sinks, int32_t dtype, int32_t cache_dtype) {
+    Cache where{cache, block_stride, block_size, kv_heads, head_dim, value_dim, cache_dtype == kInt8};
     Problem p{out,   query,        where,        query_start, seq_lens, block_table, sinks,
-              query_stride, table_stride, requests,    heads,    window,      scale, softcap, dtype};
+              query_stride, table_stride, requests,    heads,    window,      scale, softcap, value_scale, dtype};
 #if defined(__AVX512BF16__) && !defined(LLMK_PLAIN)
-    if (dtype == kBFloat16 && cache_dtype == kBFloat16 && head_dim % 2 == 0) return attend<Pairs>(p);
+    if (dtype == kBFloat16 && head_dim % 2 == 0) {
+        if (cache_dtype == kBFloat16) return attend<Pairs<bf16>>(p);
+        if (cache_dtype == kE4M3) return attend<Pairs<e4m3>>(p);
+        if (cache_dtype == kInt8) return attend<Pairs<int8_t>>(p);
+    }
 #endif
-    by_dtype(cache_dtype, [&](auto none) { attend<Singles<decltype(none)>>(p); });
+    by_cache_dtype(cache_dtype, [&](auto none) { attend<Singles<decltype(none)>>(p); });
 }
 LLMK_WORDS(attention)

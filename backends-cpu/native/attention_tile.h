@@ -36,16 +36,25 @@ struct Copied : W {
 
 #if defined(__AVX512BF16__) && !defined(LLMK_PLAIN)
 
-// A word is a pair of elements of bf16, whose products are exact. Heads have an even size.
+// A word is a pair of elements as bf16, which all elements of C are, and whose products are exact. Heads have an even
+// size.
+template <class C>
 struct Pairs {
-    using Type = bf16;
+    using Type = C;
     static constexpr int64_t kEach = 2;
     static constexpr int kLocality = 2;  // to the second level, which is faster on Zen 5
 
-    static F load(const bf16* keys, int64_t stride) {
-        __m512i first = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys)));
-        __m512i second = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + stride)));
-        return {_mm512_castsi512_ps(_mm512_or_si512(first, _mm512_slli_epi32(second, 16)))};
+    static F load(const C* keys, int64_t stride) {
+        if constexpr (std::is_same_v<C, bf16>) {
+            __m512i first = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys)));
+            __m512i second = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + stride)));
+            return {_mm512_castsi512_ps(_mm512_or_si512(first, _mm512_slli_epi32(second, 16)))};
+        } else {
+            __m512i first = _mm512_castps_si512(LLMK_LEVEL::load(keys).v);
+            __m512i second = _mm512_castps_si512(LLMK_LEVEL::load(keys + stride).v);
+            __m512i high = _mm512_and_si512(second, _mm512_set1_epi32(int32_t(0xffff0000)));
+            return {_mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(first, 16), high))};
+        }
     }
     static F add_products(F sums, F x, F y) { return {_mm512_dpbf16_ps(sums.v, (__m512bh)x.v, (__m512bh)y.v)}; }
 };

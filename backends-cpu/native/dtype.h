@@ -6,8 +6,8 @@
 
 namespace llmk {
 
-// Codes of dtypes in the C interface.
-enum Dtype : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
+// Codes of dtypes in the C interface. Those of 8 bits are of caches alone (bytes.h).
+enum Dtype : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2, kE4M3 = 3, kInt8 = 4 };
 
 struct bf16 {
     uint16_t bits;
@@ -16,6 +16,13 @@ struct bf16 {
 struct f16 {
     uint16_t bits;
 };
+
+// OCP's float of 4 bits of exponent and 3 of mantissa, which has no infinity.
+struct e4m3 {
+    uint8_t bits;
+};
+
+constexpr float kLargestE4M3 = 448.f;
 
 namespace LLMK_LEVEL {
 
@@ -60,6 +67,23 @@ static inline void narrow(float x, f16& out) {
     } else {
         out.bits = uint16_t(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
     }
+}
+
+static inline void narrow(float whole, int8_t& out) { out = int8_t(whole); }
+
+// Rounds to nearest, ties to even, and clamps.
+static inline void narrow(float x, e4m3& out) {
+    uint32_t bits = bits_of(x), sign = bits >> 24 & 0x80, rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000) {
+        rest = 0x7f;  // NaN
+    } else if (rest >= bits_of(kLargestE4M3)) {
+        rest = 0x7e;
+    } else if (rest < 0x3c800000) {  // subnormal: adding 2^14 lets the processor round to multiples of 2^-9
+        rest = bits_of(float_of(rest) + 16384.f) - bits_of(16384.f);
+    } else {
+        rest = (rest - 0x3c000000 + 0x7ffff + (rest >> 20 & 1)) >> 20;
+    }
+    out.bits = uint8_t(sign | rest);
 }
 
 }  // namespace LLMK_LEVEL

@@ -249,12 +249,13 @@ void multiply(const typename P::Weight& weight, int64_t m, int64_t n, int64_t k,
             for (int64_t row = begin; row < end; ++row) arrange(m0 + row, rows + row * stride);
         });
         int64_t piece = padded(kPiece / (bytes > 0 ? bytes : 1) + 1, kOutputs);
-        parallel_for(n, count <= kFew ? piece : kOutputs, [&](int64_t begin, int64_t end) {
+        auto part = [&](int64_t begin, int64_t end) {
             multiply_piece<P>(weight, begin, end, k, rows, stride, count,
                               [&](int64_t row, int64_t first, int64_t outputs, const float* sums) {
                                   finish(m0 + row, first, outputs, sums);
                               });
-        });
+        };
+        parallel_for(n, count <= kFew ? piece : kOutputs, part, true);
     }
 }
 

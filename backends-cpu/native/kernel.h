@@ -94,10 +94,12 @@ class FunctionRef<void(Arguments...)> {
 };
 
 // Calls f(begin, end) in several threads, for ranges of at least `grain` items (but the last) that make up [0, n).
+// `even`: whether items take equally long.
 template <class F>
-inline void parallel_for(int64_t n, int64_t grain, F&& f) {
-    auto body = [](void* context, int64_t begin, int64_t end) { (*static_cast<F*>(context))(begin, end); };
-    parallel_run(n, grain, body, &f);
+inline void parallel_for(int64_t n, int64_t grain, F&& f, bool even = false) {
+    using Function = std::remove_reference_t<F>;
+    auto body = [](void* context, int64_t begin, int64_t end) { (*static_cast<Function*>(context))(begin, end); };
+    parallel_run(n, grain, even, body, &f);
 }
 
 }  // namespace

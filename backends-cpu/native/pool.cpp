@@ -15,7 +15,8 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 // How long threads wait before they sleep: longer than the gaps between the kernels of one layer, and far shorter than
 // the time slice that other programs would lose.
 
-constexpr int64_t kShares = 4;  // of a thread, of what is left
+constexpr int64_t kShares = 4;    // of a thread, of what is left, where items may take more or less time
+constexpr int64_t kLongest = 64;  // grains of a share, so that a thread that loses its processor holds up others briefly
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -46,7 +47,7 @@ struct Pool {
     // The work. Written only while no worker is active and `open` is false.
     Body body = nullptr;
     void* context = nullptr;
-    int64_t n = 0, grain = 1, parties = 1;
+    int64_t n = 0, grain = 1, shares = 1;
     alignas(64) std::atomic<int64_t> next{0};
 
     // A worker counts itself as active before it looks at `open`, and the owner closes before it looks at `active`: so
@@ -63,13 +64,13 @@ struct Pool {
     int workers = 0;
     std::atomic<int> limit{0};  // workers with an index below it take part
 
-    // Takes shares of what is left: long ones first, which read memory faster, and then short ones, so that threads end
-    // at about the same time.
+    // Takes shares of what is left, as OpenMP's guided schedule: long ones first, because each reads a stream of memory
+    // that starts slowly (about a microsecond), and then short ones, so that threads end at about the same time.
     void take() {
         int64_t begin = next.load();
         while (begin < n) {
-            int64_t share = (n - begin) / (kShares * parties) / grain * grain;
-            int64_t end = begin + (share > grain ? share : grain);
+            int64_t grains = (n - begin) / shares / grain;
+            int64_t end = begin + grain * (grains > kLongest ? kLongest : grains > 1 ? grains : 1);
             if (!next.compare_exchange_weak(begin, end)) continue;
             body(context, begin, end < n ? end : n);
             begin = next.load();
@@ -78,7 +79,7 @@ struct Pool {
 
     void work(int index);
     void start(int count);
-    void run(int64_t items, int64_t at_once, Body f, void* argument);
+    void run(int64_t items, int64_t at_once, bool even, Body f, void* argument);
 };
 
 thread_local bool in_body = false;
@@ -114,8 +115,9 @@ void Pool::start(int count) {
     limit.store(count);
 }
 
-void Pool::run(int64_t items, int64_t at_once, Body f, void* argument) {
-    body = f, context = argument, n = items, grain = at_once, parties = limit.load() + 1;
+void Pool::run(int64_t items, int64_t at_once, bool even, Body f, void* argument) {
+    body = f, context = argument, n = items, grain = at_once;
+    shares = (limit.load() + 1) * (even ? 1 : kShares);
     next.store(0);
     open.store(true);
     turn.fetch_add(1);
@@ -158,7 +160,7 @@ int thread_count() {
     return set > 0 ? set : int(std::thread::hardware_concurrency());
 }
 
-void parallel_run(int64_t n, int64_t grain, Body body, void* context) {
+void parallel_run(int64_t n, int64_t grain, bool even, Body body, void* context) {
     if (n <= 0) return;
     int count = thread_count();
     if (n <= grain || count <= 1 || in_body) return body(context, 0, n);
@@ -167,7 +169,7 @@ void parallel_run(int64_t n, int64_t grain, Body body, void* context) {
     if (!owned.owns_lock()) return body(context, 0, n);
     in_body = true;
     workers.start(count - 1);
-    workers.run(n, grain, body, context);
+    workers.run(n, grain, even, body, context);
     in_body = false;
 }
 

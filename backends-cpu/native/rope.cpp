@@ -108,10 +108,34 @@ void store_row(C* out, const float* x, int64_t size, int64_t stride) {
     for (int64_t i = 0; i < size; ++i) out[i * stride] = narrowed[i];
 }
 
-// Where a token's slot is in the cache. Slots below 0 are not written.
+// Divides a row by a scale; without one (0), by that by which its integers are up to 127, and rounds them. Returns the
+// scale.
+float divide_row(float* x, int64_t size, float scale) {
+    bool whole = scale == 0.f;
+    if (whole) {
+        for (int64_t i = 0; i < size; ++i) scale = fmaxf(scale, fabsf(x[i]));
+        scale = scale > 0.f ? scale / 127.f : 1.f;
+    }
+    for (int64_t i = 0; i < size; i += F::N) {
+        int64_t n = size - i < F::N ? size - i : F::N;
+        F part = load(x + i, n) / set1(scale);
+        store(x + i, whole ? nearest(part) : part, n);
+    }
+    return scale;
+}
+
+// Writes a token's key and value to its slot, 0 or above. In a cache of 8 bits, they are divided by the scales first.
 template <class C>
-void write_token(const Cache& cache, int64_t slot, int64_t head, const float* key, const float* value) {
+void write_token(const Cache& cache, int64_t slot, int64_t head, float* key, float* value, float key_scale,
+                 float value_scale) {
     int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
+    if constexpr (sizeof(C) == 1) {
+        key_scale = divide_row(key, cache.head_dim, cache.scaled ? 0.f : key_scale);
+        value_scale = divide_row(value, cache.value_dim, cache.scaled ? 0.f : value_scale);
+        if (cache.scaled) {
+            cache.key_scales(block, head)[offset] = key_scale, cache.value_scales(block, head)[offset] = value_scale;
+        }
+    }
     store_row(cache.keys<C>(block, head) + offset, key, cache.head_dim, cache.block_size);
     store_row(cache.values<C>(block, head) + offset * cache.value_dim, value, cache.value_dim, 1);
 }
@@ -151,14 +175,14 @@ LLMK_WORDS(rope)
 
 // Stores keys [tokens, kv_heads, head_dim] and values [tokens, kv_heads, value_dim] at the slots of the tokens, without
 // norm and rotation unless q or k have them: norms heads where weights are given, rotates where `cos_sin` is given, and
-// writes the new queries to `q_out`, contiguous. `q` may be null.
+// writes the new queries to `q_out`, contiguous. `q` may be null. The scales are those of a cache of e4m3.
 LLMK_EXPORT(write_kv)
 (void* q_out, const void* q, int64_t q_stride, const void* k, int64_t k_stride, const void* v, int64_t v_stride,
  const void* q_weight, const void* k_weight, float eps, float offset, const int64_t* positions, const int64_t* axes,
  int64_t token_stride, int64_t axis_stride, const float* cos_sin, int64_t rot, void* cache, int64_t block_stride,
- int64_t block_size, const int64_t* slots, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
+ int64_t block_size, float key_scale, float value_scale, const int64_t* slots, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
  int64_t value_dim, int32_t dtype, int32_t cache_dtype) {
-    Cache where{cache, block_stride, block_size, kv_heads, head_dim, value_dim};
+    Cache where{cache, block_stride, block_size, kv_heads, head_dim, value_dim, cache_dtype == kInt8};
     Rotation rotation{cos_sin, positions, axes, token_stride, axis_stride, rot, false};
     by_dtype(dtype, [&](auto none) {
         using T = decltype(none);
@@ -180,8 +204,8 @@ LLMK_EXPORT(write_kv)
                     if (k_weight) norm_head(key, (const T*)k_weight, head_dim, eps, offset);
                     if (cosines) rotation.turn(key, cosines);
                     round_row<T>(key, head_dim);
-                    by_dtype(cache_dtype, [&](auto stored) {
-                        write_token<decltype(stored)>(where, slots[t], h, key, value);
+                    by_cache_dtype(cache_dtype, [&](auto stored) {
+                        write_token<decltype(stored)>(where, slots[t], h, key, value, key_scale, value_scale);
                     });
                 }
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -36,7 +37,12 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "narrow values": {"head_dim": 48, "value_dim": 20},
     "a cache of its own dtype": {"cache_dtype": "bfloat16"},
+    "a cache of fp8": {"cache_dtype": "float8_e4m3fn", "head_dim": 40, "sinks": True},
+    "a cache of int8": {"cache_dtype": "int8", "head_dim": 33, "value_dim": 20, "block_size": 32},
+    "a window of int8": {"cache_dtype": "int8", "num_heads": 16, "num_kv_heads": 1, "sliding_window": 50},
 }
+
+EIGHT_BITS = [kind for kind, fields in KINDS.items() if fields.get("cache_dtype") in ("float8_e4m3fn", "int8")]
 
 
 class Case:
@@ -53,11 +59,14 @@ class Case:
     def run(self, backend: Any) -> Tensor:
         """Writes all tokens to a cache of NaN, then attends with the last of each request."""
         layout = backend.cache_layout(blocks_of(self.query, LENGTHS))
-        cache = torch.full(layout.shape, torch.nan, dtype=getattr(torch, layout.dtype))
-        backend.write(self.k, self.v, cache, backend.prepare(step_of(self.query, LENGTHS, LENGTHS)))
+        size = getattr(torch, layout.dtype).itemsize * prod(layout.shape)
+        cache = torch.full([size], 255, dtype=torch.uint8).view(getattr(torch, layout.dtype)).view(layout.shape)
+        scales = {"scales": (0.5, 0.25)} if self.query.cache_dtype.startswith("float8") else {}
+        backend.write(self.k, self.v, cache, backend.prepare(step_of(self.query, LENGTHS, LENGTHS)), **scales)
         ends = torch.tensor(LENGTHS).cumsum(0).tolist()
         rows = torch.cat([self.q[end - asked : end] for end, asked in zip(ends, QUERIES, strict=True)])
-        out: Tensor = backend.run(rows, cache, backend.prepare(step_of(self.query, LENGTHS, QUERIES)), self.sinks)
+        step = backend.prepare(step_of(self.query, LENGTHS, QUERIES))
+        out: Tensor = backend.run(rows, cache, step, self.sinks, **scales)
         return out
 
 
@@ -73,13 +82,13 @@ def test_agrees_with_the_reference(kind: str, level: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("level", LIBRARY.levels)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("kind", ["grouped", "one key head", "capped", "everything"])
+@pytest.mark.parametrize("kind", ["grouped", "one key head", "capped", "everything", *EIGHT_BITS])
 def test_in_16_bits(kind: str, dtype: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores and sums are float32, so that only the inputs and the result are rounded."""
     case = Case(query_of(dtype, **KINDS[kind]))
     with at_level(level, monkeypatch) as modules:
         found = case.run(modules["attention"].NativeAttention(case.query, torch.device("cpu")))
-    wide = replace(case.query, dtype="float32", cache_dtype="float32")
+    wide = replace(case.query, dtype="float32", cache_dtype=KINDS[kind].get("cache_dtype", "float32"))
     case.q, case.k, case.v = case.q.float(), case.k.float(), case.v.float()
     expected = case.run(ReferenceAttention(wide, torch.device("cpu")))
     assert found.dtype == getattr(torch, dtype)

@@ -232,12 +232,12 @@ void check_attention(int32_t dtype, double bound, int64_t queries, int64_t group
     int64_t stride = kv_heads * 2 * size * block_size;
     CALL(write_kv)
     (nullptr, nullptr, 0, k.data(), kv_heads * size, v.data(), kv_heads * size, nullptr, nullptr, 0.f, 0.f, slots.data(),
-     nullptr, 1, 1, nullptr, 0, cache.data(), stride, block_size, slots.data(), tokens, heads, kv_heads, size, size,
+     nullptr, 1, 1, nullptr, 0, cache.data(), stride, block_size, 1.f, 1.f, slots.data(), tokens, heads, kv_heads, size, size,
      dtype, dtype);
     std::vector<T> out(queries * heads * size);
     CALL(attention)
     (out.data(), q.data(), heads * size, cache.data(), stride, block_size, kv_heads, size, size, begins.data(),
-     lengths.data(), table.data(), blocks, 1, heads, window, 0.2f, 0.f, nullptr, dtype, dtype);
+     lengths.data(), table.data(), blocks, 1, heads, window, 0.2f, 0.f, 1.f, nullptr, dtype, dtype);
     std::vector<double> expected;
     for (int64_t row = 0; row < queries * heads; ++row) {
         int64_t head = row % heads / group, last = start + row / heads, first = window ? last - window + 1 : 0;

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheLayout, CacheStep
+from llmk.api.cache import SCALE_BYTES, SCALED_BITS
 from llmk.reference.composites import WriteOptions
 from llmk.reference.rope.rotation import RopeOptions
 from llmk_cpu.native.library import library
-from llmk_cpu.native.tensors import CODES, heads_of
+from llmk_cpu.native.tensors import CACHE_CODES, CODES, heads_of
 
 LAYOUT = "cpu_paged"
 """Dimensions of the cache: block, head, key then value, token; ``native/attention.h`` has the details."""
 
 _library = library()
-_attention = _library.function("attention", "ppipiiiiipppiiiiffpdd")
-_write_kv = _library.function("write_kv", "ppipipippffppiipipiipiiiiidd")
+_attention = _library.function("attention", "ppipiiiiipppiiiifffpdd")
+_write_kv = _library.function("write_kv", "ppipipippffppiipipiiffpiiiiidd")
 _rope = _library.function("rope", "ppiiiippiipidd")
 
 
@@ -39,7 +40,7 @@ class AttentionMeta:
 
 class NativeAttention:
     """Causal attention with grouped heads, sliding window, soft cap and sinks, for prefill, chunked prefill and decode
-    in one step, in float32 over a cache of any float dtype of 16 or 32 bits.
+    in one step, in float32 over a cache of any float dtype of 16 or 32 bits, or of ``float8_e4m3fn`` or ``int8``.
 
     A row's result is bit-identical in any batch and with any number of threads. Slots that no sequence has written are
     never used. Rows of padding are zeros.
@@ -48,13 +49,14 @@ class NativeAttention:
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
         self.value_dim = query.value_dim or query.head_dim
-        self._cache_code = CODES[getattr(torch, query.cache_dtype)]
+        self._cache_code = CACHE_CODES[getattr(torch, query.cache_dtype)]
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """``[num_blocks, kv_heads, head_dim + value_dim, block_size]`` in the query's ``cache_dtype``."""
+        """``[num_blocks, kv_heads, head_dim + value_dim, block_size]`` in the query's ``cache_dtype``; where vectors
+        have scales, with room for two of them."""
         query = self.query
-        shape = (num_blocks, query.num_kv_heads, query.head_dim + self.value_dim, query.block_size)
-        return CacheLayout(LAYOUT, shape, query.cache_dtype)
+        size = query.head_dim + self.value_dim + (2 * SCALE_BYTES if query.cache_dtype in SCALED_BITS else 0)
+        return CacheLayout(LAYOUT, (num_blocks, query.num_kv_heads, size, query.block_size), query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
         """Where the step's index tensors are."""
@@ -81,7 +83,8 @@ class NativeAttention:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) at the step's slots; those of -1 are
         skipped."""
         assert value is not None
-        self.write_rotated(None, key, value, None, None, 0.0, meta.step.slot_mapping, None, cache, meta)
+        positions = meta.step.slot_mapping  # which nothing reads without a rotation
+        self.write_rotated(None, key, value, None, None, 0.0, positions, None, cache, meta, scales=scales)
 
     def write_rotated(
         self,
@@ -111,9 +114,9 @@ class NativeAttention:
             None if q_weight is None else q_weight.data_ptr(), None if k_weight is None else k_weight.data_ptr(), eps,
             options.get("norm_offset", 0.0), positions.data_ptr(), None if axes is None else axes.data_ptr(),
             positions.stride(0), positions.stride(-1), None if cos_sin is None else cos_sin.data_ptr(),
-            0 if cos_sin is None else cos_sin.shape[1], cache.data_ptr(), cache.stride(0), query.block_size, meta.slots,
-            tokens, query.num_heads, query.num_kv_heads, query.head_dim, self.value_dim, CODES[k.dtype],
-            self._cache_code,
+            0 if cos_sin is None else cos_sin.shape[1], cache.data_ptr(), cache.stride(0), query.block_size,
+            *options.get("scales", (1.0, 1.0)), meta.slots, tokens, query.num_heads, query.num_kv_heads, query.head_dim,
+            self.value_dim, CODES[k.dtype], self._cache_code,
         )  # fmt: skip
         return out
 
@@ -126,15 +129,16 @@ class NativeAttention:
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache."""
-        spec = self.query
+        spec, (key_scale, value_scale) = self.query, scales
         query = heads_of(query)
         tokens, heads, head_dim = query.shape
         out = torch.empty((tokens, heads, self.value_dim), dtype=query.dtype)
         _attention(
             out.data_ptr(), query.data_ptr(), query.stride(0), cache.data_ptr(), cache.stride(0), spec.block_size,
             spec.num_kv_heads, head_dim, self.value_dim, meta.query_start, meta.seq_lens, meta.block_table,
-            meta.table_stride, meta.requests, heads, spec.sliding_window or 0, spec.scale, spec.softcap or 0.0,
-            None if sinks is None else sinks.data_ptr(), CODES[query.dtype], self._cache_code,
+            meta.table_stride, meta.requests, heads, spec.sliding_window or 0, spec.scale * key_scale,
+            spec.softcap or 0.0, value_scale, None if sinks is None else sinks.data_ptr(), CODES[query.dtype],
+            self._cache_code,
         )  # fmt: skip
         return out
 

@@ -18,7 +18,7 @@ FILE = "libllmk_cpu.so"
 LEVEL_VARIABLE = "LLMK_CPU_LEVEL"
 """Environment variable that names the highest level of instructions to use, for tests and comparisons."""
 
-FLOAT32, BFLOAT16, FLOAT16 = range(3)
+FLOAT32, BFLOAT16, FLOAT16, FLOAT8, INT8 = range(5)
 """Codes of dtypes in the C interface."""
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_int32, "f": ctypes.c_float}

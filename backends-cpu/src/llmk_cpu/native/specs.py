@@ -19,6 +19,7 @@ VECTORS = {"x86_64": "avx2", "aarch64": "asimd", "ppc64le": "vsx"}
 """By architecture, the feature without which kernels are in plain C++, which only has to be right."""
 
 DTYPES = ("bfloat16", "float16", "float32")
+_CACHE_DTYPES = (*DTYPES, "float8_e4m3fn", "int8")
 _ATTENTION = "cpu.attention"
 _NEEDS = Needs(platforms=("cpu",), dtypes=DTYPES)
 _WIDEST_HEAD = 512
@@ -81,10 +82,10 @@ def supports_library(query: Query) -> Verdict:
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """Causal attention over keys and values in a float dtype of 16 or 32 bits."""
+    """Causal attention over keys and values in a float dtype of 16 or 32 bits, or of 8 bits."""
     verdict = supports_library(query)
-    if query.cache_dtype not in DTYPES:
-        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(DTYPES))
+    if query.cache_dtype not in _CACHE_DTYPES:
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_CACHE_DTYPES))
     if query.num_heads % query.num_kv_heads:
         verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
     widest = max(query.head_dim, query.value_dim or 0)

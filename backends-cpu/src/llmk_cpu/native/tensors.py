@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from llmk_cpu.native.library import BFLOAT16, FLOAT16, FLOAT32
+from llmk_cpu.native.library import BFLOAT16, FLOAT8, FLOAT16, FLOAT32, INT8
 
 CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 """The C interface's codes of dtypes."""
+
+CACHE_CODES = CODES | {torch.float8_e4m3fn: FLOAT8, torch.int8: INT8}
+"""The same, and those that only caches of keys and values have."""
 
 
 def rows_of(x: Tensor) -> Tensor:
