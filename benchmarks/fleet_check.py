@@ -1,14 +1,15 @@
 """Compares the simulated fleet with three real replicas.
 
     python benchmarks/fleet_check.py                                                # with steps that sleep
-    python benchmarks/fleet_check.py --model models/src/llmk_models/demo --load 0.25       # with a model
+    python benchmarks/fleet_check.py --model models/src/llmk_models/demo --load 0.3 --own-steps     # with a model
     python benchmarks/fleet_check.py --load 0.8 --prompt 300 --output 20 --seed 4
 
 The replicas are engines in processes of their own, with the real scheduler, cache, supervisor and router, and with a
-model, or steps that sleep as long as a device would compute that no two replicas share. Where replicas share
-processors, with one another and with other programs, a step takes as long as those let it. So replicas serve two kinds
-of sessions in turns: some from which the times of their steps are fitted (``fleet_steps``), and between each two of
-those, others that are compared with the simulation, which knows nothing of them but the rate at which they start.
+model, or steps that sleep as long as a device would compute that no two replicas share. In each round they serve
+sessions, then those that are compared with the simulation, then others again. The simulation has the step times that
+are fitted (``fleet_steps``) to the sessions before and after, and the rate at which sessions start. Where replicas
+share processors with other programs, steps never take the same for a minute: with ``--own-steps`` they are fitted to
+the steps of the compared sessions, and the simulation does not know which steps these were.
 
 Prints a line of JSON for each; 1 where time to the first token (p50) or goodput differ by more than :data:`WITHIN`, in
 the median of ``--rounds``.
@@ -24,6 +25,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -207,7 +209,11 @@ class Client:
 
 
 async def _replicas(count: int, start: StartReplica) -> Replicas:
-    return await Replicas.start(count, start, GuardedRouter(PrefixAware(RouterContext())), ReplicasSection(count=count))
+    return await Replicas.start(count, start, _router(), ReplicasSection(count=count))
+
+
+def _router() -> GuardedRouter:
+    return GuardedRouter(PrefixAware(RouterContext()))
 
 
 def rate(device: Device, shape: Shape, load: float) -> float:
@@ -219,7 +225,9 @@ def rate(device: Device, shape: Shape, load: float) -> float:
     return load * REPLICAS / (shape.turns * turn)
 
 
-async def rounds(start: StartReplica, shape: Shape, load: float, seed: int, count: int) -> list[dict[str, float]]:
+async def rounds(
+    start: StartReplica, shape: Shape, load: float, seed: int, count: int, *, own: bool
+) -> list[dict[str, float]]:
     """Of each round, how much the simulation's figures differ from the real ones."""
     replicas = await _replicas(REPLICAS, start)
     try:
@@ -228,29 +236,32 @@ async def rounds(start: StartReplica, shape: Shape, load: float, seed: int, coun
         points, _ = await measure(replicas, info.vocab_size, info.max_model_len, **limits)
         shape = replace(shape, rate=rate(fit(points, **LIMITS)[0], shape, load))
         print(json.dumps({"what": "traffic", **asdict(shape)}), flush=True)
-        before = (await _served(replicas, shape, OTHERS + seed)).log
         found = []
         for number in range(seed, seed + count):
+            others = [] if own else [await _served(replicas, shape, OTHERS + number)]
             real = await _served(replicas, shape, number)
-            after = (await _served(replicas, shape, OTHERS + number + 1)).log
-            device, near = fit(before.points + after.points, odd=math.inf, **LIMITS)
-            way = statistics.median(before.ways + after.ways)
-            print(json.dumps({"what": "steps", **asdict(device), **near, "way_ms": round(1e3 * way, 2)}), flush=True)
-            found.append(differences(real, device, shape, way, number))
-            before = after
+            others += [real] if own else [await _served(replicas, shape, 2 * OTHERS + number)]
+            found.append(differences(real, [one.log for one in others], shape, number))
     finally:
         await replicas.close()
     return found
 
 
 async def _served(replicas: Replicas, shape: Shape, seed: int) -> Client:
+    """Sessions, and a router that knows nothing of those before, as the simulation's."""
+    replicas.router.close()
+    replicas.router = _router()
     client = Client(replicas, seed)
     await client.run(shape)
     return client
 
 
-def differences(real: Client, device: Device, shape: Shape, way: float, seed: int) -> dict[str, float]:
-    """How much the figures of the simulation, of the same sessions, differ from the real ones."""
+def differences(real: Client, logs: Sequence[StepLog], shape: Shape, seed: int) -> dict[str, float]:
+    """How much the figures of the simulation, of the same sessions, differ from the real ones. Steps are fitted to
+    ``logs``."""
+    device, near = fit([point for log in logs for point in log.points], odd=math.inf, **LIMITS)
+    way = statistics.median(each for log in logs for each in log.ways)
+    print(json.dumps({"what": "steps", **asdict(device), **near, "way_ms": round(1e3 * way, 2)}), flush=True)
     slo = SLO_STEPS * device.seconds(4, int(shape.prompt), 0)
     found = real.line(slo)
     print(json.dumps({"what": "real", "slo": round(slo, 3), **found}), flush=True)
@@ -274,13 +285,15 @@ def main() -> int:
     parser.add_argument("--output", type=float, default=SHAPE.output)
     parser.add_argument("--think", type=float, default=SHAPE.think)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--own-steps", action="store_true", help="fit steps of the compared sessions themselves")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     here = str(Path(__file__).parent)  # where engines' processes find what builds them
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
     given = {name: getattr(args, name) for name in ("sessions", "turns", "prompt", "output", "think")}
     start = starting(args.model) if args.model else start_sleeping
-    found = asyncio.run(rounds(start, replace(SHAPE, **given), args.load, args.seed, args.rounds))
+    shape = replace(SHAPE, **given)
+    found = asyncio.run(rounds(start, shape, args.load, args.seed, args.rounds, own=args.own_steps))
     medians = {name: statistics.median(each[name] for each in found) for name in found[0]}
     print(json.dumps({"what": "simulated over real", "rounds": found, **medians}))
     return int(any(abs(difference) > WITHIN for difference in medians.values()))
