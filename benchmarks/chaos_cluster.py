@@ -1,6 +1,7 @@
 """What clients see of a Ray Serve application while its replicas, a node and Serve's controller are killed.
 
     python benchmarks/chaos_cluster.py                          # 2,000 requests against three replicas
+    python benchmarks/chaos_cluster.py --kills server stopped replica+controller node+node
 
 A Ray cluster of several nodes is started on this machine, and ``llmk_ray.app`` on it. Many clients at once ask,
 streamed and not, while a replica, a node and the controller are killed in turn. Every request must end within a minute,
@@ -17,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,6 +35,8 @@ from llmk_ray.app import build  # noqa: E402
 
 REPLICAS, PATIENCE, MEMORY = 3, 60.0, 80_000_000
 KILLS = ("replica", "node", "controller")
+"""What may be killed, but for ``server``, the process that an actor has, and ``stopped``, which stops that without an
+end. What is joined by ``+`` is killed at once."""
 MODEST = {"OMP_NUM_THREADS": "1", "LLMK__PLATFORM__THREADS": "1", "LLMK__CACHE__MEMORY_GIB": "0.25"}
 MODEST |= {"LLMK__ENGINE__STANDBY": "false", "LLMK__MODEL__DTYPE": "float32", "LLMK__SERVER__LOG_LEVEL": "error"}
 
@@ -73,14 +77,25 @@ class ServedCluster:
         return "".join(choice["text"] for event in events for choice in event["choices"])
 
     def kill(self, what: str) -> None:
-        """Kills a replica's actor, a node that has one, or the controller."""
+        """Kills at once what is joined by ``+``, of different replicas."""
+        victims = self._replicas()
+        for number, one in enumerate(what.split("+")):
+            self._kill(one, victims[number])
+
+    def _kill(self, what: str, victim: psutil.Process) -> None:
+        """Kills the controller, or something of a replica: its actor, its server, or its node."""
         if what == "controller":
             ray.kill(ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"), no_restart=False)
-            return
-        victim = self._replicas()[0]
-        if what == "replica":
+        elif what == "replica":
             victim.kill()
-            return
+        elif what == "server":
+            victim.children()[0].kill()
+        elif what == "stopped":
+            victim.children()[0].suspend()
+        else:
+            self._kill_node(victim)
+
+    def _kill_node(self, victim: psutil.Process) -> None:
         raylet = next(parent for parent in victim.parents() if "raylet" in parent.name())
         for node in self._nodes:
             if any(info.process.pid == raylet.pid for info in node.all_processes["raylet"]):
@@ -95,12 +110,20 @@ class ServedCluster:
         self._cluster.shutdown()
 
     def _replicas(self) -> list[psutil.Process]:
+        """Those that have a server."""
         nodes = [info.process.pid for node in self._nodes for info in node.all_processes["raylet"]]
         children = [child for pid in nodes for child in psutil.Process(pid).children()]
-        return [child for child in children if "llmk:Server" in " ".join(child.cmdline())]
+        return [child for child in children if _is_replica(child) and child.children()]
 
 
-def run(cluster: ServedCluster, count: int, concurrency: int) -> tuple[Counter[str], float]:
+def _is_replica(process: psutil.Process) -> bool:
+    try:
+        return "llmk:Server" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
+
+
+def run(cluster: ServedCluster, count: int, concurrency: int, kills: Sequence[str]) -> tuple[Counter[str], float]:
     """What came of the requests, and how long the slowest took."""
     bodies = [
         {"prompt": f"Story {number}: once upon a time", "max_tokens": 24, "temperature": 0} for number in range(8)
@@ -121,10 +144,10 @@ def run(cluster: ServedCluster, count: int, concurrency: int) -> tuple[Counter[s
         times.append(time.monotonic() - began)
         return number
 
-    at = {count * (place + 1) // (len(KILLS) + 1): what for place, what in enumerate(KILLS)}
+    at = {count * (place + 1) // (len(kills) + 1): what for place, what in enumerate(kills)}
     with ThreadPoolExecutor(concurrency) as clients, ThreadPoolExecutor(1) as killer:
-        kills = [killer.submit(cluster.kill, at[done]) for done in clients.map(one, range(count)) if done in at]
-    for kill in kills:
+        killed = [killer.submit(cluster.kill, at[done]) for done in clients.map(one, range(count)) if done in at]
+    for kill in killed:
         kill.result()
     return outcomes, max(times)
 
@@ -142,12 +165,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=24)
+    parser.add_argument("--kills", nargs="+", default=KILLS)
     parser.add_argument("--port", type=int, default=18_125)
     args = parser.parse_args()
     cluster = ServedCluster(args.port)
     try:
         began = time.monotonic()
-        outcomes, slowest = run(cluster, args.requests, args.concurrency)
+        outcomes, slowest = run(cluster, args.requests, args.concurrency, args.kills)
         print(f"| outcome | requests of {args.requests} in {time.monotonic() - began:.0f} s |\n| --- | --- |")
         for what, number in sorted(outcomes.items()):
             print(f"| {what} | {number} |")

@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, field, replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -128,7 +129,8 @@ class Fleet:
 
     def _start(self, number: int) -> None:
         alive = cast(Supervisor, SimpleNamespace(outage=None, ended=""))
-        self._members[number] = Replica(number, alive), SimulatedReplica(self._device, Cache(self._device.blocks))
+        simulated = SimulatedReplica(self._device, Cache(self._device.blocks), random=Random(number))
+        self._members[number] = Replica(number, alive), simulated
 
     def _turn(self, now: float, what: tuple[Session, int]) -> None:
         """A session sends its next prompt."""

@@ -1,15 +1,18 @@
 """Compares the simulated fleet with three real replicas.
 
     python benchmarks/fleet_check.py                                                # with steps that sleep
-    python benchmarks/fleet_check.py --model models/src/llmk_models/demo --load 0.25       # with a model
+    python benchmarks/fleet_check.py --model models/src/llmk_models/demo --load 0.3 --own-steps     # with a model
     python benchmarks/fleet_check.py --load 0.8 --prompt 300 --output 20 --seed 4
 
 The replicas are engines in processes of their own, with the real scheduler, cache, supervisor and router, and with a
-model, or steps that sleep as long as a device would compute that no two replicas share. First one replica alone serves
-other requests, from which the times of its steps are fitted (``fleet_steps``), and how long a request and its answer
-are on their way. Then three serve sessions, and so does the simulation, which knows nothing else of them.
+model, or steps that sleep as long as a device would compute that no two replicas share. In each round they serve
+sessions, then those that are compared with the simulation, then others again. The simulation has the step times that
+are fitted (``fleet_steps``) to the sessions before and after, and the rate at which sessions start. Where replicas
+share processors with other programs, steps never take the same for a minute: with ``--own-steps`` they are fitted to
+the steps of the compared sessions, and the simulation does not know which steps these were.
 
-Prints a line of JSON for each; 1 where time to the first token (p50) or goodput differ by more than :data:`WITHIN`.
+Prints a line of JSON for each; 1 where time to the first token (p50) or goodput differ by more than :data:`WITHIN`, in
+the median of ``--rounds``.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,7 +34,7 @@ from typing import Any
 from engine import NullRunner, Sleeping, SleepingRunner
 from fleet import simulate
 from fleet_device import Device
-from fleet_steps import Meter, fit, measure
+from fleet_steps import StepLog, fit, measure
 from fleet_traffic import BLOCK, Session, Shape, sessions
 
 from llmk.api import RouterContext
@@ -61,9 +66,16 @@ SLEEPING = Device(
     max_tokens=256,
 )
 """What engines whose steps sleep simulate. What is compared with them does not know it."""
-WARM_UP, WARM_UP_SECONDS = (1, 2, 4, 8), 3.0
+LEVEL, LEVEL_SECONDS = 8, 3.0
+"""Requests of a replica at most, and for how long each number of them, before sessions start."""
+SLO_STEPS = 2.0
+"""Of steps with a prompt, the time in which a first token is good."""
+OTHERS = 1000
+"""Seeds of sessions that steps are fitted to, from here on."""
 VOCABULARY, LONGEST = 1000, 2048
-SHAPE = Shape(sessions=60, turns=4.0, groups=6, shared=128, prompt=80.0, output=40.0, think=3.0, longest=LONGEST - 1)
+SHAPE = Shape(
+    sessions=40, tenants=1, turns=4.0, groups=6, shared=128, prompt=80.0, output=40.0, think=3.0, longest=LONGEST - 1
+)
 LIMITS = {"blocks": SLEEPING.blocks, "max_seqs": SLEEPING.max_seqs, "max_tokens": SLEEPING.max_tokens}
 
 
@@ -122,26 +134,46 @@ def starting(model: str) -> StartReplica:
 
 
 class Client:
-    """Sends sessions to replicas, and waits for their answers."""
+    """Sends sessions to replicas, and waits for their answers. ``seed`` is theirs; what replicas have cached of other
+    sessions is of no use to them."""
 
-    def __init__(self, replicas: Replicas, slo: float) -> None:
-        self.firsts: list[float] = []
-        self.per_token: list[float] = []
-        self.good = self.hit = self.looked_up = 0
-        self._replicas, self._slo = replicas, slo
+    def __init__(self, replicas: Replicas, seed: int) -> None:
+        self.log = StepLog()
+        self.seconds = 0.0
+        self._firsts: list[tuple[float, int]] = []
+        """Of each request: the time to the first token, and its tokens."""
+        self._per_token: list[float] = []
+        self._hit = self._looked_up = 0
+        self._replicas, self._seed = replicas, seed
         self._answers: dict[str, asyncio.Queue[Any]] = {}
 
-    async def run(self, shape: Shape, seed: int) -> float:
-        """How long all took, in seconds."""
+    async def run(self, shape: Shape) -> None:
+        """Until all sessions have ended."""
         taking = asyncio.create_task(self._take())
         started = time.monotonic()
-        await asyncio.gather(*(self._session(started + at, session) for at, session in sessions(shape, seed)))
+        await asyncio.gather(*(self._session(started + at, session) for at, session in sessions(shape, self._seed)))
         taking.cancel()
-        return time.monotonic() - started
+        self.seconds = time.monotonic() - started
+
+    def line(self, slo: float) -> dict[str, Any]:
+        """The figures."""
+        firsts = sorted(first for first, _ in self._firsts)
+        good = sum(length for first, length in self._firsts if first <= slo)
+        shares = {f"p{share}": round(1e3 * firsts[len(firsts) * share // 100], 1) for share in (50, 90, 99)}
+        per_token = round(1e3 * statistics.median(self._per_token), 2)
+        return {
+            "requests": len(firsts),
+            "hit": round(self._hit / self._looked_up, 4),
+            "ttft_ms": shares,
+            "ms_per_token": per_token,
+            "goodput": round(good / self.seconds, 1),
+            "good": round(sum(first <= slo for first in firsts) / len(firsts), 3),
+        }
 
     async def _take(self) -> None:
         while True:
             outputs = await self._replicas.outputs.next()
+            self.log.take(outputs)
             for output in outputs.outputs:
                 self._answers[output.id].put_nowait(output)
 
@@ -151,65 +183,37 @@ class Client:
         for turn, (new, length, think) in enumerate(session.turns):
             await asyncio.sleep(think)
             tokens += [100 + (session.number * 7 + place) % 800 for place in range(new)]
-            id, params = f"{session.number}/{turn}", SamplingParams(max_tokens=length, temperature=0, ignore_eos=True)
-            context = RequestContext(id, tenant=session.tenant, session=session.name)
-            answers = self._answers[id] = asyncio.Queue()
-            sent, made, first = time.monotonic(), 0, 0.0
-            request = EngineRequest(id=id, context=context, prompt_token_ids=list(tokens), params=params)
-            await self._replicas.add([request])
-            while made < length:
-                output = await answers.get()
-                assert not output.error, output.error
-                if not made:
-                    first = time.monotonic() - sent
-                    self.firsts.append(first)
-                    self.good += length * (first <= self._slo)
-                    self.hit += output.num_cached_tokens
-                    self.looked_up += len(tokens)
-                made += len(output.token_ids)
-                tokens += output.token_ids
-            self.per_token.append((time.monotonic() - sent - first) / max(1, length - 1))
-            del self._answers[id]
+            tokens += await self._ask(f"{self._seed}/{session.number}/{turn}", session, list(tokens), length)
 
-
-async def calibrated(start: StartReplica) -> tuple[Device, float, dict[str, float]]:
-    """What the steps of one replica take, the way to it and back, and how near the fit is."""
-    replicas = await _replicas(1, start)
-    try:
-        info = replicas.info
-        points, way = await measure(replicas, info.vocab_size, info.max_model_len, most=SLEEPING.max_seqs, seconds=2.0)
-    finally:
-        await replicas.close()
-    device, near = fit(points, **LIMITS)
-    return device, way, near
-
-
-async def real(start: StartReplica, shape: Shape, seed: int, slo: float) -> dict[str, Any]:
-    """The figures of real replicas."""
-    replicas = await _replicas(REPLICAS, start)
-    try:
-        await _warm_up(replicas)
-        client = Client(replicas, slo)
-        seconds = await client.run(shape, seed)
-    finally:
-        await replicas.close()
-    firsts = sorted(client.firsts)
-    shares = {f"p{share}": round(1e3 * firsts[len(firsts) * share // 100], 1) for share in (50, 90, 99)}
-    hit = round(client.hit / client.looked_up, 4)
-    per_token = round(1e3 * statistics.median(client.per_token), 2)
-    line = {"requests": len(firsts), "hit": hit, "ttft_ms": shares, "ms_per_token": per_token}
-    return line | {"goodput": round(client.good / seconds, 1)}
+    async def _ask(self, id: str, session: Session, tokens: list[int], length: int) -> list[int]:
+        """The answer to a prompt."""
+        params = SamplingParams(max_tokens=length, temperature=0, ignore_eos=True)
+        context = RequestContext(id, session=session.name, cache_salt=str(self._seed))
+        answers = self._answers[id] = asyncio.Queue()
+        sent, first = time.monotonic(), 0.0
+        self.log.sent(id, len(tokens))
+        await self._replicas.add([EngineRequest(id=id, context=context, prompt_token_ids=tokens, params=params)])
+        answer: list[int] = []
+        while len(answer) < length:
+            output = await answers.get()
+            assert not output.error, output.error
+            if not answer:
+                first = time.monotonic() - sent
+                self._firsts.append((first, length))
+                self._hit += output.num_cached_tokens
+                self._looked_up += len(tokens)
+            answer += output.token_ids
+        self._per_token.append((time.monotonic() - sent - first) / max(1, length - 1))
+        del self._answers[id]
+        return answer
 
 
 async def _replicas(count: int, start: StartReplica) -> Replicas:
-    return await Replicas.start(count, start, GuardedRouter(PrefixAware(RouterContext())), ReplicasSection(count=count))
+    return await Replicas.start(count, start, _router(), ReplicasSection(count=count))
 
 
-async def _warm_up(replicas: Replicas) -> None:
-    """Has each replica run steps of many kinds: the first of some take seconds, since they are recorded then."""
-    meter = Meter(replicas, replicas.info.vocab_size, replicas.info.max_model_len, seed=2)
-    for level in WARM_UP:
-        await meter.run(level * REPLICAS, WARM_UP_SECONDS)
+def _router() -> GuardedRouter:
+    return GuardedRouter(PrefixAware(RouterContext()))
 
 
 def rate(device: Device, shape: Shape, load: float) -> float:
@@ -221,14 +225,46 @@ def rate(device: Device, shape: Shape, load: float) -> float:
     return load * REPLICAS / (shape.turns * turn)
 
 
-def compare(start: StartReplica, shape: Shape, load: float, seed: int) -> dict[str, float]:
-    """Runs both; returns how much the simulation's figures differ from the real ones."""
-    device, way, near = asyncio.run(calibrated(start))
+async def rounds(
+    start: StartReplica, shape: Shape, load: float, seed: int, count: int, *, own: bool
+) -> list[dict[str, float]]:
+    """Of each round, how much the simulation's figures differ from the real ones."""
+    replicas = await _replicas(REPLICAS, start)
+    try:
+        info = replicas.info
+        limits = {"most": LEVEL, "seconds": LEVEL_SECONDS, "replicas": REPLICAS}
+        points, _ = await measure(replicas, info.vocab_size, info.max_model_len, **limits)
+        shape = replace(shape, rate=rate(fit(points, **LIMITS)[0], shape, load))
+        print(json.dumps({"what": "traffic", **asdict(shape)}), flush=True)
+        found = []
+        for number in range(seed, seed + count):
+            others = [] if own else [await _served(replicas, shape, OTHERS + number)]
+            real = await _served(replicas, shape, number)
+            others += [real] if own else [await _served(replicas, shape, 2 * OTHERS + number)]
+            found.append(differences(real, [one.log for one in others], shape, number))
+    finally:
+        await replicas.close()
+    return found
+
+
+async def _served(replicas: Replicas, shape: Shape, seed: int) -> Client:
+    """Sessions, and a router that knows nothing of those before, as the simulation's."""
+    replicas.router.close()
+    replicas.router = _router()
+    client = Client(replicas, seed)
+    await client.run(shape)
+    return client
+
+
+def differences(real: Client, logs: Sequence[StepLog], shape: Shape, seed: int) -> dict[str, float]:
+    """How much the figures of the simulation, of the same sessions, differ from the real ones. Steps are fitted to
+    ``logs``."""
+    device, near = fit([point for log in logs for point in log.points], odd=math.inf, **LIMITS)
+    way = statistics.median(each for log in logs for each in log.ways)
     print(json.dumps({"what": "steps", **asdict(device), **near, "way_ms": round(1e3 * way, 2)}), flush=True)
-    shape = replace(shape, rate=rate(device, shape, load))
-    slo = 1.2 * device.seconds(4, int(shape.prompt), 0) + device.seconds(4, 0, 0)
-    found = asyncio.run(real(start, shape, seed, slo))
-    print(json.dumps({"what": "real", "rate": round(shape.rate, 3), "slo": round(slo, 3), **found}), flush=True)
+    slo = SLO_STEPS * device.seconds(4, int(shape.prompt), 0)
+    found = real.line(slo)
+    print(json.dumps({"what": "real", "slo": round(slo, 3), **found}), flush=True)
     simulated = simulate(device, REPLICAS, "prefix_aware", shape, slo=slo, way=way, seed=seed)
     print(json.dumps({"what": "simulated", **simulated}), flush=True)
     pairs = {
@@ -248,15 +284,19 @@ def main() -> int:
     parser.add_argument("--prompt", type=float, default=SHAPE.prompt)
     parser.add_argument("--output", type=float, default=SHAPE.output)
     parser.add_argument("--think", type=float, default=SHAPE.think)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--own-steps", action="store_true", help="fit steps of the compared sessions themselves")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     here = str(Path(__file__).parent)  # where engines' processes find what builds them
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
     given = {name: getattr(args, name) for name in ("sessions", "turns", "prompt", "output", "think")}
     start = starting(args.model) if args.model else start_sleeping
-    differences = compare(start, replace(SHAPE, **given), args.load, args.seed)
-    print(json.dumps({"what": "simulated over real", **differences}))
-    return int(any(abs(difference) > WITHIN for difference in differences.values()))
+    shape = replace(SHAPE, **given)
+    found = asyncio.run(rounds(start, shape, args.load, args.seed, args.rounds, own=args.own_steps))
+    medians = {name: statistics.median(each[name] for each in found) for name in found[0]}
+    print(json.dumps({"what": "simulated over real", "rounds": found, **medians}))
+    return int(any(abs(difference) > WITHIN for difference in medians.values()))
 
 
 if __name__ == "__main__":

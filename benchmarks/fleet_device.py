@@ -8,6 +8,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from statistics import fmean
 
 from fleet_traffic import BLOCK, Session
 
@@ -19,6 +21,9 @@ FOLDER = Path(__file__).parent / "fleet_devices"
 
 
 CURVES = ("decode", "mixed", "crowded")
+SPREADS = ("decode_spread", "mixed_spread")
+DRAWN = 32
+"""Steps of a run of many whose times are drawn, at most."""
 FEW = (32, 64)
 """Up to the first, few sequences decode, from the second on, many; something of both in between."""
 Curve = tuple[tuple[int, float], ...]
@@ -31,6 +36,8 @@ class Device:
     the tokens of a step with prompts in which few sequences decode, ``crowded`` where many do, since no engine records
     all kinds of steps (:data:`FEW`). ``context`` is for each token of the contexts of all. ``blocks`` fit in the cache.
     ``ahead`` steps are issued behind the one that runs, and are not for what comes meanwhile (0 or 1).
+    ``decode_spread`` and ``mixed_spread`` are multiples of these times which are equally likely, since steps alike do
+    not take the same where processors are shared.
     """
 
     decode: Curve
@@ -41,13 +48,16 @@ class Device:
     ahead: int = 0
     max_seqs: int = 128
     max_tokens: int = 2048
+    decode_spread: tuple[float, ...] = (1.0,)
+    mixed_spread: tuple[float, ...] = (1.0,)
 
     @classmethod
     def load(cls, name: str) -> Device:
         """One that was measured."""
         found = json.loads((FOLDER / f"{name}.json").read_text())["device"]
         curves = {key: tuple((int(at), float(time)) for at, time in found.pop(key)) for key in CURVES}
-        return cls(**curves, **found)
+        spreads = {key: tuple(map(float, found.pop(key, (1.0,)))) for key in SPREADS}
+        return cls(**curves, **spreads, **found)
 
     def seconds(self, decodes: int, prompt_tokens: int, context: int) -> float:
         """Of a step."""
@@ -55,6 +65,11 @@ class Device:
         knots = [tuple(x for x, _ in curve) for curve in curves]
         parts = shares(knots, decodes, prompt_tokens)
         return sum(share * curves[curve][place][1] for curve, place, share in parts) + self.context * context
+
+    def drawn(self, random: Random, steps: int, *, mixed: bool) -> float:
+        """The mean of so many steps, as a multiple of what they take."""
+        spread = self.mixed_spread if mixed else self.decode_spread
+        return fmean(random.choices(spread, k=min(steps, DRAWN))) if len(spread) > 1 else 1.0
 
 
 def shares(knots: Sequence[Sequence[int]], decodes: int, prompt_tokens: int) -> list[tuple[int, int, float]]:
@@ -147,6 +162,7 @@ class SimulatedReplica:
     last: float = 0.0
     chunks: list[tuple[Running, int]] = field(default_factory=list)
     busy: float = 0.0
+    random: Random = field(default_factory=Random)
 
     @property
     def is_running(self) -> bool:
@@ -170,8 +186,9 @@ class SimulatedReplica:
                 room -= self.chunks[-1][1]
         tokens = sum(count for _, count in self.chunks)
         context = sum(one.prompt + one.made for one in self.batch)
-        self.step = self.device.seconds(len(decodes), tokens, context)
         self.steps = 1 if self.chunks or self.waiting else min(one.output - one.made for one in decodes)
+        self.step = self.device.seconds(len(decodes), tokens, context)
+        self.step *= self.device.drawn(self.random, self.steps, mixed=bool(tokens))
         return now + self.step * self.steps
 
     def cut(self, now: float) -> float:

@@ -40,10 +40,11 @@ from llmk.planning.boot import boot
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
 """Where curves bend."""
+SPREAD = 40
+"""Into how many parts steps alike are divided by how long they took."""
 ROUNDS, LEAST_ERROR, COMPILED = 8, 0.01, 3.0
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Requests at a time."""
-PROBES = 15
 PROMPTS, OUTPUTS = (16, 48, 128, 320, 640, 1280), (4, 16, 48, 96)
 
 
@@ -57,31 +58,64 @@ class Point:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """When a request was sent, and what each replica had run by then; ``None`` for those that had work."""
+
+    time: float
+    ran: dict[int, float | None]
+
+
 @dataclass(slots=True)
 class StepLog:
-    """Finds out what each step did, from what was sent and what the engine says."""
+    """Finds out what each step did, from what was sent and what the engine, or each of several replicas, says."""
 
     points: list[Point] = field(default_factory=list)
+    ways: list[float] = field(default_factory=list)
+    """Seconds that requests and their first tokens took beyond steps, of those that were alone on their replica."""
     _lengths: dict[str, int] = field(default_factory=dict)
-    _decoding: set[str] = field(default_factory=set)
+    _sent: dict[str, _Sent] = field(default_factory=dict)
+    """Those that have no token yet."""
+    _decoding: dict[str, int] = field(default_factory=dict)
+    """Of requests that have a token: the number of their replica."""
+    _ended: dict[int, float] = field(default_factory=dict)
+    """When the last step of each replica ended."""
+    _ran: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds of all its steps."""
 
     def sent(self, id: str, length: int) -> None:
         """A request was sent."""
-        self._lengths[id] = length
+        busy = set(self._ran) if self._sent else set(self._decoding.values())
+        ran = {replica: None if replica in busy else seconds for replica, seconds in self._ran.items()}
+        self._lengths[id], self._sent[id] = length, _Sent(time.monotonic(), ran)
 
     def take(self, outputs: EngineOutputs) -> None:
         """The outputs of a step, or of none."""
+        here = outputs.replica
         if outputs.step is not None:
             decodes = sum(output.id in self._decoding for output in outputs.outputs)
             prompt = max(0, outputs.step.num_tokens - decodes)
-            self.points.append(Point(decodes, prompt, sum(self._lengths.values()), outputs.step.seconds))
+            context = sum(length for id, length in self._lengths.items() if self._decoding.get(id, here) == here)
+            # While sequences decode, a step takes what it is until the next one ends: what is between two counts too.
+            seconds = outputs.time - self._ended[here] if here in self._decoding.values() else outputs.step.seconds
+            self.points.append(Point(decodes, prompt, context, seconds))
+            self._ended[here] = outputs.time
+            self._ran[here] += seconds
         for output in outputs.outputs:
+            self._arrived(output.id, here)
             if output.finish_reason is not None:
                 del self._lengths[output.id]
-                self._decoding.discard(output.id)
+                self._decoding.pop(output.id, None)
             else:
                 self._lengths[output.id] += len(output.token_ids)
-                self._decoding.add(output.id)
+                self._decoding[output.id] = here
+
+    def _arrived(self, id: str, replica: int) -> None:
+        """A request has a token, its first if it was sent and has none."""
+        sent = self._sent.pop(id, None)
+        ran = sent.ran.get(replica) if sent is not None else None
+        if sent is not None and ran is not None:
+            self.ways.append(max(0.0, time.monotonic() - sent.time - (self._ran[replica] - ran)))
 
 
 class Meter:
@@ -102,20 +136,6 @@ class Meter:
             outputs = await self._next()
             running -= {output.id for output in outputs.outputs if output.finish_reason is not None}
 
-    async def way(self) -> float:
-        """Seconds that a request and its token take beyond the step that computes it: the median of some that are
-        alone."""
-        ways = []
-        for _ in range(PROBES):
-            sent = time.monotonic()
-            await self._send(PROMPTS[0], 1)
-            seconds = 0.0
-            while not (outputs := await self._next()).outputs:
-                seconds += outputs.step.seconds if outputs.step is not None else 0.0
-            seconds += outputs.step.seconds if outputs.step is not None else 0.0
-            ways.append(time.monotonic() - sent - seconds)
-        return max(0.0, statistics.median(ways))
-
     async def _next(self) -> EngineOutputs:
         outputs = await self._engine.outputs.next()
         self.log.take(outputs)
@@ -135,33 +155,41 @@ class Meter:
 
 
 async def measure(
-    engine: EngineClient, vocab_size: int, longest: int, *, most: int = LEVELS[-1], seconds: float = 3.0
+    engine: EngineClient,
+    vocab_size: int,
+    longest: int,
+    *,
+    most: int = LEVELS[-1],
+    seconds: float = 3.0,
+    replicas: int = 1,
 ) -> tuple[list[Point], float]:
-    """Steps of an engine, for ``seconds`` at each number of requests up to ``most``; and the way to it and back."""
-    levels = [level for level in LEVELS if level <= most]
+    """Steps of an engine, for ``seconds`` at each number of requests up to ``most``; and the way to it and back. Of
+    several replicas, so many requests for each."""
+    levels = [level * replicas for level in LEVELS if level <= most]
     warm = Meter(engine, vocab_size, longest, seed=1)
     for level in levels:
         await warm.run(level, seconds / 3)
     meter = Meter(engine, vocab_size, longest)
     for level in levels:
         await meter.run(level, seconds)
-    return meter.log.points, await meter.way()
+    return meter.log.points, statistics.median(meter.log.ways)
 
 
-def fit(points: Sequence[Point], **limits: int) -> tuple[Device, dict[str, float]]:
+def fit(points: Sequence[Point], *, odd: float = COMPILED, **limits: int) -> tuple[Device, dict[str, float]]:
     """The device whose steps take times nearest to those measured, and how near. ``limits`` are the other fields of
     :class:`Device`. Raises ValueError where too few kinds of steps were measured.
 
     Its curves are straight between :data:`DECODES` and :data:`TOKENS`, as far as there are steps. Steps alike count as
-    one, with their mean, since a queue waits for all of them; but without those that took :data:`COMPILED` times the
-    median, of which kernels were compiled. Curves are nearest by the sum of relative errors, so that no few kinds of
+    one, with their mean, since a queue waits for all of them; but without those that took ``odd`` times the median,
+    of which kernels were compiled. Curves are nearest by the sum of relative errors, so that no few kinds of
     steps bend them (least squares, weighted again by what is left), more of what was seen more often.
     """
     kinds: dict[tuple[int, int, int], list[Point]] = defaultdict(list)
     for point in points:
         decodes = point.decodes if point.decodes < 16 else point.decodes // 8 * 8
         kinds[decodes, -(-point.prompt // 64), point.context // 8192].append(point)
-    typical = [_typical(each) for each in kinds.values()]
+    usual = [_usual(each, odd) for each in kinds.values()]
+    typical = [_typical(each) for each in usual]
     knots, often = _knots(typical), np.array([len(each) ** 0.5 for each in kinds.values()])
     took = np.array([point.seconds for point in typical])
     rows = np.array([_row(point, knots) for point in typical]) / took[:, None]
@@ -178,18 +206,35 @@ def fit(points: Sequence[Point], **limits: int) -> tuple[Device, dict[str, float
     }
     error = np.repeat(np.abs(rows @ times - 1), [len(each) for each in kinds.values()])
     near = {f"error_p{share}": round(float(np.percentile(error, share)), 3) for share in (50, 90)}
-    return Device(**curves, context=found[-1], **limits), {"steps": len(points), "kinds": len(kinds), **near}
+    spreads = {f"{name}_spread": _spread(usual, typical, name == "mixed") for name in ("decode", "mixed")}
+    device = Device(**curves, **spreads, context=found[-1], **limits)
+    return device, {"steps": len(points), "kinds": len(kinds), **near}
+
+
+def _usual(points: Sequence[Point], odd: float) -> list[Point]:
+    """Steps alike, without those in which something was compiled."""
+    most = odd * statistics.median(point.seconds for point in points)
+    return [point for point in points if point.seconds <= most]
 
 
 def _typical(points: Sequence[Point]) -> Point:
-    """The mean of steps alike, without those in which something was compiled."""
-    most = COMPILED * statistics.median(point.seconds for point in points)
-    usual = [point for point in points if point.seconds <= most]
+    """The mean of steps alike."""
     decodes, prompt, context = (
         round(statistics.fmean(values))
-        for values in zip(*((one.decodes, one.prompt, one.context) for one in usual), strict=True)
+        for values in zip(*((one.decodes, one.prompt, one.context) for one in points), strict=True)
     )
-    return Point(decodes, prompt, context, statistics.fmean(one.seconds for one in usual))
+    return Point(decodes, prompt, context, statistics.fmean(one.seconds for one in points))
+
+
+def _spread(kinds: Sequence[Sequence[Point]], typical: Sequence[Point], is_mixed: bool) -> tuple[float, ...]:
+    """How much steps differ from the mean of those alike: means of the :data:`SPREAD` equal parts of them, in order."""
+    shares = sorted(
+        point.seconds / mean.seconds
+        for points, mean in zip(kinds, typical, strict=True)
+        for point in points
+        if bool(point.prompt) is is_mixed
+    )
+    return tuple(round(float(part.mean()), 3) for part in np.array_split(shares, SPREAD) if len(part)) or (1.0,)
 
 
 def _knots(points: Sequence[Point]) -> list[tuple[int, ...]]:

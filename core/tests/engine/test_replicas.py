@@ -247,6 +247,22 @@ def test_a_replica_that_is_slow_for_ever_loses_its_sequences_and_is_not_believed
     assert (cluster.tokens("a"), cluster.ends("a")) == ([5, 6], ["length"])
 
 
+def test_a_step_that_has_not_ended_makes_its_replica_slow_only_after_a_second() -> None:
+    """Until then it may just have a long prompt, and routers would send what it has cached elsewhere."""
+
+    async def scenario(cluster, replicas):
+        await replicas.add([at(0, "a"), at(1, "b")])
+        await settle()
+        for member in replicas.members[:2]:
+            member.pace = 0.005
+        replicas.members[0].last_output -= 0.1
+        assert replicas.slowness() == {0: 1.0, 1: 1.0}
+        replicas.members[0].last_output -= 2.0
+        assert replicas.slowness()[0] > 100
+
+    run(scenario)
+
+
 def test_a_replica_that_says_nothing_while_idle_is_left_out() -> None:
     async def scenario(cluster, replicas):
         cluster.engine(1).well = False

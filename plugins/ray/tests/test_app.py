@@ -12,8 +12,9 @@ from pydantic import ValidationError
 pytest.importorskip("ray.serve", reason="needs llmk-ray[serve]")
 
 from llmk.api import ConfigError
-from llmk_ray.app import build
+from llmk_ray.app import Server, build
 from llmk_ray.request_router import router_named
+from llmk_ray.wheels import check, versions
 
 CHAOS = Path(__file__).parents[3] / "benchmarks" / "chaos_cluster.py"
 
@@ -31,9 +32,25 @@ def test_what_the_application_does_not_take_is_refused_when_it_is_built() -> Non
         build({"router": "nowhere"})
 
 
+def test_a_node_with_other_wheels_says_which() -> None:
+    with pytest.raises(RuntimeError, match=r"can't stand in for other nodes: llmk-core is 0\.1\.0, not 0\.0\.9; have"):
+        Server([], {}, versions() | {"llmk-core": "0.0.9"})
+    check(versions() | {"llmk-elsewhere": "1.0"})
+
+
 @pytest.mark.slow
-def test_a_replica_a_node_and_the_controller_may_die() -> None:
+@pytest.mark.parametrize(
+    "kills",
+    [
+        ("replica", "node", "controller"),
+        ("server", "replica+controller", "node+node"),
+        ("stopped",),
+    ],
+    ids=" ".join,
+)
+def test_what_may_die(kills: tuple[str, ...]) -> None:
+    """A replica's actor, its server, its node, Serve's controller; two at once; and a server that hangs."""
     command = [sys.executable, str(CHAOS), "--requests", "160", "--concurrency", "12", "--port", "18126"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run([*command, "--kills", *kills], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert "| right | " in done.stdout

@@ -46,6 +46,19 @@ def test_nodes_with_other_wheels_and_without_the_model_are_named(folder: Path, t
 
 
 @pytest.mark.slow
+def test_a_cluster_with_another_ray_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    checkpoint = make(folder, DENSE)
+    monkeypatch.setattr(ray, "__version__", "2.41.0")
+    with nodes(1) as cluster:
+        monkeypatch.undo()
+        said = rf"can't be used from this machine: .*Ray: 2\.41\.0 .*Ray: {re.escape(ray.__version__)} "
+        with pytest.raises(ConfigError, match=said):
+            LLM(str(checkpoint), **tight(checkpoint.name), **over(cluster, 1, 2))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["loading", "in a step", "idle"])
 def test_a_node_that_is_lost(folder: Path, when: str) -> None:
     checkpoint = make(folder, DENSE)

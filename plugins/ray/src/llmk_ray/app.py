@@ -11,6 +11,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from llmk.api import ConfigError
+from llmk_ray import wheels
 from llmk_ray.call import Call
 from llmk_ray.metrics import TYPE, merged
 from llmk_ray.request_router import router_named
@@ -35,6 +37,8 @@ TRIES = 4
 """Replicas that a request may be lost with."""
 METRICS_SECONDS = 10.0
 """What servers get to say their metrics."""
+HEALTH_SECONDS = 10.0
+"""What a server gets to say how it is. Serve replaces one that fails three times in a row."""
 DROPPED = {"host", "content-length", "transfer-encoding", "connection", "keep-alive"}
 """Headers that are of one connection."""
 
@@ -61,11 +65,13 @@ class Options(BaseModel, extra="forbid"):
 
 
 class Server:
-    """A replica: ``llmk serve`` in a process of its own, on the node where Serve placed the actor. It is given nothing
-    but what it runs with, as Serve replaces replicas whose arguments change."""
+    """A replica: ``llmk serve`` in a process of its own, on the node where Serve placed the actor; either ends with the
+    other. It is given nothing but what it runs with, as Serve replaces replicas whose arguments change."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], expected: Mapping[str, str]) -> None:
+        wheels.check(expected)
         self._session: aiohttp.ClientSession | None = None
+        self._leaving = False
         command = [sys.executable, "-m", "llmk_ray.serve_process", "--host", "127.0.0.1", "--port", "0"]
         self._process = subprocess.Popen(
             [*command, *arguments],
@@ -79,6 +85,7 @@ class Server:
         if not line:
             raise RuntimeError(f"llmk serve ended with exit code {self._process.wait()}: its own messages are above")
         self._url = line.split()[-1]
+        threading.Thread(target=self._follow, name="llmk-server", daemon=True).start()
 
     async def answer(self, call: Call) -> AsyncIterator[Any]:
         """Status and headers, then the body, piece by piece."""
@@ -99,19 +106,32 @@ class Server:
 
     async def check_health(self) -> None:
         """Serve calls it; a replica that raises is replaced."""
-        if (code := self._process.poll()) is not None:
-            raise RuntimeError(f"llmk serve ended with exit code {code}")
-        async with self._http().get(f"{self._url}/health", timeout=aiohttp.ClientTimeout(20)) as response:
+        timeout = aiohttp.ClientTimeout(HEALTH_SECONDS)
+        async with self._http().get(f"{self._url}/health", timeout=timeout) as response:
             if response.status != 200 and b"restarting" not in (body := await response.read()):
                 raise RuntimeError(f"llmk serve is not well: {body.decode(errors='replace')}")
 
     def __del__(self) -> None:
         """Serve calls it once the replica has drained."""
+        if not hasattr(self, "_process"):  # it was refused before it had one
+            return
+        self._leaving = True
         self._process.terminate()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
+
+    def _follow(self) -> None:
+        """Passes on what the server writes, and ends the actor where the server has ended: it is given nothing more
+        then, where it would refuse all until Serve had looked at it three times."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            sys.stdout.write(line)
+        code = self._process.wait()
+        if not self._leaving:
+            logger.error("llmk serve ended with exit code %d", code)
+            os._exit(1)
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -253,7 +273,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         },
         max_ongoing_requests=options.max_requests,
         health_check_period_s=2,
-        health_check_timeout_s=30,
+        health_check_timeout_s=1.5 * HEALTH_SECONDS,
         graceful_shutdown_wait_loop_s=0.5,
         graceful_shutdown_timeout_s=options.drain_seconds,
     )
@@ -264,7 +284,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         max_ongoing_requests=options.max_requests * max(options.min_replicas, options.max_replicas),
         graceful_shutdown_timeout_s=options.drain_seconds,
     )
-    return fronts.bind(servers.bind(options.arguments, options.environment))
+    return fronts.bind(servers.bind(options.arguments, options.environment, wheels.versions()))
 
 
 def _scaling(options: Options) -> AutoscalingConfig:

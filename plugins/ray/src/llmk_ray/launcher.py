@@ -183,11 +183,17 @@ def _connected(options: Mapping[str, Any]) -> tuple[Any, bool]:
             ray.init(address=address, namespace=options["namespace"], log_to_driver=False, logging_level="warning")
     except ConfigError:
         raise
-    except Exception as error:
+    except OSError as error:
         what = "this machine is in no Ray cluster" if address == "auto" else f"no Ray cluster answers at {address}"
         raise ConfigError(
             f"{what}: {_first_line(error)}",
             hint="start one with `ray start --head`, and join it with `ray start --address HEAD:PORT`",
+        ) from error
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(
+            f"the Ray cluster ({address}) can't be used from this machine: {said}",
+            hint="have the same Python and the same Ray on all machines of the cluster",
         ) from error
     return ray, True
 

@@ -191,9 +191,14 @@ class Replicas:
         await asyncio.gather(*(one.supervisor.close() for one in self._members.values()))
 
     def slowness(self) -> dict[int, float]:
-        """How long each replica's steps take, as a multiple of the median."""
+        """How long each replica's steps take, as a multiple of the median. One that has not ended counts only once it
+        has taken :data:`LEAST_SLOW`: until then it may just have a long prompt."""
         now = time.monotonic()
-        paces = {one.number: one.step_seconds(now) for one in self._members.values() if one.pace}
+        paces = {}
+        for one in self._members.values():
+            if one.pace:
+                seconds = one.step_seconds(now)
+                paces[one.number] = seconds if seconds > LEAST_SLOW else one.pace
         median = statistics.median_low(paces.values()) if paces else 0.0
         return {number: pace / median for number, pace in paces.items()} if median else {}
 
