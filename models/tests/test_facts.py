@@ -356,6 +356,9 @@ def test_registers_all_families() -> None:
         "models.cohere": {"CohereForCausalLM", "Cohere2ForCausalLM"},
         "models.ernie4_5": {"Ernie4_5ForCausalLM"},
         "models.ernie4_5_moe": {"Ernie4_5_MoeForCausalLM"},
+        "models.axk1": {"AXK1ForCausalLM"},
+        "models.deepseek_v4": {"DeepseekV4ForCausalLM"},
+        "models.gptj": {"GPTJForCausalLM"},
         "models.falcon": {"FalconForCausalLM"},
         "models.gemma": {"GemmaForCausalLM"},
         "models.glm4": {"GlmForCausalLM", "Glm4ForCausalLM"},
@@ -414,6 +417,8 @@ def test_the_demo_is_offered_where_its_weights_are(tmp_path: Path, monkeypatch: 
 
 
 NEEDED = {
+    "DeepseekV4ForCausalLM": {"o_groups": 2},
+    "GPTJForCausalLM": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8},
     "Gemma3nForCausalLM": {"num_kv_shared_layers": 0},
     "Llama4ForCausalLM": {"num_experts_per_tok": 1},
     "LongcatFlashForCausalLM": {"ffn_hidden_size": 64, "num_layers": 2},

@@ -148,6 +148,7 @@ KINDS = {
     ),
     "describe": Kind(takes("checkpoint"), wrong=takes(""), takes="() instead of (checkpoint)"),
     "tree": Kind(takes("config"), wrong=takes(""), takes="() instead of (config)"),
+    "ahead": Kind(takes("config"), wrong=takes(""), takes="() instead of (config)"),
     "reasoning_parser": PARSER,
     "tool_parser": PARSER,
     "io_processor": Kind(
