@@ -18,8 +18,8 @@ KERNEL(rms_norm)
 KERNEL(gate)(void*, const void*, int64_t, int64_t, int64_t, int32_t, int32_t, float, float, float, int32_t);
 KERNEL(write_kv)
 (void*, const void*, int64_t, const void*, int64_t, const void*, int64_t, const void*, const void*, float, float,
- const int64_t*, const int64_t*, int64_t, int64_t, const float*, int64_t, void*, int64_t, int64_t, const int64_t*,
- int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
+ const int64_t*, const int64_t*, int64_t, int64_t, const float*, int64_t, void*, int64_t, int64_t, float, float,
+ const int64_t*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
 KERNEL(rope)
 (void*, const void*, int64_t, int64_t, int64_t, int64_t, const int64_t*, const int64_t*, int64_t, int64_t, const float*,
  int64_t, int32_t, int32_t);
@@ -42,7 +42,7 @@ KERNEL(linear_int4_many)
 KERNEL(pack_int4)(uint8_t*, const uint8_t*, int64_t, int64_t);
 KERNEL(attention)
 (void*, const void*, int64_t, void*, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t*, const int32_t*,
- const int32_t*, int64_t, int64_t, int64_t, int64_t, float, float, const float*, int32_t, int32_t);
+ const int32_t*, int64_t, int64_t, int64_t, int64_t, float, float, float, const float*, int32_t, int32_t);
 KERNEL(causal_conv)
 (void*, const void*, int64_t, const void*, const void*, void*, int64_t, const int32_t*, const int32_t*, const int32_t*,
  int64_t, const int64_t*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t);
@@ -218,26 +218,27 @@ void check_linear(int32_t dtype, double bound, int64_t m) {
     compare("linear_groups by 16", out, expect(small), rounding);
 }
 
-// One request of `tokens` tokens, of which the last `queries` attend.
+// One request of `tokens` tokens, of which the last `queries` attend. The bound includes what a cache of 8 bits rounds.
 template <class T>
-void check_attention(int32_t dtype, double bound, int64_t queries, int64_t group, int64_t window) {
+void check_attention(int32_t dtype, double bound, int64_t queries, int64_t group, int64_t window, int32_t cache_dtype) {
     const int64_t tokens = 300, kv_heads = 2, size = 40, block_size = 16, blocks = 20;
     const int64_t heads = kv_heads * group, start = tokens - queries;
     auto q = draws<T>(queries * heads * size), k = draws<T>(tokens * kv_heads * size),
-         v = draws<T>(tokens * kv_heads * size), cache = std::vector<T>(blocks * kv_heads * 2 * size * block_size);
+         v = draws<T>(tokens * kv_heads * size);
+    int64_t stride = kv_heads * (2 * size + (cache_dtype == kInt8 ? 2 * sizeof(float) : 0)) * block_size;
+    std::vector<float> cache(blocks * stride);  // more than elements of fewer bytes need
     std::vector<int32_t> table(blocks), begins = {0, int32_t(queries)}, lengths = {int32_t(tokens)};
     std::vector<int64_t> slots(tokens);
     for (int64_t i = 0; i < blocks; ++i) table[i] = int32_t((i * 7) % blocks);
     for (int64_t t = 0; t < tokens; ++t) slots[t] = table[t / block_size] * block_size + t % block_size;
-    int64_t stride = kv_heads * 2 * size * block_size;
     CALL(write_kv)
     (nullptr, nullptr, 0, k.data(), kv_heads * size, v.data(), kv_heads * size, nullptr, nullptr, 0.f, 0.f, slots.data(),
-     nullptr, 1, 1, nullptr, 0, cache.data(), stride, block_size, 1.f, 1.f, slots.data(), tokens, heads, kv_heads, size, size,
-     dtype, dtype);
+     nullptr, 1, 1, nullptr, 0, cache.data(), stride, block_size, 1.f, 1.f, slots.data(), tokens, heads, kv_heads, size,
+     size, dtype, cache_dtype);
     std::vector<T> out(queries * heads * size);
     CALL(attention)
     (out.data(), q.data(), heads * size, cache.data(), stride, block_size, kv_heads, size, size, begins.data(),
-     lengths.data(), table.data(), blocks, 1, heads, window, 0.2f, 0.f, 1.f, nullptr, dtype, dtype);
+     lengths.data(), table.data(), blocks, 1, heads, window, 0.2f, 0.f, 1.f, nullptr, dtype, cache_dtype);
     std::vector<double> expected;
     for (int64_t row = 0; row < queries * heads; ++row) {
         int64_t head = row % heads / group, last = start + row / heads, first = window ? last - window + 1 : 0;
@@ -417,10 +418,12 @@ void check(int32_t dtype, double bound) {
     check_rows<T>(dtype, bound);
     check_rope<T>(dtype, bound);
     for (int64_t m : {1, 2, 3, 5, 150}) check_linear<T>(dtype, bound, m);
-    check_attention<T>(dtype, bound, 1, 2, 0);
-    check_attention<T>(dtype, bound, 1, 7, 100);
-    check_attention<T>(dtype, bound, 290, 3, 0);
-    check_attention<T>(dtype, bound, 33, 1, 50);
+    check_attention<T>(dtype, bound, 1, 2, 0, dtype);
+    check_attention<T>(dtype, bound, 1, 7, 100, dtype);
+    check_attention<T>(dtype, bound, 290, 3, 0, dtype);
+    check_attention<T>(dtype, bound, 33, 1, 50, dtype);
+    check_attention<T>(dtype, 0.02, 33, 1, 50, kInt8);
+    check_attention<T>(dtype, 0.06, 33, 1, 50, kE4M3);
 }
 
 }  // namespace
