@@ -174,17 +174,22 @@ def supports_activation(query: MoEQuery) -> Verdict:
 
 def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
     """Experts with an activation of :mod:`llmk.reference.activations`, in equal groups."""
-    verdict = _stored_as(weight_format)(query) & supports_activation(query)
+    verdict = _stored_as(weight_format)(query) & supports_activation(query) & supports_groups(query)
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     if query.group_scoring not in _GROUP_SCORINGS:
         verdict &= no("group_scoring", wanted=query.group_scoring, found=", ".join(_GROUP_SCORINGS))
+    return verdict
+
+
+def supports_groups(query: MoEQuery) -> Verdict:
+    """Equal groups of experts, with as many experts as a token takes in those that are chosen."""
     size, left_over = divmod(query.num_experts, query.num_groups)
     smallest = 2 if query.group_scoring == "top2_sum" and query.num_groups > 1 else 1
     if left_over or size < smallest or query.top_k > min(query.top_groups, query.num_groups) * size:
         groups = f"{query.top_groups} of {query.num_groups} groups of {query.num_experts} experts"
-        verdict &= no("num_groups", wanted=f"{query.top_k} experts from {groups}", found="equal groups that have them")
-    return verdict
+        return no("num_groups", wanted=f"{query.top_k} experts from {groups}", found="equal groups that have them")
+    return OK
 
 
 @hookimpl

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from llmk.api import FIRST_FIELDS, KernelSpec, MoEQuery, Needs, TokenBand, Verdict, no
-from llmk.reference.specs import supports_activation
+from llmk.reference.specs import supports_activation, supports_groups
 from llmk_triton.attention_support import NO_FP8
 from llmk_triton.kernel_spec import HALVES, kernel_spec, widens_fp8
 
@@ -99,7 +99,7 @@ def supports_library(query: MoEQuery) -> Verdict:
 
 def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
     """Experts stored in a format, those in 4 bits without biases."""
-    verdict = supports_activation(query)
+    verdict = supports_activation(query) & supports_groups(query)
     if query.weight_format != weight_format:
         verdict &= no("weight_format", wanted=query.weight_format, found=weight_format)
     elif weight_format.startswith("fp8") and not widens_fp8(query.platform):
