@@ -77,10 +77,12 @@ class ServedCluster:
         return "".join(choice["text"] for event in events for choice in event["choices"])
 
     def kill(self, what: str) -> None:
-        """Kills at once what is joined by ``+``, of different replicas."""
-        victims = self._replicas()
-        for number, one in enumerate(what.split("+")):
-            self._kill(one, victims[number])
+        """Kills at once what is joined by ``+``, of different replicas, as soon as there are so many."""
+        kinds = what.split("+")
+        while len(victims := self._replicas()) < len(kinds):
+            time.sleep(0.2)
+        for kind, victim in zip(kinds, victims, strict=False):
+            self._kill(kind, victim)
 
     def _kill(self, what: str, victim: psutil.Process) -> None:
         """Kills the controller, or something of a replica: its actor, its server, or its node."""

@@ -38,7 +38,9 @@ TRIES = 4
 METRICS_SECONDS = 10.0
 """What servers get to say their metrics."""
 HEALTH_SECONDS = 10.0
-"""What a server gets to say how it is. Serve replaces one that fails three times in a row."""
+"""What a server gets to say how it is."""
+SILENT_LOOKS = 3
+"""So many times in a row may it say nothing."""
 DROPPED = {"host", "content-length", "transfer-encoding", "connection", "keep-alive"}
 """Headers that are of one connection."""
 
@@ -71,7 +73,7 @@ class Server:
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], expected: Mapping[str, str]) -> None:
         wheels.check(expected)
         self._session: aiohttp.ClientSession | None = None
-        self._leaving = False
+        self._leaving, self._silent = False, 0
         command = [sys.executable, "-m", "llmk_ray.serve_process", "--host", "127.0.0.1", "--port", "0"]
         self._process = subprocess.Popen(
             [*command, *arguments],
@@ -105,11 +107,21 @@ class Server:
             return serve.get_replica_context().replica_id.unique_id, response.status, await response.text()
 
     async def check_health(self) -> None:
-        """Serve calls it; a replica that raises is replaced."""
+        """Serve calls it; a replica that raises is replaced, once it has drained. One that hangs never would: it ends
+        here, so that its requests go on elsewhere."""
         timeout = aiohttp.ClientTimeout(HEALTH_SECONDS)
-        async with self._http().get(f"{self._url}/health", timeout=timeout) as response:
-            if response.status != 200 and b"restarting" not in (body := await response.read()):
-                raise RuntimeError(f"llmk serve is not well: {body.decode(errors='replace')}")
+        try:
+            async with self._http().get(f"{self._url}/health", timeout=timeout) as response:
+                status, body = response.status, await response.read()
+        except TimeoutError:
+            self._silent += 1
+            if self._silent == SILENT_LOOKS:
+                logger.error("llmk serve has not answered %d times, for %g s each", SILENT_LOOKS, HEALTH_SECONDS)
+                self._process.kill()
+            raise
+        self._silent = 0
+        if status != 200 and b"restarting" not in body:
+            raise RuntimeError(f"llmk serve is not well: {body.decode(errors='replace')}")
 
     def __del__(self) -> None:
         """Serve calls it once the replica has drained."""
