@@ -349,6 +349,10 @@ def test_pin_of_an_op_for_all_sites_leaves_other_ops_alone(house: Wheelhouse, mo
 def test_preference_that_meets_nothing_is_a_warning(house: Wheelhouse, model: Path) -> None:
     plan = start(house, model, select__linear__prefer=["fast.linear"]).plan
     assert plan.warnings == ("[select.linear] prefer names fast.linear, which is not installed",)
+    needs = 'id="slow.linear", tier=Tier.NATIVE, needs=Needs(dtypes=("float64",))'
+    house.install("slow", kernels("slow", "linear_kernels", needs))
+    (warning,) = start(house, model, select__linear__prefer=["slow.linear", "reference.linear"]).plan.warnings
+    assert warning.startswith("[select.linear] prefer names slow.linear, which serves no site here: dtype")
 
 
 def test_deterministic_takes_batch_invariant_kernels_alone(house: Wheelhouse, model: Path) -> None:

@@ -145,7 +145,8 @@ def state_dtype(config: Config, dtype: str) -> str:
 @dataclass(slots=True)
 class Resolver:
     """Chooses kernels site by site, those of the ``executor`` if there is one. Collects the distributions in use
-    (``wheels``), and sites and ops by kind (``seen``)."""
+    (``wheels``), sites and ops by kind (``seen``), and by kind and id why what the user prefers serves no site
+    (``preferred``; ``None``: it serves one)."""
 
     registry: Registry
     config: Config
@@ -158,6 +159,7 @@ class Resolver:
     executor: Choice | None = None
     wheels: dict[str, str] = field(default_factory=lambda: {CORE: metadata.version(CORE)})
     seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
+    preferred: dict[tuple[str, str], Reason | None] = field(default_factory=dict)
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -267,6 +269,7 @@ class Resolver:
                 continue
             losers = [c for c in able if all(c is not each.winner for each in ranges)]
             refused |= {c.spec.id: (ranking.loser(c, ranges),) for c in losers}
+            self._note_preferences(query.kind, ranges, refused)
             return replace(
                 self._choice(query, op, ranges, refused, parts), alternatives=tuple(ranking.alternatives(able))
             )
@@ -276,6 +279,15 @@ class Resolver:
             reasons=[reason.about(id) for id, reasons in refused.items() for reason in reasons],
             hint="install a wheel with such a kernel; `llmk plugins` lists the installed ones",
         )
+
+    def _note_preferences(self, kind: str, ranges: Sequence[TokenRange], refused: Refusals) -> None:
+        """Remembers why what the user prefers does not serve a site, or that it serves one."""
+        chosen = {each.winner.spec.id for each in ranges}
+        for id in getattr(self.config.select, kind).prefer:
+            if id in chosen:
+                self.preferred[kind, id] = None
+            elif id in refused:
+                self.preferred.setdefault((kind, id), refused[id][0])
 
     def _refuse(self, query: Query, op: str, candidates: Sequence[Candidate], inside: tuple[str, ...]) -> Refusals:
         """The candidates that can't be used, with all reasons."""
@@ -351,8 +363,8 @@ class Resolver:
         return candidate.plugin.distribution in self.vouched or bool(candidate.spec.overrides)
 
     def check_rules(self) -> list[str]:
-        """Warnings about unknown ids in rules. Raises SelectionError for a pin of a site that this model doesn't
-        have."""
+        """Warnings about ids in rules that are unknown, or preferred and serve no site. Raises SelectionError for a pin
+        of a site that this model doesn't have."""
         warnings = []
         for kind, seen in self.seen.items():
             rules = getattr(self.config.select, kind)
@@ -368,6 +380,9 @@ class Resolver:
                 hints = ((id, how_to_install(id)) for id in unknown)
                 message = f"[select.{kind}] {rule} names {{}}, which is not installed"
                 warnings += [message.format(id) + (f" ({hint})" if hint else "") for id, hint in hints]
+        for (kind, id), reason in self.preferred.items():
+            if reason is not None:
+                warnings.append(f"[select.{kind}] prefer names {id}, which serves no site here: {reason}")
         return warnings
 
 
