@@ -30,13 +30,14 @@ inline void store_words(const Floats (&values)[Inputs], float* out) {
 template <int Bits>
 inline void widen_part(const uint8_t* w, Floats scale, Floats zero, Floats (&out)[kPart]) {
     constexpr int kEach = 32 / Bits, kNibbles = Bits == 4;
+    constexpr bool kLittle = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 #pragma GCC unroll 4
     for (int i = 0; i < kPart; i += kEach, w += sizeof(Ints)) {
         Ints numbers;
         memcpy(&numbers, w, sizeof numbers);
 #pragma GCC unroll 8
         for (int j = 0; j < kEach; ++j) {
-            int shift = kNibbles ? j % 4 * 8 + j / 4 * 4 : 8 * j;
+            int byte = kLittle ? j % 4 : 3 - j % 4, shift = 8 * byte + (kNibbles ? j / 4 * 4 : 0);
             out[i + j] = (widened((numbers >> shift) & ((1 << Bits) - 1)) - zero) * scale;
         }
     }
