@@ -87,9 +87,14 @@ def checks(
             raise Skip("the family gives no tree")
         return _check_weight_map(spec, read_checkpoint(folder()))
 
+    def read_tensors() -> dict[str, Tensor]:
+        """Those that the model does not ignore."""
+        ignored = harness().model.ignored_weights
+        stored = sorted(tensors_of(folder()).items())
+        return {name: each for name, each in stored if not any(re.fullmatch(pattern, name) for pattern in ignored)}
+
     def names_missing_tensors() -> str:
-        stored, ignored = tensors_of(folder()), harness().model.ignored_weights
-        names = sorted(name for name in stored if not any(re.fullmatch(pattern, name) for pattern in ignored))
+        names = list(read_tensors())
         order = torch.randperm(len(names), generator=bench.random("missing")).tolist()
         chosen = [names[at] for at in (order if bench.thorough else order[:2])]
         for name in chosen:
@@ -100,7 +105,7 @@ def checks(
         _refused(folder(), harness, lambda tensors: tensors.update({_SURPRISE: torch.zeros(3)}), _SURPRISE)
 
     def names_wrong_shapes() -> str:
-        name = max(tensors_of(folder()).items(), key=lambda item: item[1].numel())[0]
+        name = max(read_tensors().items(), key=lambda item: item[1].numel())[0]
         _refused(folder(), harness, lambda tensors: tensors.update({name: tensors[name][1:]}), name)
         return name
 
