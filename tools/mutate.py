@@ -76,7 +76,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where results are kept; what is there is not run again")
     parser.add_argument("--again", action="store_true", help="try those again that survived")
     parser.add_argument("--specs", type=int, default=3, help="specs that a mutant is tried on (%(default)s)")
-    parser.add_argument("--part", type=_part, default=(0, 1), metavar="I/N", help="every N-th of the sample from the I-th")
+    parser.add_argument(
+        "--part", type=_part, default=(0, 1), metavar="I/N", help="every N-th of the sample from the I-th"
+    )
     parser.add_argument("--list", action="store_true", help="list the sample, run none")
     parser.add_argument("--report", type=Path, nargs="+", help="tables of results, in place of a run")
     parser.add_argument("--score", type=Path, help="with --report: where the counts are kept for the documentation")
