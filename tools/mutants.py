@@ -50,7 +50,9 @@ UNTOUCHED_CALLS = re.compile(
     r"|PluginError|\w*Error|import_module)"
 )
 """Calls of which the arguments are messages or types."""
-SYMMETRIC = re.compile(r"(.*\.)?(max|min|maximum|minimum|gcd|isinstance|issubclass|print|cdiv|add|mul|logical_\w+)")
+SYMMETRIC = re.compile(
+    r"(.*\.)?(markers|max|min|maximum|minimum|gcd|isinstance|issubclass|print|cdiv|add|mul|logical_\w+)"
+)
 UNTOUCHED_FUNCTIONS = ("__repr__", "__str__")
 SENTENCE = re.compile(r"[A-Za-z',]{2,}(\s+[A-Za-z0-9',]+){2,}")
 CHANGING = re.compile(r"Tensor|Sequence|Mapping|list|dict|Ticket|Batch|Rows|Request|Query|Context|Step|Metadata|Any")
@@ -173,7 +175,7 @@ class _Finder(ast.NodeVisitor):
                 if name in self._assigned:
                     self._add("dropped line", node, "pass")
                 self._assigned.add(name)
-            case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+            case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
                 self._add("dropped line", node, "return None")
             case ast.Continue():
                 self._add("control flow", node, "break")

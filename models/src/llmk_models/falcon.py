@@ -22,7 +22,7 @@ def tree(config: Config) -> CausalLM:
     parts = Parts(config, FAMILY)
     parts.names = Names("transformer", "word_embeddings", "h", "ln_f")
     parts.qkv_bias = parts.out_bias = parts.mlp_bias = config.flag("bias", False)
-    side_by_side = new or config.flag("parallel_attn", True)
+    side_by_side = config.choice("parallel_attn", True) if new else config.flag("parallel_attn", True)
     norms = (config.size("num_ln_in_parallel_attn", None) or 2) if new else 1
     packed: dict[str, Any] = {"names": ("", "", "", "dense"), "packed": "query_key_value", "groups": parts.heads.kv}
 

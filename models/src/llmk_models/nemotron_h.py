@@ -48,7 +48,7 @@ def tree(config: Config) -> CausalLM:
         if kinds[index] == "mamba":
             return ScanMixer.of(at, hidden, sizes, eps, bias=bias, out_bias=bias)
         if kinds[index] == "attention":
-            return SelfAttention.of(at, hidden, heads, None, bias=config.flag("attention_bias", False))
+            return SelfAttention.of(at, hidden, heads, None, bias=config.choice("attention_bias", False))
         if kinds[index] == "moe":
             return _experts(config, at, hidden)
         return MLP.of(at, hidden, widths[kinds[:index].count("mlp")], "relu2", bias=config.flag("mlp_bias", False))

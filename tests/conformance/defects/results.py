@@ -107,8 +107,31 @@ class Chatty(Writer):
         return f'{super().called(tool)} (" ok")?'
 
 
+class NoNotes(Writer):
+    """The grammar refuses schemas with titles."""
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        parameters = super().schema(tool)
+        if any(
+            "title" in value for value in (parameters, *parameters["properties"].values()) if value not in (True, False)
+        ):
+            raise ValueError("'title' can't be enforced")
+        return parameters
+
+
+class OneMarker(Writer):
+    """Tells of the marker that opens alone."""
+
+    def render(self, calls: Sequence[WrittenCall]) -> str:
+        return f"<calls>{super().render(calls)}</calls>"
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
+        rules = super().grammar(tools, many=many, marker=marker).replace("start:", "calls:", 1)
+        return f'start: {marker("<calls>")} calls "</calls>"\n{rules}'
+
+
 WRITER, ANY_ARGUMENTS, NO_OPTIONS, UNLIMITED = Writer(), AnyArguments(), NoOptions(), Unlimited()
-NOTHING_REQUIRED, CHATTY = NothingRequired(), Chatty()
+NOTHING_REQUIRED, CHATTY, NO_NOTES, ONE_MARKER = NothingRequired(), Chatty(), NoNotes(), OneMarker()
 
 
 class Calls(parser.Good):
@@ -214,6 +237,45 @@ class Nameless(Calls):
         return True
 
 
+class ToolsAlone(Calls):
+    """A call of a tool that the request doesn't have is text."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._tools = {tool["name"] for tool in context.tools}
+
+    def _may_be_name(self, name: str) -> bool:
+        return super()._may_be_name(name) and name in self._tools
+
+
+class ShortNames(Calls):
+    """The end of a long name is lost."""
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        return [ToolCallStart(one.index, one.name[:100]) if isinstance(one, ToolCallStart) else one for one in events]
+
+
+class Late(Calls):
+    """Each piece is read with the next one."""
+
+    _unread = ""
+
+    def push(self, text: str) -> list[Event]:
+        waiting, self._unread = self._unread, text
+        return super().push(waiting)
+
+    def finish(self) -> list[Event]:
+        return super().push(self._unread) + super().finish()
+
+
+class Tildes(Calls):
+    """A character in strings is lost."""
+
+    def _call(self, held: str) -> list[Event]:
+        return super()._call(held.replace("~", ""))
+
+
 TOOL_PARSERS = (
     Defect("first-arguments", "every call has the first one's arguments", FirstArguments, WRITTEN),
     Defect("texts", "every value becomes a text", Texts, WRITTEN),
@@ -235,6 +297,14 @@ TOOL_PARSERS = (
     Defect("chatty", "the grammar allows text behind calls", {"writer": f"{__name__}:CHATTY"}, "comes back as calls"),
     Defect("unread", "arguments that are no JSON are passed on", Unread, "what is no JSON"),
     Defect("unescaped", "escapes in arguments are lost", Unescaped, "JSON in a call comes back"),
+    Defect("tools-alone", "calls are read only with tools", ToolsAlone, "without tools in the request"),
+    Defect("short-names", "long names are cut", ShortNames, "long names come back"),
+    Defect("late", "what is certain waits for more text", Late, "what is certain comes out at once"),
+    Defect("tildes", "a character in strings is lost", Tildes, "values with any character"),
+    Defect("no-notes", "the grammar refuses titles", {"writer": f"{__name__}:NO_NOTES"}, "schemas with notes"),
+    Defect(
+        "one-marker", "one marker is not told of", {"writer": f"{__name__}:ONE_MARKER"}, "both markers of each pair"
+    ),
     Defect("nameless", "a call without a name is one", Nameless, "whose name is missing"),
 )
 
@@ -311,7 +381,10 @@ class Trimmed(Thoughts):
         ]
 
 
-THOUGHTS = (ParserExample(text="<t>Hm, a < b.</t>It is 4.", reasoning="Hm, a < b.", content="It is 4."),)
+THOUGHTS = (
+    ParserExample(text="<t>Hm, a < b.</t>It is 4.", reasoning="Hm, a < b.", content="It is 4."),
+    ParserExample(text="<t>\nHm.\n</t>\n\nIt is 4.", reasoning="\nHm.\n", content="\n\nIt is 4."),
+)
 REASONING_PARSERS = (
     Defect("forgetful", "the end of an unfinished thought is lost", Forgetful, "an unfinished thought"),
     Defect("unopened", "the prompt's opening marker is ignored", Unopened, "that the prompt started"),

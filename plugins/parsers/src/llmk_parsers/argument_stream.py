@@ -37,8 +37,8 @@ class ArgumentStream:
             events = [self._fail()]
         return events
 
-    def end(self, marker: str = "") -> list[Event]:
-        """The arguments have ended, with ``marker``: the call is complete, or fails."""
+    def end(self, marker: str) -> list[Event]:
+        """The arguments have ended, with ``marker`` (``""``: the text has): the call is complete, or fails."""
         if marker and not self._started:
             return [ToolCallArguments(self.index, "{}"), ToolCallEnd(self.index)]
         self._raw.append(marker)

@@ -29,7 +29,6 @@ _NUMBER: dict[str, dict[str, str]] = {
 _NUMBER_ENDS = frozenset({"zero", "integer", "fraction", "digits"})
 
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
-_HEX = re.compile(r"[0-9a-fA-F]*")
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _LOW_SURROGATE_PREFIX = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?")
 
@@ -41,14 +40,15 @@ class JsonValue:
     ``Infinity`` are not JSON, nor is a line break inside a string.
     """
 
+    _rest: str
+    """The characters that must follow in a literal or an escape (``x``: a hexadecimal digit)."""
+
     def __init__(self) -> None:
         self.complete = False
         self.stopped = False
         self._open: list[str] = []
         self._state: Callable[[str, int], int] = self._value
         self._is_key = False
-        self._rest = ""
-        """The characters that must follow in a literal or an escape (``x``: a hexadecimal digit)."""
         self._number = ""
 
     def feed(self, text: str, at: int) -> int:
@@ -242,7 +242,7 @@ class Brackets:
 
 
 class StringDecoder:
-    """Decodes the contents of a JSON string. Invalid escapes and half surrogate pairs stay as written."""
+    """Decodes the contents of a valid JSON string. Half surrogate pairs stay as written."""
 
     def __init__(self) -> None:
         self._pending = ""
@@ -277,10 +277,9 @@ def _decode(text: str) -> tuple[int, str]:
     if len(text) < 2:
         return 0, ""
     if text[1] != "u":
-        return 2, _SIMPLE.get(text[1], text[:2])
-    digits = _HEX.match(text, 2, 6)
-    if digits is None or digits.end() < 6:
-        return (0, "") if digits is not None and digits.end() == len(text) else (2, text[:2])
+        return 2, _SIMPLE[text[1]]
+    if len(text) < 6:
+        return 0, ""
     code = int(text[2:6], 16)
     if not 0xD800 <= code < 0xE000:
         return 6, chr(code)

@@ -26,6 +26,16 @@ def parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", **(tool.get("parameters") or {})}
 
 
+def allowed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties that an object may have, and their schemas. Raises ``ValueError`` if it must have one that it may
+    not have."""
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    for name in schema.get("required") or ():
+        if properties.get(name) is False:
+            raise ValueError(f"{name!r} is required, and its schema allows no value: give it another schema")
+    return {name: value for name, value in properties.items() if value is not False}
+
+
 def terms(text: str, markers: Sequence[str], marker: Callable[[str], str]) -> str:
     """The terms of a text, with those that ``marker`` returns for the markers in it."""
     if not markers:

@@ -140,7 +140,6 @@ class MarkedCalls(ToolMachine):
 
     def _drop_empty(self) -> None:
         """A list ended without a call."""
-        self._raw = None
         self._opening.clear()
         self._list_open = False
         self._state = self._content
@@ -242,10 +241,9 @@ class MarkedCalls(ToolMachine):
 
     def _next_is(self, *texts: str) -> str | None:
         """Which of ``texts`` comes next: ``""`` for none, ``None`` if that isn't known yet."""
-        left = len(self._text) - self._at
         for text in texts:
             if self._text.startswith(text, self._at):
                 return text
-        if not self._ended and any(left < len(text) and text.startswith(self._text[self._at :]) for text in texts):
+        if not self._ended and any(text.startswith(self._text[self._at :]) for text in texts):
             return None
         return ""

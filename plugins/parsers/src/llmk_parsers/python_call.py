@@ -106,8 +106,7 @@ class PythonCall(CallReader):
     def _members(self, text: str, at: int) -> int:
         """A dictionary of arguments, ``**{"name": value}``."""
         if at + 3 > len(text) and not self.final:
-            self._waits = "**{".startswith(text[at:])
-            self.bad = not self._waits
+            self._waits = True
             return at
         self.bad = text[at : at + 3] != "**{"
         self._name = self._called
@@ -195,13 +194,17 @@ class PythonCall(CallReader):
 
     def _in_word(self, text: str, at: int) -> int:
         """A number, a constant, or the prefix of a string."""
-        if text[at] in "+-" and (not self._word or (self._word[-1] in "eE" and self._word[:2] not in ("0x", "0X"))):
+        if text[at] in "+-" and self._takes_sign():
             self._word += text[at]
             return at + 1
         end = self._read_word(_WORD, text, at, _LONGEST_WORD)
-        if end == len(text) or self.bad or (text[end] in "+-" and self._word[-1:] in ("e", "E")):
+        if end == len(text) or self.bad or (text[end] in "+-" and self._takes_sign()):
             return end
         return self._end_word(text, end)
+
+    def _takes_sign(self) -> bool:
+        """At the start of a number, and of its exponent."""
+        return not self._word or self._word[-1] in "eE"
 
     def _end_word(self, text: str, at: int) -> int:
         if text[at] in "'\"" and self._word in _PREFIXES:
@@ -269,7 +272,7 @@ class PythonCall(CallReader):
             if quotes == self._closing:
                 self._step = self._after_value
                 return at + 3
-            if not self.final and self._closing.startswith(quotes) and at + len(quotes) == len(text):
+            if not self.final and self._closing.startswith(quotes):
                 self._waits = True
                 return at
         else:
@@ -291,7 +294,7 @@ class PythonCall(CallReader):
         piece = text[at : at + _LONGEST_LOOK]
         if not self.final and len(piece) < _LONGEST_LOOK and _MAY_GO_ON.match(piece):
             return None
-        return bool(_GOES_ON.match(piece)) or (self.final and bool(_MAY_GO_ON.match(piece)))
+        return bool(_GOES_ON.match(piece))
 
     def _after_value(self, text: str, at: int) -> int:
         at = self._skip_space(text, at)

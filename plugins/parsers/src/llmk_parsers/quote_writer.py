@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmk.api import WrittenCall
-from llmk_parsers.lark import json_value, parameters, quoted
+from llmk_parsers.lark import allowed, json_value, parameters, quoted
 from llmk_parsers.marked_calls import CallMarks
 from llmk_parsers.schema_values import Schema
 
@@ -93,7 +93,7 @@ class _QuoteGrammar:
         if constants is not None:
             return [self._constant(constant) for constant in constants]
         if "anyOf" in schema:
-            return [self.value(choice, root, depth + 1) for choice in schema["anyOf"]]
+            return [self.value(choice, root, depth + 1) for choice in schema["anyOf"] if choice is not False]
         types = sorted(Schema(schema, root).types)
         if not Schema(schema, root).declared:
             return [self._anything()]
@@ -120,7 +120,7 @@ class _QuoteGrammar:
         return f"{self.quote_term} {rule}"
 
     def _object(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
-        properties = schema.get("properties") or {}
+        properties = allowed(schema)
         if not properties and depth and schema.get("additionalProperties") is not False:
             return self._members(self._anything())
         required = schema.get("required") or ()
@@ -137,9 +137,9 @@ class _QuoteGrammar:
     def _array(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
         item = self.value(schema["items"], root, depth + 1) if "items" in schema else self._anything()
         least, most = schema.get("minItems", 0), schema.get("maxItems")
-        if most == 0:
+        if most == 0 or schema.get("items") is False:
             return '"[" "]"'
-        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}' if most != 1 else ""
         return f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"'
 
     def _anything(self) -> str:

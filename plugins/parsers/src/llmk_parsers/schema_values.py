@@ -28,6 +28,7 @@ _JSON_TYPES: tuple[tuple[type, str], ...] = (
     (dict, "object"),
     (type(None), "null"),
 )
+JSON_TYPES = frozenset(name for _, name in _JSON_TYPES)
 _MOST_PARTS = 64
 """Of one schema, by references and combinations; more are not looked at."""
 _DEEPEST = 100

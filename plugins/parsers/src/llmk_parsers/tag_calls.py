@@ -171,7 +171,7 @@ class TagCalls(MarkedCalls):
 
     def _value_start(self) -> bool:
         """State at the first character of a value."""
-        marker = self._next_is(*(("\n",) if self.MARKS.trim else ()), *(_CDATA[:1] if self.MARKS.cdata else ()))
+        marker = self._next_is(*(("\n",) if self.MARKS.trim else ()), *((_CDATA[0],) if self.MARKS.cdata else ()))
         if marker is None or (self._at == len(self._text) and not self._ended):
             return False
         self._at += len(marker)

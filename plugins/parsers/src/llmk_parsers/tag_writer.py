@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmk.api import WrittenCall
-from llmk_parsers.lark import json_value, parameters, quoted, terms
-from llmk_parsers.schema_values import Schema, type_of
+from llmk_parsers.lark import allowed, json_value, parameters, quoted, terms
+from llmk_parsers.schema_values import JSON_TYPES, Schema, type_of
 
 _UNENFORCED = ("pattern", "format", "not", "contentEncoding", "contentMediaType", "if", "allOf", "oneOf")
 _STARTS = {"integer": "-+.0-9", "number": "-+.0-9", "object": '{[\\"', "array": '{[\\"'}
 """How text starts that is read as this type, where the schema has it and strings: it is written as JSON, and no other
-text may start so. The other types are written as a string may be, unless that has limits."""
-_LIMITS = {"minLength", "maxLength", "enum", "const"}
+text may start so."""
 _PLACEHOLDER = re.compile(r"(\{(?:number|type)\})")
 _PLACEHOLDERS = {"{number}": "/[1-9][0-9]?/", "{type}": "/number|boolean|null|object|array/"}
 
@@ -71,7 +70,7 @@ class TagWriter:
         for number, tool in enumerate(tools):
             schema = parameters(tool)
             arguments = []
-            for position, (name, value) in enumerate((schema.get("properties") or {}).items()):
+            for position, (name, value) in enumerate(allowed(schema).items()):
                 rule = f"argument_{number}_{position}"
                 arguments.append(rule if name in (schema.get("required") or ()) else f"{rule}?")
                 rules += self._argument(rule, name, value, schema, term)
@@ -84,6 +83,8 @@ class TagWriter:
     ) -> list[str]:
         """The rules of one argument."""
         value = _resolved(value, root)
+        if self.json_attribute and not Schema(value, root).declared:
+            value = {**value, "type": sorted(JSON_TYPES)}
         types = Schema(value, root).types
         start = f"{term(self.key)} {quoted(name)}"
         definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
@@ -96,7 +97,7 @@ class TagWriter:
         if (choices := _constants(value)) is not None:
             return self._choices(rule, choices, bodies)
         part = _string_part(value, root)
-        others = types - {"string"} if self.json_attribute or part.keys() & _LIMITS else types & _STARTS.keys()
+        others = types - {"string"}
         starts = "" if self.json_attribute else "".join(sorted({_STARTS[name] for name in others & _STARTS.keys()}))
         if (choices := _constants(part)) is not None:
             rules = self._choices(rule, [choice for choice in choices if isinstance(choice, str)], bodies)

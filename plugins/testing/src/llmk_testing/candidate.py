@@ -4,7 +4,7 @@ true."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -94,7 +94,26 @@ class Candidate(Generic[Q]):
             everywhere = len(formats) < _EVERYWHERE or any(name not in formats for name in stored_as)
             found += able if self.bench.thorough or everywhere else able[:1]
             formats += stored_as
-        return found
+        return [*found, *self._alone(found)]
+
+    def _alone(self, found: Sequence[Asked[Q]]) -> Iterator[Asked[Q]]:
+        """The first query that is served with one more field: each that the spec declares to know and no query has that
+        is served, as the suite's have others, too, which the spec may refuse."""
+        if not found:
+            return
+        for name in sorted(self._declared):
+            having = [asked.query for in_dtypes in self.queries for asked in in_dtypes if _has(asked.query, name)]
+            if name in neutral_values(type(found[0].query)) and not any(_has(asked.query, name) for asked in found):
+                for value in dict.fromkeys(getattr(query, name) for query in having):
+                    query = replace(found[0].query, **{name: value})
+                    if self._match(query):
+                        yield Asked(f"{name} = {value}, {query.dtype}", query)
+                        break
+
+    @property
+    def _declared(self) -> Collection[str]:
+        """The fields that the spec declares to know; without those of the first release where it knows them all."""
+        return self.spec.knows - FIRST_FIELDS if self.spec.knows >= FIRST_FIELDS else self.spec.knows
 
     @cached_property
     def deterministic(self) -> list[Asked[Q]]:
@@ -146,9 +165,9 @@ class Candidate(Generic[Q]):
 
     def _knows(self) -> str:
         """A field that it declares is one that queries have, and it serves a query that has it."""
-        declared = self.spec.knows - FIRST_FIELDS if self.spec.knows >= FIRST_FIELDS else self.spec.knows
         queries = [asked.query for in_dtypes in self.queries for asked in in_dtypes]
-        having = {name: [query for query in queries if _has(query, name)] for name in sorted(declared)}
+        queries += [asked.query for asked in self.served]
+        having = {name: [query for query in queries if _has(query, name)] for name in sorted(self._declared)}
         known = {*FIRST_FIELDS, *(name for query in queries for name in _names(query))}
         for name in having.keys() - known:
             close = get_close_matches(name, known, 1)
@@ -189,6 +208,16 @@ class Candidate(Generic[Q]):
                 for dtype in (*(self.dtypes or ("float32",)), "float64")
             ),
         )
+
+
+def served_by(spec: KernelSpec, bench: Bench) -> Callable[[Callable[..., Query]], bool]:
+    """Whether a spec serves the query that a function makes, in any dtype of this machine."""
+    fits = [dtype for dtype in dtypes_of(spec, bench) if check_needs(spec.needs, bench.facts, dtype)]
+
+    def serves(make: Callable[..., Query]) -> bool:
+        return any(match(spec, make(dtype=dtype, platform=bench.facts, site=spec.kind)) for dtype in fits)
+
+    return serves
 
 
 def _names(query: Query) -> list[str]:

@@ -37,6 +37,9 @@ class ModelExample:
     filled: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Fills in what a config leaves out, with the defaults of the implementation that writes such configs, or raises
     ValueError; ``None``: they are not known."""
+    vary: Callable[..., object] | None = None
+    """``vary(folder, **config)`` writes the checkpoint with some keys of its config at other values, and the tensors
+    that it then has; it raises where there is no such model."""
     refused: Sequence[tuple[Mapping[str, Any], str]] = ()
     """Changes of the config with which the checkpoint can't be served, each with what the refusal says, as a regular
     expression."""
@@ -50,7 +53,7 @@ class ModelExample:
         """A random checkpoint of a type that ``transformers`` has, with ``config`` on top of tiny sizes; the model in
         ``transformers`` is the oracle, and its config class has the defaults."""
         write = partial(write_checkpoint, model_type=model_type, **config)
-        given: dict[str, Any] = {"bfloat16_margin": bfloat16_margin, "filled": transformers_config}
+        given: dict[str, Any] = {"bfloat16_margin": bfloat16_margin, "filled": transformers_config, "vary": write}
         return cls(name=name, write=write, logits=transformers_logits, **given)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from llmk.api import AttentionQuery, LinearQuery, MoEQuery, Query
 from llmk.reference.moe import MoEExamples
+from llmk_testing.specialized import attention_options, combined, first_served
 
 Q = TypeVar("Q", bound=Query)
 
@@ -56,6 +56,9 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("latent rows of 48 and 16, a cache in int8", {"shape": (4, 1, 64, 16), "latent_dim": 48, "cache_dtype": "int8"}),
 )
 
+_SOME = 2
+"""Queries that a kernel serves for which no others are sought."""
+
 _LINEAR_SIZES: tuple[tuple[int, int, bool], ...] = (
     (512, 256, False),
     (1024, 512, True),
@@ -67,6 +70,12 @@ _LINEAR_SIZES: tuple[tuple[int, int, bool], ...] = (
     (256, 21, True),
 )
 """Inputs, outputs, and whether there is a bias. Sums over 4096 elements reveal the precision of the accumulator."""
+
+_LARGE_SIZES = tuple(
+    (inputs, outputs, bias)
+    for inputs, outputs in ((1024, 1024), (2048, 2048), (4096, 4096), (1536, 7168), (8192, 1280))
+    for bias in (False, True)
+)
 
 _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("2 of 8 experts", {}),
@@ -112,21 +121,56 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def attention_queries() -> Mapping[str, Callable[..., AttentionQuery]]:
-    """Paged attention: heads, blocks, masks, caches."""
-    return {label: partial(_attention, **asked) for label, asked in _HEADS}
+def attention_queries(
+    serves: Callable[[Callable[..., AttentionQuery]], bool] = lambda make: True,
+) -> Mapping[str, Callable[..., AttentionQuery]]:
+    """Paged attention: heads, blocks, masks, caches. For a kernel that serves almost none of these (``serves``), shapes
+    that it serves, and the other options with the first of them."""
+    usual = {label: partial(_attention, **asked) for label, asked in _HEADS}
+    if sum(map(serves, usual.values())) >= _SOME:
+        return usual
+    own = attention_options(lambda options: serves(partial(_attention, **options)))
+    first = own[0] if own else {}
+    shapes = {_label(**options): partial(_attention, **options) for options in own}
+    others = {label: partial(_attention, **{**asked, **first}) for label, asked in _HEADS if asked.keys() != {"shape"}}
+    return {**shapes, **others, **{label: make for label, make in usual.items() if label not in others}}
 
 
-def linear_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., LinearQuery]]:
-    """GEMMs, with the weight in each of ``formats``."""
+def _label(*, shape: tuple[int, int, int, int], **options: Any) -> str:
+    heads, kv_heads, head_dim, block_size = shape
+    more = "".join(f", {name} = {value}" for name, value in options.items())
+    return f"{heads} heads over {kv_heads} of {head_dim}, blocks of {block_size}{more}"
+
+
+def linear_queries(
+    formats: Iterable[str], serves: Callable[[Callable[..., LinearQuery]], bool] = lambda make: True
+) -> Mapping[str, Callable[..., LinearQuery]]:
+    """GEMMs, with the weight in each of ``formats``; for a kernel that serves none of the sizes (``serves``), with
+    those of large models, too."""
     return {
-        f"{inputs} to {outputs}{' with bias' if bias else ''}{'' if stored == 'plain' else f', {stored}'}": partial(
-            LinearQuery, in_features=inputs, out_features=outputs, bias=bias, weight_format=stored
-        )
+        f"{inputs} to {outputs}{' with bias' if bias else ''}{'' if stored == 'plain' else f', {stored}'}": make
         for stored in formats
-        for inputs, outputs, bias in _LINEAR_SIZES
-        if stored not in ("int4_group", "int8_group") or inputs % 128 == 0
+        for (inputs, outputs, bias), make in _sized(stored, serves).items()
     }
+
+
+def _sized(
+    stored: str, serves: Callable[[Callable[..., LinearQuery]], bool]
+) -> Mapping[tuple[int, int, bool], Callable[..., LinearQuery]]:
+    """By inputs, outputs, and whether there is a bias."""
+    grouped = stored in ("int4_group", "int8_group")
+
+    def made(sizes: Iterable[tuple[int, int, bool]]) -> dict[tuple[int, int, bool], Callable[..., LinearQuery]]:
+        return {
+            (inputs, outputs, bias): partial(
+                LinearQuery, in_features=inputs, out_features=outputs, bias=bias, weight_format=stored
+            )
+            for inputs, outputs, bias in sizes
+            if not grouped or inputs % 128 == 0
+        }
+
+    found = made(_LINEAR_SIZES)
+    return found if any(map(serves, found.values())) else found | made(_LARGE_SIZES)
 
 
 def moe_queries(
@@ -152,20 +196,19 @@ def _usual_mixture(stored: str, serves: Callable[[Callable[..., MoEQuery]], bool
     """The options that all MoE queries of a kernel share, unless one overrides them."""
     usual: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 96}
     axes: list[list[dict[str, Any]]] = [
-        [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", *own.activations)],
+        [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", *own.activations)]
+        + [{"activation": name, "gated": False} for name in ("relu2", "gelu", "silu")],
         [{}, *({"scoring": name} for name in ("sigmoid", *own.scorings))],
         [{}, {"renormalize": False}],
         [{}, {"bias": True}],
         [{}, *({"facts": facts} for facts in own.facts)],
         [{}, *({"num_groups": 4, "top_groups": 2, "group_scoring": how} for how in ("max", "top2_sum"))],
-        [{}, {"num_experts": 16, "top_k": 3}, {"num_experts": 32, "top_k": 4}, {"top_k": 1}],
-        [{}, *({"hidden_size": size, "intermediate_size": size} for size in (128, 256, 512))],
+        [{}, {"num_experts": 16, "top_k": 3}, {"num_experts": 32, "top_k": 4}, {"top_k": 1}]
+        + [{"num_experts": count, "top_k": 8} for count in (64, 128, 256)],
+        [{}, *({"hidden_size": size, "intermediate_size": size} for size in (128, 256, 512, 1024, 2048))],
     ]
-    for combination in itertools.product(*axes):
-        mixture = usual | {key: value for part in combination for key, value in part.items()}
-        if serves(partial(MoEQuery, **mixture, weight_format=stored)):
-            return mixture
-    return usual
+    found = first_served(axes, lambda options: serves(partial(MoEQuery, **{**usual, **options}, weight_format=stored)))
+    return usual | combined(found or ())
 
 
 def _attention(

@@ -3,7 +3,8 @@
 The expected result is computed on the host in float32 or float64 from the same inputs, rounded as the kernel got them.
 A bound covers the rounding of the result, and of intermediates that a kernel may round to its dtype (attention scores,
 an expert's activations), as long as accumulators are float32: accumulating a few thousand numbers in 16 bits costs a
-percent or more and fails, as do float32 GEMMs in narrower formats.
+percent or more and fails, as do float32 GEMMs in narrower formats. Below a dtype's smallest normal number, its values
+are evenly spaced: rounding to the nearest one may cost half of that distance, which is no error.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def check(actual: Any, right: Right, what: str, bound: Bound | None = None) -> f
     _check_places(unlike, found, wanted, f"{what}: not finite where it should be, or finite where it should not")
     found, wanted = (torch.where(wanted.isfinite(), x, 0.0) for x in (found, wanted))
     bound = bound or BOUNDS[right.dtype]
-    difference, size = (found - wanted).abs(), wanted.square().mean().sqrt() if wanted.numel() else torch.zeros(())
+    difference = ((found - wanted).abs() - _to_nearest(right.dtype)).clamp_min(0.0)
+    size = wanted.square().mean().sqrt() if wanted.numel() else torch.zeros(())
     tiny = torch.finfo(torch.float32).tiny
     allowed = bound.largest * (wanted.abs() + size) + tiny
     error = float(difference.norm() / (wanted.norm() + tiny))
@@ -96,6 +98,12 @@ def check(actual: Any, right: Right, what: str, bound: Bound | None = None) -> f
         _check_places((difference > typical) | (difference == difference.max()), found, wanted, worst)
     _check_places(difference > allowed, found, wanted, f"{what}: single elements off by more than {bound.largest:g}")
     return error
+
+
+def _to_nearest(dtype: torch.dtype) -> float:
+    """Half of the distance between subnormal numbers."""
+    facts = torch.finfo(dtype)
+    return facts.smallest_normal * facts.eps / 2
 
 
 def check_same(actual: Tensor, expected: Tensor, what: str) -> None:

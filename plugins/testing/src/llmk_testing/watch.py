@@ -1,5 +1,5 @@
-"""Watches a kernel: memory that it allocates contains NaN until it is written, and synchronizations with the device are
-detected."""
+"""Watches a kernel: memory that it allocates contains NaN until it is written; synchronizations with the device are
+detected, and numbers that are converted to integers which can't hold them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _WAITING = {
     _ATEN.is_nonzero,
 }
 """Operators that read a tensor back, or whose result's shape depends on what is in one."""
+_CONVERTING = {_ATEN._to_copy, _ATEN.to, _ATEN.copy_}
 _REPEATING = {_ATEN.repeat_interleave.Tensor, _ATEN.repeat_interleave.self_Tensor}
 _INDEXING = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_}
 _READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
@@ -42,6 +43,28 @@ class _Poison(TorchDispatchMode):
             elif result.dtype not in (torch.bool, torch.uint8):
                 result.fill_(torch.iinfo(result.dtype).max)
         return result
+
+
+class _Conversions(TorchDispatchMode):
+    """Raises ``AssertionError`` where numbers are converted to integers that can't hold them: the result depends on the
+    device."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        source = args[1] if func.overloadpacket is _ATEN.copy_ else args[0] if args else None
+        if func.overloadpacket in _CONVERTING and isinstance(source, Tensor) and source.dtype.is_floating_point:
+            _check_held(source, result.dtype)
+        return result
+
+
+def _check_held(source: Tensor, dtype: torch.dtype) -> None:
+    if dtype.is_floating_point or dtype in (torch.bool, torch.complex64, torch.complex128):
+        return
+    whole, limits = source.double(), torch.iinfo(dtype)
+    wrong = whole[~(whole.isfinite() & (whole > limits.min - 1) & (whole < limits.max + 1))]
+    assert not len(wrong), f"{len(wrong)} numbers can't be converted to {dtype}, the first is {float(wrong[0])}"
 
 
 class _Operators(TorchDispatchMode):
@@ -82,6 +105,13 @@ def poisoned() -> Iterator[None]:
     """Within, memory that torch allocates contains NaN until it is written, so that elements which a kernel does not
     write are detected."""
     with _Poison():  # type: ignore[no-untyped-call]
+        yield
+
+
+@contextmanager
+def held_by_integers() -> Iterator[None]:
+    """Within, numbers that are converted to integers must be ones that these can hold; raises ``AssertionError``."""
+    with _Conversions():  # type: ignore[no-untyped-call]
         yield
 
 

@@ -54,7 +54,7 @@ class Lfm2(TrimmedText, PythonCalls):
             self._give_up()
             self._at -= len(marker)
         self._state = self._content if marker or self._ended else self._echo
-        return bool(marker) or self._ended
+        return bool(marker)
 
 
 WRITER = PythonWriter(trigger=_OPEN, markers=(_OPEN, _CLOSE), before=f"{_OPEN}[", after=f"]{_CLOSE}")

@@ -55,7 +55,7 @@ class MiniCpm5(TagCalls):
 
 WRITER = TagWriter(
     trigger="<function",
-    markers=("<function",),
+    markers=("<function", "</function>", "<param", "</param>"),
     opening='<function name="',
     after_name='">',
     key='<param name="',

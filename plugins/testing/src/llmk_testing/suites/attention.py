@@ -15,7 +15,7 @@ from torch import Tensor
 from llmk.api import AttentionQuery, CacheStep, KernelSpec
 from llmk.api.cache import SCALED_BITS
 from llmk_testing.bench import Bench
-from llmk_testing.candidate import Asked, Candidate, agreeing
+from llmk_testing.candidate import Asked, Candidate, agreeing, served_by
 from llmk_testing.case import Case
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.queries import attention_queries
@@ -34,7 +34,7 @@ _HOST_COST_FACTOR = 5.0
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one attention backend."""
-    candidate = Candidate(spec, bench, attention_queries())
+    candidate = Candidate(spec, bench, attention_queries(served_by(spec, bench)))
     contracts = {
         "states the cache as it is": _layout,
         "writes its slots and no others": _writes,

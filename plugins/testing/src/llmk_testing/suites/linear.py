@@ -14,7 +14,7 @@ from llmk.api import KernelSpec, LinearQuery
 from llmk.api.matching import match
 from llmk.reference.tiles import cancelling
 from llmk_testing.bench import Bench
-from llmk_testing.candidate import Asked, Candidate, agreeing
+from llmk_testing.candidate import Asked, Candidate, agreeing, served_by
 from llmk_testing.case import Case, Skip
 from llmk_testing.invariance import check_rows
 from llmk_testing.queries import linear_queries
@@ -71,7 +71,7 @@ class PreparedLinear:
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one linear kernel."""
-    candidate = Candidate(spec, bench, linear_queries(formats(bench.registry)))
+    candidate = Candidate(spec, bench, linear_queries(formats(bench.registry), served_by(spec, bench)))
     contracts = {
         "takes rows of a wider tensor": _strided,
         "rows don't affect each other": _apart,

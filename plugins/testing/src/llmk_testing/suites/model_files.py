@@ -31,6 +31,7 @@ from llmk_testing.describing import facts_of, program_of
 from llmk_testing.files import copied, tensors_of
 from llmk_testing.model import ModelHarness
 from llmk_testing.model_example import ModelExample
+from llmk_testing.suites.model_switches import check_activations, check_switches
 
 _SURPRISE = "model.layers.0.surprise.weight"
 _ODD: Mapping[type, tuple[Any, ...]] = {
@@ -204,10 +205,14 @@ def _comparable(part: Any) -> Any:
 def _of_example(
     spec: ModelSpec, example: ModelExample, folder: Callable[[], Path], harness: Callable[..., ModelHarness]
 ) -> dict[str, Callable[[], str | None]]:
-    """The cases for which the example names something."""
+    """The cases of a config's options, and those for which the example names something."""
     refusals = partial(_check_refusals, spec, example, folder, harness)
     names = partial(_check_names, spec, example, folder)
     return {
+        "switches of the config, each by itself, say which tensors there are": partial(
+            check_switches, spec, example, folder
+        ),
+        "an activation that there is not is refused": partial(check_activations, spec, folder),
         **({"what can't be served is refused with the reason": refusals} if example.refused else {}),
         **({"keys may have other names": names} if example.other_names else {}),
     }

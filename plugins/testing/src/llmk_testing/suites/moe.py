@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from llmk.api import KernelSpec, MoEKernel, MoEQuery, PluginError
-from llmk.api.matching import match
 from llmk.api.query import expanded_size, moe_options
 from llmk.kernel.loader import load_object
 from llmk.reference.activations import ACTIVATIONS, PLAIN_ACTIVATIONS
 from llmk.reference.moe import SCORINGS, MoEExamples, fused_moe
 from llmk_testing.bench import Bench
-from llmk_testing.candidate import Asked, Candidate, agreeing, dtypes_of
+from llmk_testing.candidate import Asked, Candidate, agreeing, served_by
 from llmk_testing.case import Case
 from llmk_testing.queries import moe_queries
 from llmk_testing.recording import check_recorded
@@ -47,12 +46,7 @@ class Experts(Candidate[MoEQuery]):
 
     def __init__(self, spec: KernelSpec, bench: Bench) -> None:
         self.own = _own(spec)
-
-        def serves(make: Callable[..., MoEQuery]) -> bool:
-            common: dict[str, Any] = {"platform": bench.facts, "site": spec.kind}
-            return any(match(spec, make(dtype=dtype, **common)) for dtype in dtypes_of(spec, bench))
-
-        wanted = moe_queries(formats(bench.registry), serves, self.own)
+        wanted = moe_queries(formats(bench.registry), served_by(spec, bench), self.own)
         super().__init__(spec, bench, wanted, "" if spec.examples else _ADVICE)
 
 

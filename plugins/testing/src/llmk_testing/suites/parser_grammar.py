@@ -37,6 +37,8 @@ TOOLS: list[dict[str, Any]] = [
     },
     {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}},
 ]
+_PAIRS = (("<", "</"), ("begin", "end"), ("start", "end"), ("START", "END"), ("open", "close"), ("prefix", "suffix"))
+"""What is different in the names of markers that open and close."""
 _LEAST = {"city": "Oslo", "days": 3}
 GOOD: tuple[dict[str, Any], ...] = (
     _LEAST,
@@ -66,6 +68,7 @@ def grammar_cases(spec: ParserSpec, case: Callable[..., Case]) -> Iterator[Case]
     """The cases of one dialect that has a writer."""
     yield case("its writer's grammar allows what it renders", check_allowed, spec)
     yield case("its writer's grammar refuses other calls", check_refused, spec)
+    yield case("its writer's grammar requests both markers of each pair", check_markers, spec)
 
 
 def check_allowed(spec: ParserSpec) -> str:
@@ -98,6 +101,27 @@ def check_refused(spec: ParserSpec) -> str:
         assert not one.allows(text), f"{text!r} is allowed by the grammar"
         count += 1
     return f"{count} texts"
+
+
+def check_markers(spec: ParserSpec) -> str:
+    """Where a vocabulary has the token that opens, it has that which closes: text in its place is another token."""
+    writer, asked = _writer(spec), set[str]()
+
+    def marker(text: str) -> str:
+        asked.add(text)
+        return json.dumps(text, ensure_ascii=False)
+
+    writer.grammar(TOOLS, many=True, marker=marker)
+    text = (
+        _rendered(writer, [_call("weather", _LEAST), _call("now", {})]) or _rendered(writer, [_call("now", {})]) or ""
+    )
+    for one in asked:
+        for pair in _PAIRS:
+            for this, that in (pair, pair[::-1]):
+                other = one.replace(this, that, 1)
+                missing = this in one and other in text and not any(other in each for each in asked)
+                assert not missing, f"{one!r} is requested as a marker, and {other!r} is not, which is in {text!r}"
+    return f"{len(asked)} markers"
 
 
 class Unreadable(AssertionError):

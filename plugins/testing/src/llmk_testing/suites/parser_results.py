@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from llmk.api import CallWriter, ParserContext, ParserSpec
+from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, WrittenCall
 from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.bench import Bench
@@ -32,6 +33,7 @@ THOUGHTS = (
     "x" * 300,
     "<",
 )
+_SIZES = (64, 256, 2000)
 ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300)
 
 
@@ -48,13 +50,17 @@ def result_cases(
         return Case(spec.id, kind, name, partial(run, *arguments))
 
     yield case("examples are answered as they say", check_answers, made, answered)
+    yield case("what is certain comes out at once", check_at_once, made, answered)
     if kind == "tool_parser" and spec.writer:
         make, drawn = made(ParserContext(tools=tools())), partial(_drawn, spec, bench)
         yield case("what its writer renders comes back, as the tools' schemas type it", check_written, make, drawn)
+        yield case("calls come back without tools in the request", check_without_tools, made(ParserContext()), drawn)
+        yield case("long names come back whole, or nothing is lost", check_long_names, made, spec)
+        yield case("its writer writes calls as an example has them", check_as_examples, spec, answered)
         yield case("text around calls comes back", check_around, make, drawn)
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
         yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
-        yield from value_cases(spec, make, case)
+        yield from value_cases(spec, make, made(ParserContext()), case)
         yield from grammar_cases(spec, case)
         yield from schema_cases(spec, case)
         walked = made(ParserContext(tools=TOOLS))
@@ -62,6 +68,8 @@ def result_cases(
     if kind == "reasoning_parser" and all(spec.markers):
         for what, context in (("", ParserContext()), (", with thinking on", ParserContext(thinking=True))):
             yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)
+        name = "examples say what becomes of white space around thoughts"
+        yield case(name, check_space_is_said, spec.markers, answered)
         yield case("an unfinished thought comes back", check_unfinished, made(ParserContext()), spec.markers)
         yield case("a thought that the prompt started comes back", check_started, made, spec.markers)
         yield case("an answer comes back where the prompt ended the thought", check_ended, made, spec.markers)
@@ -86,6 +94,19 @@ def check_answers(made: Callable[[ParserContext], Factory], answered: Callable[[
     return f"{len(examples)} examples"
 
 
+def check_at_once(made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]) -> str:
+    """Nothing that more text can't change waits for it: an empty piece returns no event."""
+    examples = answered()
+    for one in examples:
+        for size in (1, len(one.text)):
+            parser = made(one.context)()
+            for start in range(0, len(one.text), size):
+                parser.push(one.text[start : start + size])
+                late = parser.push("")
+                assert not late, f"{late} comes out only with the next piece, behind {one.text[: start + size]!r}"
+    return f"{len(examples)} examples"
+
+
 def _drawn(spec: ParserSpec, bench: Bench) -> tuple[CallWriter, list[Written]]:
     writer: CallWriter = load_object(spec.writer)
     marks = not spec.special_tokens  # which no text has in it
@@ -101,6 +122,61 @@ def check_written(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[
         _check_calls(answer, one, one.text)
         assert not answer.content.strip(), f"content {answer.content!r} is found in calls alone: {one.text!r}"
     return f"{len(texts)} texts"
+
+
+def check_without_tools(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[Written]]]) -> None:
+    """Their names come back, and arguments that are JSON: what types they have only tools say."""
+    for one in drawn()[1][:12]:
+        answer = parsers.check_chunking(make, one.text, rounds=1)
+        found, expected = [call.name for call in answer.calls], [call.name for call in one.calls]
+        assert found == expected, f"calls of {found}, expected {expected}: {one.text!r}"
+        for call, right in zip(answer.calls, one.calls, strict=True):
+            parsers.check_json(call)
+            keys = json.loads(call.arguments).keys()
+            assert keys == right.arguments.keys(), f"arguments {call.arguments}, expected {right.arguments}"
+
+
+def check_as_examples(spec: ParserSpec, answered: Callable[[], Sequence[ParserExample]]) -> str:
+    """To the character, of the examples that say most: with several calls, and with several arguments."""
+    writer: CallWriter = load_object(spec.writer)
+    given: dict[str, list[tuple[ParserExample, str]]] = {"with calls": [], "with several calls": []}
+    for one in answered():
+        ids = one.ids or [None] * len(one.calls)
+        calls = [WrittenCall(*call, id or "") for call, id in zip(one.calls, ids, strict=True)]
+        if calls and all(isinstance(call.arguments, Mapping) for call in calls):
+            text = _rendered(writer, calls)
+            given["with calls"].append((one, text))
+            if len(calls) > 1:
+                given["with several calls"].append((one, text))
+    if not given["with calls"]:
+        raise Skip("no example is a ParserExample with calls")
+    for what, pairs in given.items():
+        same = any(text and text.strip() in one.text for one, text in pairs)
+        assert same or not pairs, f"no example {what} is written as {pairs[0][1]!r}, as its writer writes the first"
+    return ", ".join(f"{len(pairs)} {what}" for what, pairs in given.items())
+
+
+def _rendered(writer: CallWriter, calls: Sequence[WrittenCall]) -> str:
+    try:
+        return writer.render(calls)
+    except (RequestError, ValueError):
+        return ""
+
+
+def check_long_names(made: Callable[[ParserContext], Factory], spec: ParserSpec) -> None:
+    """Of a tool and of an argument: a parser may have a limit; a call with a longer name is content."""
+    writer: CallWriter = load_object(spec.writer)
+    for size in _SIZES:
+        name = "n" * size
+        for call in (WrittenCall(name, {"text": "x"}, "call_x"), WrittenCall("say_it", {name: "x"}, "call_x")):
+            properties = {key: {"type": "string"} for key in call.arguments}
+            tool = {"name": call.name, "parameters": {"type": "object", "properties": properties}}
+            text = writer.render([call])
+            answer = parsers.check_chunking(made(ParserContext(tools=(tool,))), text, rounds=1)
+            assert answer.calls or name in answer.content, f"{text!r} is lost: {answer}"
+            for found in answer.calls:
+                assert found.name == call.name, f"a call of {found.name!r} is found in {text!r}"
+                _check_same(found, dict(call.arguments), text)
 
 
 def check_around(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[Written]]]) -> None:
@@ -160,6 +236,20 @@ def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
             text = f"{opens}{thought}{closes}{answer}"
             found = parsers.check_chunking(make, text, rounds=1)
             _check_thought(found, thought, answer, text)
+
+
+def check_space_is_said(markers: tuple[str, str], answered: Callable[[], Sequence[ParserExample]]) -> str:
+    """Dialects differ in it, so that only examples can say what is right: at both ends of a thought and behind it."""
+    (opens, closes), texts = map(re.escape, markers), [one.text for one in answered()]
+    places = {
+        f"behind {markers[0]!r}": rf"{opens}\s+\S",
+        f"before {markers[1]!r}": rf"\S\s+{closes}",
+        f"behind {markers[1]!r}": rf"{closes}\s+\S",
+    }
+    for where, pattern in places.items():
+        if not any(re.search(pattern, text) for text in texts):
+            raise Skip(f"no example has white space {where}: add one, which says what becomes of it")
+    return f"{len(texts)} examples"
 
 
 def check_unfinished(make: Factory, markers: tuple[str, str]) -> None:

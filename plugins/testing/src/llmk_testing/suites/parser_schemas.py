@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any
 
 from llmk.api import CallWriter, ParserSpec, RequestError, WrittenCall
@@ -14,6 +15,7 @@ from llmk_testing.suites.parser_grammar import Grammar, Unreadable
 
 _NAME = "f"
 _POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+_HARD = {"pattern", "format", "not", "allOf", "oneOf", "patternProperties", "nullable", "x-unheard-of", "definitions"}
 _PARTS = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}}
 
 
@@ -22,37 +24,48 @@ class Schema:
     """The schema of one argument, values that follow it, and values that don't, which no dialect can take for one that
     does: in some, any text is a string."""
 
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any] | bool
     good: Sequence[Any]
     bad: Sequence[Any]
     more: Mapping[str, Any] | None = None
     """Further keywords of the arguments' schema."""
 
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether it has more than what tools that are strict may have everywhere, or several kinds of texts."""
+        choices = self.schema.get("anyOf", ()) if isinstance(self.schema, Mapping) else ()
+        texts = [each for each in choices if "string" in each.get("type", ()) or "enum" in each or "const" in each]
+        return not self.good or len(texts) > 1 or not _HARD.isdisjoint(_words([self.schema, self.more]))
+
 
 SCHEMAS: tuple[Schema, ...] = (
-    Schema({}, ["x", "a\nb", ""], []),
+    Schema({}, ["x", "a\nb", "", 3, None, [1, {"a": "b"}]], []),
+    Schema(True, ["x", 3, None, [1]], []),
+    Schema(False, [], ["x", 3, None]),
     Schema({"type": "null"}, [None], [0, "x", False]),
     Schema({"type": "boolean"}, [True, False], ["x", 1, None]),
     Schema({"type": "integer"}, [0, -7, 10**12], [1.5, "x", None, True, [1]]),
     Schema({"type": "number"}, [0, -1.5, 1e-9], ["x", None, True]),
     Schema({"type": ["integer", "boolean"]}, [3, True], ["x", None, 1.5]),
     Schema({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [3, None], ["x", 1.5, True]),
-    Schema({"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["a b", 3], []),
+    Schema({"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["a b", 3, *(f"{x} y" for x in ascii_letters)], []),
     Schema({"anyOf": [{"const": "on"}, _POINT]}, ["on", {"x": 1}], ["off", {"x": "a"}, {}]),
-    Schema({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}, ["", "ab", None], ["abc"]),
-    Schema({"anyOf": [{"enum": ["a", "b"]}, {"enum": ["c", 1]}]}, ["a", "c", 1], ["d", 2]),
-    Schema({"anyOf": [{"enum": ["c", 1]}, {"type": ["null", "string"], "maxLength": 1}]}, ["c", 1, None], ["dd", 2]),
-    Schema({"anyOf": [{"enum": ["cc", 1]}, {"type": "null"}]}, ["cc", 1, None], ["d", "c", 2, True]),
+    Schema({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}, ["", "ab", None], ["abc", '"a"']),
+    Schema({"anyOf": [{"enum": ["a", "b"]}, {"enum": ["c", 1]}]}, ["a", "c", 1], ["d", 2, '"a"']),
+    Schema(
+        {"anyOf": [{"enum": ["c", 1]}, {"type": ["null", "string"], "maxLength": 1}]}, ["c", 1, None], ["dd", 2, '"c"']
+    ),
+    Schema({"anyOf": [{"enum": ["cc", 1]}, {"type": "null"}]}, ["cc", 1, None], ["d", "c", 2, True, '"cc"']),
     Schema({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, [3, True], ["x"]),
-    Schema({"const": "on"}, ["on"], ["off", "o", "", "onon"]),
+    Schema({"const": "on"}, ["on"], ["off", "o", "", "onon", '"on"']),
     Schema({"const": 7}, [7], [8, "x", 77]),
     Schema({"const": None}, [None], [8, "x"]),
-    Schema({"enum": ["a", 1, None, True]}, ["a", 1, None, True], ["b", 2, False, ""]),
+    Schema({"enum": ["a", 1, None, True]}, ["a", 1, None, True], ["b", 2, False, "", '"a"', "[1]"]),
     Schema({"enum": ["", "two words"]}, ["", "two words"], ["two", "b"]),
     Schema({"enum": [1, 2.5]}, [1, 2.5], [2, 25]),
     Schema({"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "abcd"], ["a", "abcde", ""]),
     Schema({"type": "string", "minLength": 1}, ["a", "a" * 99], [""]),
-    Schema({"type": "string", "maxLength": 3}, ["", "abc"], ["abcd"]),
+    Schema({"type": "string", "maxLength": 3}, ["", "abc"], ["abcd", '"ab"']),
     Schema({"type": "string", "pattern": "^[a-c]+$"}, ["abc"], ["xyz", ""]),
     Schema({"type": "string", "format": "date"}, ["2024-02-29"], ["someday"]),
     Schema({"type": "integer", "minimum": 2, "maximum": 5}, [2, 5], [1, 6]),
@@ -97,20 +110,23 @@ SCHEMAS: tuple[Schema, ...] = (
         [{"x": "a"}, 3],
         {"$defs": {"point": _POINT}},
     ),
-    Schema({"type": "integer", "title": "T", "description": "D", "default": 3, "examples": [1]}, [3], ["x"]),
     Schema({"type": "integer", "nullable": False}, [3], ["x"]),
-    Schema({"type": "integer", "deprecated": True, "$comment": "C"}, [3], ["x"]),
     Schema({"type": "integer", "x-unheard-of": 1}, [3], ["x"]),
     Schema({"type": "string", "not": {"const": "a"}}, ["b"], ["a"]),
     Schema({"type": "string", "allOf": [{"maxLength": 2}]}, ["b"], ["abc"]),
     Schema({"type": "object", "properties": _PARTS, "patternProperties": {"^z": {}}}, [], [{"a": "x"}]),
 )
 
+NOTES = {"title": "T", "description": "D", "default": 3, "examples": [3], "deprecated": True, "$comment": "C"}
+NOTES_OF_ALL = {**NOTES, "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "https://x.example/y"}
+"""Keywords that say nothing of what is valid; libraries that make schemas write them everywhere."""
+
 
 def schema_cases(spec: ParserSpec, case: Callable[..., Case]) -> Iterator[Case]:
     """The cases of one dialect that has a writer."""
     yield case("its writer's grammar follows each keyword of a schema, or refuses it by name", check_schemas, spec)
     yield case("its writer's grammar follows what arguments are required", check_arguments, spec)
+    yield case("its writer's grammar follows schemas with notes", check_notes, spec)
 
 
 def check_schemas(spec: ParserSpec) -> str:
@@ -118,7 +134,9 @@ def check_schemas(spec: ParserSpec) -> str:
     writer, count = _writer(spec), 0
     for one in SCHEMAS:
         parameters = _parameters({"x": one.schema}, ["x"], one.more)
-        count += _check(writer, parameters, [{"x": value} for value in one.good], [{"x": value} for value in one.bad])
+        followed = _check(writer, parameters, [{"x": value} for value in one.good], [{"x": value} for value in one.bad])
+        assert followed or one.may_be_refused, f"the schema {one.schema} is refused, which strict tools have"
+        count += followed
     return f"{count} of {len(SCHEMAS)} schemas can be followed"
 
 
@@ -132,6 +150,20 @@ def check_arguments(spec: ParserSpec) -> None:
         bad = [each for each in some if not set(required) <= each.keys()]
         followed = _check(writer, _parameters(_PARTS, required, None), good, [*bad, {**every, "d": 1}])
         assert followed, f"a schema of arguments with types, required {required}, is refused"
+
+
+def check_notes(spec: ParserSpec) -> str:
+    """A schema is as good with a title, a description, a default and the like, of arguments and of all together."""
+    writer = _writer(spec)
+    for name, note in NOTES_OF_ALL.items():
+        own = {name: note} if name in NOTES else {}
+        whole: Mapping[str, Mapping[str, Any]] = {**_PARTS, "d": _POINT}
+        parts = {key: {**part, **own} for key, part in whole.items()}
+        parameters = _parameters(parts, ["a"], {name: note})
+        good = [{"a": 1}, {"a": 1, "b": "x", "c": True, "d": {"x": 2}}]
+        followed = _check(writer, parameters, good, [{}, {"a": "x"}, {"a": 1, "d": {}}])
+        assert followed, f"a schema with {name!r}, which says nothing of values, is refused"
+    return f"{len(NOTES_OF_ALL)} notes"
 
 
 def _check(writer: CallWriter, parameters: dict[str, Any], good: Sequence[Any], bad: Sequence[Any]) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from string import ascii_letters, digits
 
 from llmk.api import CallWriter, ParserSpec, WrittenCall
 from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.case import Case, Skip
-from llmk_testing.parsers import Factory
+from llmk_testing.parsers import Answer, Factory
 
 _VALUE = 7316519842003
 """Stands for the value in a rendered call."""
@@ -33,7 +34,25 @@ JSON = (
 )
 """Texts that JSON and Python read alike."""
 NO_JSON = (
-    *("01", "-", "+1", "1.", ".5", "1e", "1e+", "1.e5", "--1", "1-", "-01", "1.5.2", "1e5e5", "0x1F", "1_000", "00"),
+    *(
+        "01",
+        "-",
+        "+1",
+        "1.",
+        ".5",
+        "1e",
+        "1e+",
+        "1.e5",
+        "--1",
+        "1-",
+        "-01",
+        "1.5.2",
+        "1e5e5",
+        "0x1F",
+        "0x1e+5",
+        "1_000",
+        "00",
+    ),
     *("tru", "nul", "falsey", "nulll", "TRUE", "None", "NaN", "Infinity", "-Infinity", "undefined", "1 2", "e5", "-a"),
     *(
         "[1,]",
@@ -71,10 +90,12 @@ NO_JSON = (
 )
 
 
-def value_cases(spec: ParserSpec, make: Factory, case: Callable[..., Case]) -> Iterator[Case]:
-    """The cases of one dialect that has a writer."""
+def value_cases(spec: ParserSpec, make: Factory, bare: Factory, case: Callable[..., Case]) -> Iterator[Case]:
+    """The cases of one dialect that has a writer. ``bare`` makes parsers for requests without tools."""
     yield case("JSON in a call comes back, however it is written", check_json_values, spec, make)
     yield case("what is no JSON does not come back as arguments", check_no_json, spec, make)
+    yield case("values with any character in any place come back, or nothing is lost", check_characters, spec, make)
+    yield case("names of any letters come back", check_letters, spec, bare)
     yield case("a call whose name is missing is no call", check_names, spec, make)
 
 
@@ -105,6 +126,37 @@ def check_no_json(spec: ParserSpec, make: Factory) -> str:
     return f"{len(NO_JSON)} values"
 
 
+def check_characters(spec: ParserSpec, make: Factory) -> str:
+    """One character before, in and behind a value: where that is JSON, it comes back."""
+    before, after = _around(spec)
+    stops = [stop for stop in getattr(load_object(spec.writer), "stops", ()) if stop]
+    count = 0
+    for character in map(chr, range(32, 127)):
+        for place in ("{}1", "1{}", "[1{}2]", '{{"a"{}1}}', '{{"a": 1{}"b": 2}}', '"{}"', '"\\{}"'):
+            value = place.format(character)
+            if any(stop in value for stop in stops) or value == '"\\/"':  # JSON's "/", Python's "\\/"
+                continue
+            text = before + value + after
+            answer, again = parsers.parse(make, [text]), parsers.parse(make, [*text])
+            assert answer == again, f"by character {again}, in one piece {answer}: {text!r}"
+            assert answer.calls or "say_it" in answer.content, f"{text!r} is lost: {answer}"
+            _check_value(answer, value, text)
+            count += 1
+    return f"{count} values"
+
+
+def _check_value(answer: Answer, value: str, text: str) -> None:
+    """The value comes back if it is JSON; what else the dialect takes for a value is JSON in the call."""
+    for call in answer.calls:
+        parsers.check_json(call)
+    try:
+        right = {"free": {"k": json.loads(value)}}
+    except ValueError:
+        return
+    same = len(answer.calls) == 1 and json.loads(answer.calls[0].arguments) == right
+    assert same, f"{text!r} comes back as {answer}, expected {right}"
+
+
 def check_names(spec: ParserSpec, make: Factory) -> None:
     """Clients can't call what has no name."""
     writer: CallWriter = load_object(spec.writer)
@@ -112,6 +164,17 @@ def check_names(spec: ParserSpec, make: Factory) -> None:
         text = writer.render([WrittenCall("say_it", arguments, "call_x")]).replace("say_it", "")
         names = [call.name for call in parsers.check_chunking(make, text, rounds=1).calls]
         assert all(names), f"calls of {names} in {text!r}"
+
+
+def check_letters(spec: ParserSpec, make: Factory) -> str:
+    """Any letter and digit at the start, inside and at the end of a tool's name."""
+    writer: CallWriter = load_object(spec.writer)
+    names = [f"t{one}t" for one in ascii_letters + digits] + [f"t{one}" for one in ascii_letters + digits]
+    for name in [*names, *(f"{one}t" for one in ascii_letters)]:
+        text = writer.render([WrittenCall(name, {}, "call_x")])
+        found = [call.name for call in parsers.parse(make, [text]).calls]
+        assert found == [name], f"calls of {found} in {text!r}"
+    return f"{len(names)} names"
 
 
 def _around(spec: ParserSpec) -> tuple[str, str]:

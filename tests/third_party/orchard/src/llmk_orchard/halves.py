@@ -34,9 +34,9 @@ class Halved(Quantization):
         if len(stored) != 1 or weight is None or weight.dtype not in ("F32", "BF16", "F16"):
             found = ", ".join(f"{name} ({tensor.dtype})" for name, tensor in stored.items())
             raise CheckpointError(f"{module} stores {found}, not a plain weight", hint="leave out model.quantization")
-        if weight.shape[1] % GROUP:
+        if len(weight.shape) != 2 or weight.shape[1] % GROUP:
             raise CheckpointError(
-                f"{module} has {weight.shape[1]} inputs, which are no multiple of {GROUP}",
+                f"{module} stores a weight of {list(weight.shape)}, whose inputs are no multiple of {GROUP}",
                 hint="leave out model.quantization",
             )
 

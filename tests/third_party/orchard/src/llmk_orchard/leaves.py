@@ -114,7 +114,8 @@ class LeavesWriter:
             for at, (key, value) in enumerate(schema.get("properties", {}).items()):
                 rule = f"call_{number}_{at}"
                 options = {"x-guidance": {"whitespace_pattern": " ?"}}
-                json_text = json.dumps({**value, "$defs": definitions, **options})
+                wanted = value if isinstance(value, Mapping) else {} if value else {"not": {}}
+                json_text = json.dumps({**wanted, "$defs": definitions, **options})
                 rules.append(f'{rule}: {json.dumps(f"{ARGUMENT}{key}" + chr(10))} %json {json_text} "\\n"')
                 parts.append(rule if key in required else f"{rule}?")
             rules.append(f"call_{number}: {' '.join([*parts, json.dumps(CLOSE)])}")

@@ -10,6 +10,7 @@ from llmk_testing.platform_example import PlatformExample
 
 RINGS = (
     ParserExample(text="<ring>Hm.</ring>\nIt is 4.", reasoning="Hm.", content="It is 4."),
+    ParserExample(text="<ring>\nb\n</ring>\n\nc", reasoning="\nb\n", content="\nc"),
     ParserExample(text="A <ring>b</ring>\n\nc <ring>d\n</ring>", reasoning="bd\n", content="A \nc "),
     ParserExample(text="a < b, </ring> and <rings>", content="a < b, </ring> and <rings>"),
     ParserExample(
