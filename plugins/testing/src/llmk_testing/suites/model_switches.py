@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,11 +36,11 @@ def check_switches(spec: ModelSpec, example: ModelExample, folder: Callable[[], 
     tried, wrong = 0, []
     for key, value in _switches(example.filled(config)):
         with TemporaryDirectory(prefix="llmk-") as target:
-            try:
+            written = False
+            with suppress(Exception):  # where the oracle has no such model
                 example.vary(Path(target), **{key: not value})
-            except Exception:  # the oracle has no such model
-                continue
-            complaint = _complaint(spec, Path(target), before)
+                written = True
+            complaint = _complaint(spec, Path(target), before) if written else None
             tried += complaint is not None
             if complaint and _runs(example, Path(target)):
                 wrong.append(f"with {key} = {not value}, {complaint}")
