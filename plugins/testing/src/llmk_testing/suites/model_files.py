@@ -88,14 +88,8 @@ def checks(
             raise Skip("the family gives no tree")
         return _check_weight_map(spec, read_checkpoint(folder()))
 
-    def read_tensors() -> dict[str, Tensor]:
-        """Those that the model does not ignore."""
-        ignored = harness().model.ignored_weights
-        stored = sorted(tensors_of(folder()).items())
-        return {name: each for name, each in stored if not any(re.fullmatch(pattern, name) for pattern in ignored)}
-
     def names_missing_tensors() -> str:
-        names = list(read_tensors())
+        names = list(_read_tensors(folder(), harness()))
         order = torch.randperm(len(names), generator=bench.random("missing")).tolist()
         chosen = [names[at] for at in (order if bench.thorough else order[:2])]
         for name in chosen:
@@ -106,7 +100,7 @@ def checks(
         _refused(folder(), harness, lambda tensors: tensors.update({_SURPRISE: torch.zeros(3)}), _SURPRISE)
 
     def names_wrong_shapes() -> str:
-        name = max(read_tensors().items(), key=lambda item: item[1].numel())[0]
+        name = max(_read_tensors(folder(), harness()).items(), key=lambda item: item[1].numel())[0]
         _refused(folder(), harness, lambda tensors: tensors.update({name: tensors[name][1:]}), name)
         return name
 
@@ -120,6 +114,12 @@ def checks(
         "unknown tensors are named": names_unknown_tensors,
         "tensors of another shape are named": names_wrong_shapes,
     }
+
+
+def _read_tensors(folder: Path, harness: ModelHarness) -> dict[str, Tensor]:
+    """The stored tensors that the model does not ignore."""
+    ignored, stored = harness.model.ignored_weights, sorted(tensors_of(folder).items())
+    return {name: each for name, each in stored if not any(re.fullmatch(pattern, name) for pattern in ignored)}
 
 
 def _check_refusals(
