@@ -210,7 +210,7 @@ _OVER_ATTENTION = (
         signature="(q_rope, latent, weight, eps, positions, cos_sin, cache, meta) -> q_rope",
         facts=("num_heads", "kv_lora_rank", "qk_rope_head_dim"),
         parts=("rms_norm", "rope_interleaved", "attention.write"),
-        examples="attention:WRITELATENT",
+        examples="attention:WRITE_LATENT",
         summary="K norm and RoPE of the latent row, and its write to the cache.",
     ),
     contract(

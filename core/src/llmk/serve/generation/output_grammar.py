@@ -68,17 +68,20 @@ def compose(content: GrammarParams | None, calls: Calls | None, reasoning: Reaso
         free = content is None and not calls.must
         rules += _calls(calls, marker, free=free)
         body.append("llmk_calls* LLMK_TEXT" if free else "llmk_calls")
-    start = f"start: {_prefix(reasoning, marker, rules)}({' | '.join(body)})"
+    # White space before JSON and calls says nothing; what else the content is, the client compares.
+    spaced = content is None or content.kind == "json"
+    start = f"start: {_prefix(reasoning, marker, rules, spaced=spaced)}({' | '.join(body)})"
     return GrammarParams(lark="\n".join([*_directives(rules), start, *rules]))
 
 
-def _prefix(reasoning: Reasoning, marker: Marker, rules: list[str]) -> str:
-    """The terms of the reasoning, whose rules are added."""
+def _prefix(reasoning: Reasoning, marker: Marker, rules: list[str], *, spaced: bool) -> str:
+    """The terms of the reasoning, whose rules are added, and of white space where the content is ``spaced``."""
     if reasoning.state == "none":
         return ""
     opening, closing = map(marker, reasoning.markers)
-    rules += [_SPACE, _until("llmk_thought", closing)]
-    return "llmk_thought llmk_space " if reasoning.state == "open" else f"({opening} llmk_thought)? llmk_space "
+    space = "llmk_space " if spaced else ""
+    rules += [*([_SPACE] if spaced else []), _until("llmk_thought", closing)]
+    return f"llmk_thought {space}" if reasoning.state == "open" else f"({opening} llmk_thought)? {space}"
 
 
 def _until(name: str, term: str) -> str:
