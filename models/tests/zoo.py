@@ -63,6 +63,7 @@ _GEMMA4 = {
     "hidden_size_per_layer_input": 16,
 }
 _OWN: dict[str, dict[str, Any]] = {
+    "axk1": {"n_group": 2, "topk_group": 1},
     "deepseek_v32": {"n_group": 2, "topk_group": 1},
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 2},
     "dots3_note_text": {"num_key_value_heads": 4},

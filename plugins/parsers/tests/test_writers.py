@@ -90,6 +90,15 @@ def test_what_is_written_is_parsed_back(name: str, data: st.DataObject) -> None:
     assert answer.content == ""
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+def test_names_that_are_none_of_the_dialect_follow_empty_texts(name: str) -> None:
+    calls = [("A", {"A": "", "": None})]
+    text = writer(name).render(written(calls))
+    for cut in range(len(text) + 1):
+        answer = parse(lambda: make(name), [text[:cut], text[cut:]])
+        assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == calls, cut
+
+
 @pytest.mark.parametrize("name", [name for name in DIALECTS if isinstance(writer(name), JsonWriter)])
 @settings(max_examples=30, deadline=None)
 @given(called=st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True))

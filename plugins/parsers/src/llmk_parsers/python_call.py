@@ -18,9 +18,9 @@ _DEEPEST = 64
 _LONGEST_WORD = 512
 _PLAIN = {quote: re.compile(rf"[^{quote}\\]*") for quote in "'\""}
 _LONGEST_LOOK = 320
-_GOES_ON = re.compile(r"\s*(?:,\s*(?:[A-Za-z_]\w{0,255}\s*=(?!=)|\))|\)\s*(?:[\],;<\n]|\Z))")
+_GOES_ON = re.compile(r"\s*(?:,\s*(?:[A-Za-z_]\w{0,255}\s*=(?!=)|\*\*\{|\))|\)\s*(?:[\],;<\n]|\Z))")
 """What follows the quote that ends an argument."""
-_MAY_GO_ON = re.compile(r"\s*(?:,\s*(?:[A-Za-z_]\w{0,255}\s*=?)?|\)\s*)?\Z")
+_MAY_GO_ON = re.compile(r"\s*(?:,\s*(?:[A-Za-z_]\w{0,255}\s*=?|\*{1,2})?|\)\s*)?\Z")
 
 
 class _Frame:
