@@ -9,11 +9,11 @@ import pytest
 from test_native import VARIANTS
 
 from llmk.nn import Linear, LMHead
-from llmk.nn.moe import Experts, InterleavedExperts
+from llmk.nn.moe import Experts
 from llmk_testing.model import ModelHarness
 
 
-def modules_of(layer: Linear | Experts) -> list[tuple[str, ...]]:
+def modules_of(layer: Linear | Experts | LMHead) -> list[tuple[str, ...]]:
     """By parameter."""
     parameters = [p for p in layer.parameters if p.names[0].endswith("weight")]
     return [tuple(name.removesuffix(".weight") for name in parameter.names) for parameter in parameters]
@@ -28,11 +28,12 @@ def test_facts_name_the_modules_of_layers(variant: str, make_checkpoint: Callabl
     for layer in harness.model.weights:
         if isinstance(layer, Linear):
             found.setdefault(layer.site, []).extend(modules_of(layer))
-        elif isinstance(layer, Experts) and not isinstance(layer, InterleavedExperts):  # which have no modules
+        elif isinstance(layer, Experts) and modules_of(layer):  # stacked ones are no modules
             (gate_up, down), (site,) = modules_of(layer), facts.moe
             found.setdefault(site.site, []).append((*gate_up[: 1 + site.gated], down[0]))
         elif isinstance(layer, LMHead):
-            found["lm_head"] = [("lm_head",)]
+            # A tied head is called as an own one would be.
+            found["lm_head"] = modules_of(layer) if layer._tied_to is None else [("lm_head",)]
     named = {site.site: list(site.modules) for site in (*facts.linear, *facts.moe)}
     quantizable = {site.site for site in facts.linear if site.quantizable} | {site.site for site in facts.moe}
     assert {site: modules for site, modules in named.items() if modules} == {

@@ -23,7 +23,7 @@ def tree(config: Config) -> CausalLM:
     if latent.q_lora_rank is None:
         raise config.unsupported("q_lora_rank = null")
     sizes: dict[str, Any] = {"num_experts": 192, "top_k": 8, "dense": 1, "shared": 1, "inner_size": 2048}
-    sizes["selection_bias"] = _has_bias(config)
+    sizes["biased"] = _has_bias(config)
     feed_forward = sigmoid_experts(parts, **sizes, scaling=2.5, groups=(8, 4))
     rope = parts.rope = Rope.of(config, latent.qk_rope_head_dim)
 

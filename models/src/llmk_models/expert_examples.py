@@ -100,7 +100,11 @@ DEEPSEEK_V32 = examples(
     ),
     glm_moe_dsa=("glm_moe_dsa", {**_INDEXED, "first_k_dense_replace": 1, "tie_word_embeddings": True}),
 )
-_YOUTU = {key: value for key, value in LATENT.items() if "expert" not in key and "moe" not in key}
+_YOUTU: dict[str, Any] = {
+    **{key: value for key, value in LATENT.items() if "expert" not in key and "moe" not in key},
+    # transformers sets the row of such a token to zeros, of tied heads too, when it loads a checkpoint.
+    "pad_token_id": None,
+}
 YOUTU = examples(
     youtu=("youtu", _YOUTU),
     youtu_untied_biases=(

@@ -25,15 +25,14 @@ def sigmoid_experts(
     inner_size: int = 1408,
     shared_name: str = "shared_experts",
     block_name: str = "",
-    selection_bias: bool = True,
+    biased: bool = True,
     **names: Any,
 ) -> Callable[[int, str], Block]:
     """What makes a layer's feed-forward block by its index and its name: an MLP in the first ``dense`` layers, or as
     ``mlp_layer_types`` says, experts in the others. Numbers not in the config are the given ones; ``shared`` is that of
     shared experts, which the checkpoint calls ``shared_name``; ``block_name`` is the last part of the name of blocks
     with experts, where it is another than of those without, and each kind may be stored under the other's;
-    ``selection_bias``: whether a bias takes part in the choice; ``names`` are arguments of
-    :meth:`llmk.tree.MoE.of`."""
+    ``biased``: whether a bias takes part in the choice; ``names`` are arguments of :meth:`llmk.tree.MoE.of`."""
     config = parts.config
     experts = MoEFacts(
         site="moe",
@@ -43,7 +42,7 @@ def sigmoid_experts(
         intermediate_size=config.size("moe_intermediate_size", inner_size),
         renormalize=config.flag("norm_topk_prob", renormalize),
         scoring="sigmoid",
-        selection_bias=selection_bias,
+        selection_bias=biased,
         scaling=config.number("routed_scaling_factor", scaling),
         num_groups=config.size("n_group", groups[0]),
         top_groups=config.size("topk_group", groups[1]),

@@ -6,14 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from llmk.api import Checkpoint, CheckpointError, QuantizationSpec, StoredTensor
+from llmk.api import Checkpoint, CheckpointError, CheckpointFile, QuantizationSpec, StoredTensor
 from llmk.kernel.loader import load_object
+from llmk.nn.layer import STORED_DTYPES
 from llmk.nn.quantization import Quantization
+from llmk.nn.tensor_file import read_headers
 from llmk.reference import quantized_weight
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
@@ -74,7 +78,7 @@ class Numbers:
         """What a method keeps of one layer must not be used for another of the same shape."""
         method, weights = self._method(), list(self._edges().values())[:3]
         for weight in weights:
-            made = method.convert("layer", self._given(weight), [len(weight)])
+            made = method.convert("layer", self._read(self._given(weight)), [len(weight)])
             self._compare(self._dequantized(made), self._right(weight), "the next layer of one shape")
 
     def dummy(self) -> str:
@@ -88,7 +92,7 @@ class Numbers:
     def foreign(self) -> str:
         """One tensor at a time."""
         good, tried = self._stored(), 0
-        self._method().check("model.layer", good)
+        self._check(good)
         for part in good.keys() - set(self._example.unused):
             for dtype in FOREIGN:
                 spoilt = {**good, part: replace(good[part], dtype=dtype)}
@@ -164,7 +168,7 @@ class Numbers:
                 continue
             for dtype in (torch.bfloat16, torch.float16):
                 stored = {**tensors, part: tensor.to(dtype)}
-                self._method().check("model.layer", {**good, part: replace(good[part], dtype=DTYPES[dtype])})
+                self._check({**good, part: replace(good[part], dtype=DTYPES[dtype])})
                 widened = {name: value.float() if name == part else value for name, value in stored.items()}
                 self._compare(
                     self._meaning(stored, [ROWS]), self._example.restored(widened).float(), f"{part}, {dtype}"
@@ -237,12 +241,25 @@ class Numbers:
             for name, tensor in given.items()
         }
 
-    def _meaning(self, given: dict[str, Tensor], rows: list[int]) -> Tensor:
+    def _read(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the loader gets of stored tensors: the method presents those of a file, and they are decoded."""
+        if self._example.presented:
+            return dict(given)
+        with TemporaryDirectory(prefix="llmk-") as folder:
+            file = CheckpointFile(Path(folder), "model.safetensors")
+            save_file({f"model.layer.{name}": tensor.contiguous() for name, tensor in given.items()}, file.path)
+            data = file.path.read_bytes()
+            found = self._method().present("model.layer", read_headers([file]))
+        return {each.name.rpartition(".")[2]: _values(each, data) for each in found}
+
+    def _meaning(self, stored: Mapping[str, Tensor], rows: list[int]) -> Tensor:
+        given = self._read(stored)
         before = {name: tensor.clone() for name, tensor in given.items()}
         with held_by_integers():
             made = self._method().convert("layer", dict(given), rows)
         for name, tensor in before.items():
-            same = torch.equal(given[name].view(torch.uint8), tensor.view(torch.uint8)) if tensor.ndim else True
+            after, kept = (each.contiguous().view(-1).view(torch.uint8) for each in (given[name], tensor))
+            same = torch.equal(after, kept)
             assert same, f"convert changed the stored {name}, which it was given"
         return self._dequantized(made)
 
@@ -266,3 +283,12 @@ class Numbers:
             raise AssertionError(
                 f"{what}: {len(wrong)} of {len(right)} rows differ, first {row}: input {place} is {values}"
             )
+
+
+def _values(stored: StoredTensor, data: bytes) -> Tensor:
+    """The values of a tensor of a file that has no more rows than are decoded at once."""
+    taken = torch.frombuffer(bytearray(data[stored.start : stored.stop]), dtype=torch.uint8)
+    if stored.decode is not None:
+        rows = stored.shape[0] if stored.decode.multiple else 1
+        return stored.decode(taken.view(rows, -1)).reshape(stored.shape).contiguous()
+    return taken.view(STORED_DTYPES[stored.dtype]).reshape(stored.shape)
