@@ -25,16 +25,22 @@ def test_facts_name_the_modules_of_layers(variant: str, make_checkpoint: Callabl
     model_type, config = VARIANTS[variant]
     harness = ModelHarness.of(make_checkpoint(model_type, **config))
     facts, found = harness.boot.facts, {}
+    unnamed = set()
     for layer in harness.model.weights:
         if isinstance(layer, Linear):
             found.setdefault(layer.site, []).extend(modules_of(layer))
-        elif isinstance(layer, Experts) and modules_of(layer):  # stacked ones are no modules
-            (gate_up, down), (site,) = modules_of(layer), facts.moe
-            found.setdefault(site.site, []).append((*gate_up[: 1 + site.gated], down[0]))
-        elif isinstance(layer, LMHead):
-            # A tied head is called as an own one would be.
-            found["lm_head"] = modules_of(layer) if layer._tied_to is None else [("lm_head",)]
-    named = {site.site: list(site.modules) for site in (*facts.linear, *facts.moe)}
+        elif isinstance(layer, LMHead) and layer._tied_to is None:
+            found["lm_head"] = modules_of(layer)
+        elif isinstance(layer, LMHead):  # loads no module of its own
+            unnamed.add("lm_head")
+        elif isinstance(layer, Experts):
+            (site,) = facts.moe
+            if own := modules_of(layer):
+                gate_up, down = own
+                found.setdefault(site.site, []).append((*gate_up[: 1 + site.gated], down[0]))
+            else:  # stacked ones are tensors of no module
+                unnamed.add(site.site)
+    named = {site.site: list(site.modules) for site in (*facts.linear, *facts.moe) if site.site not in unnamed}
     quantizable = {site.site for site in facts.linear if site.quantizable} | {site.site for site in facts.moe}
     assert {site: modules for site, modules in named.items() if modules} == {
         site: modules for site, modules in found.items() if site in quantizable
