@@ -70,7 +70,7 @@ def _sizes(config: Config, hidden: int) -> StateSpaceSizes:
     inner = config.nullable(config.size, "mamba_d_ssm", 1024) or int(config.positive("mamba_expand", 2) * hidden)
     first = "norm_first" if config.flag("mamba_norm_before_gate", True) else "gate_first"
     gating = first if config.flag("mamba_rms_norm", False) else "gate_only"
-    return scan_sizes(config, inner, ScanKeys(), gating=gating)
+    return scan_sizes(config, inner, ScanKeys(inner="mamba_d_ssm"), gating=gating)
 
 
 def _factors(config: Config, key: str, count: int) -> tuple[float, ...]:

@@ -30,7 +30,8 @@ def tree(config: Config) -> CausalLM:
     feed_forward = sigmoid_experts(parts, **sizes)
     bias = config.flag("attention_bias", False)
     own: dict[str, Any] = {"bias": bias, "out_bias": False, "value_dim": config.size("v_head_dim", 128)}
-    own["out_scale"] = config.positive("attention_value_scale", 0.707)
+    unscaled = config.values.get("attention_value_scale", 0.0) is None
+    own["out_scale"] = 1.0 if unscaled else config.positive("attention_value_scale", 0.707)
     swa_heads = replace(parts.heads, kv=config.size("swa_num_key_value_heads", 2 * parts.heads.kv))
     by_kind: dict[str, Any] = {
         FULL: (parts.heads, {"rope": _rope(config, parts, FULL)}),

@@ -22,6 +22,8 @@ class ScanKeys(NamedTuple):
     kernel: str = "mamba_d_conv"
     bias: str = "mamba_conv_bias"
     limits: str = "time_step_limit"
+    inner: str = ""
+    """Of the number of channels; empty: it follows from others."""
 
 
 def scan_sizes(
@@ -50,7 +52,8 @@ def scan_sizes(
         **more,
     )
     if inner != sizes.inner_size:
-        problem = f"{keys.heads} * {keys.head_dim} = {sizes.inner_size}, but {inner} channels of its mixers"
+        stated = f" ({keys.inner})" if keys.inner else ""
+        problem = f"{keys.heads} * {keys.head_dim} = {sizes.inner_size}, but {inner} channels of its mixers{stated}"
         raise config.refuse(problem, _HINT)
     if heads % sizes.num_groups:
         raise config.refuse(f"{keys.heads} = {heads}, which {keys.groups} = {sizes.num_groups} does not divide", _HINT)

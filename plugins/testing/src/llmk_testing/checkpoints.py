@@ -7,6 +7,7 @@ oracle.
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def write_checkpoint(
         "eos_token_id": 2,
         "pad_token_id": 0,
     }
-    config = AutoConfig.for_model(model_type, **(tiny | overrides))
+    # transformers changes nested objects, which examples may share.
+    config = AutoConfig.for_model(model_type, **deepcopy(tiny | overrides))
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     with torch.no_grad():
