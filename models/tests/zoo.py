@@ -64,6 +64,10 @@ _GEMMA4 = {
 }
 _OWN: dict[str, dict[str, Any]] = {
     "axk1": {"n_group": 2, "topk_group": 1},
+    "bailing_hybrid": {"num_experts_per_token": 2, "n_group": 2, "topk_group": 1},
+    "kimi_linear": {"num_experts_per_token": 2},
+    "deepseek_v4": {"o_groups": 2},
+    "dots1": {"n_routed_experts": 4, "n_group": 2, "topk_group": 1},
     "deepseek_v32": {"n_group": 2, "topk_group": 1},
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 2},
     "dots3_note_text": {"num_key_value_heads": 4},

@@ -91,7 +91,7 @@ def test_what_is_written_is_parsed_back(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_names_that_are_none_of_the_dialect_follow_empty_texts(name: str) -> None:
+def test_names_foreign_to_the_dialect_follow_empty_texts(name: str) -> None:
     calls = [("A", {"A": "", "": None})]
     text = writer(name).render(written(calls))
     for cut in range(len(text) + 1):
