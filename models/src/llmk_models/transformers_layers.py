@@ -40,13 +40,14 @@ def fits(module: nn.Module | None, size: int, rows: int, *, bias: bool) -> bool:
 
 
 @contextmanager
-def called(modules: Mapping[str, nn.Module]) -> Iterator[set[str]]:
-    """The names of those of ``modules`` that are called within: others may be used in another way."""
-    found: set[str] = set()
+def called(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, tuple[Any, ...]]]:
+    """The inputs with which those of ``modules`` that are called within are called, by name, at the last call: others
+    may be used in another way."""
+    found: dict[str, tuple[Any, ...]] = {}
 
-    def note(name: str) -> Callable[[nn.Module, Any], None]:
-        def hook(module: nn.Module, inputs: Any) -> None:
-            found.add(name)
+    def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            found[name] = inputs
 
         return hook
 

@@ -34,7 +34,7 @@ from llmk_models.transformers_layers import (
     fits,
     presented,
 )
-from llmk_models.transformers_moe import ExpertsModule, fill_experts, is_experts, is_like, routed
+from llmk_models.transformers_moe import ExpertsModule, fill_experts, is_experts, is_like, num_routed
 from llmk_models.transformers_watch import WATCH, Observed, check_observed
 
 _AUTO: Any = AutoModelForCausalLM
@@ -134,17 +134,18 @@ class TransformersModel:
                 hint="use an unquantized checkpoint without --model.quantization, or a natively implemented family",
             )
         model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)
-        own = {name: self._module(model, name) for name in self._experts}
-        with called({name: self._module(model, name) for name in self._layers}) as used, routed(own) as top_k:
+        modules = {name: self._module(model, name) for name in (*self._layers, *self._experts)}
+        with called(modules) as inputs:
             seen = self._attend_once(model)
         stored = (
             presented(self._build, read_headers(weight_files(checkpoint))) if methods and dummy_seed is None else {}
         )
-        for name in used:
-            self._replace(name, stored)
-        for name, module in own.items():
-            spec, layer = self._experts[name]
-            if fill_experts(layer, spec, module, top_k.get(name, 0), stored):
+        for name in self._layers:
+            if name in inputs:
+                self._replace(name, stored)
+        for name, (spec, layer) in self._experts.items():
+            top_k = num_routed(inputs.get(name, ()))
+            if fill_experts(layer, spec, modules[name], top_k, stored):
                 self._put(name, ExpertsModule(layer))
         self._decoder.to(self._build.device)
         self._head.to(self._build.device)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,25 +61,11 @@ def _acts_alike(module: Any, activation: str) -> bool:
     return torch.allclose(module.act_fn(x), expected, atol=1e-6)
 
 
-@contextmanager
-def routed(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
-    """How many experts each token has in those of ``modules`` that are called, within, with hidden states, experts and
-    weights."""
-    found: dict[str, int] = {}
-
-    def note(name: str) -> Callable[[nn.Module, Any], None]:
-        def hook(module: nn.Module, inputs: Any) -> None:
-            if len(inputs) == 3 and inputs[0].dim() == 2 and inputs[1].shape == inputs[2].shape:
-                found[name] = inputs[1].shape[1]
-
-        return hook
-
-    handles = [module.register_forward_pre_hook(note(name)) for name, module in modules.items()]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
+def num_routed(inputs: tuple[Any, ...]) -> int:
+    """The number of experts per token, of a module called with hidden states, experts and weights; of others, 0."""
+    if len(inputs) == 3 and inputs[0].dim() == 2 and inputs[1].shape == inputs[2].shape:
+        return int(inputs[1].shape[1])
+    return 0
 
 
 def fill_experts(
