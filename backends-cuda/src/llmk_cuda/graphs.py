@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from llmk.reference.accelerator import map_tensors
 
 
 class CUDAGraphs:
@@ -36,7 +37,7 @@ class CUDAGraphs:
         # Other threads may allocate during the capture, which does not affect it.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
-        result = _unowned(result)
+        result = map_tensors(result, _without_owner)
 
         def replay() -> Any:
             graph.replay()
@@ -60,20 +61,10 @@ class _Memory:
         self.__cuda_array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def _unowned(value: Any) -> Any:
-    """The same tensors, without keeping their memory from being used again."""
-    if isinstance(value, Tensor):
-        return _view(value) if value.is_cuda and value.numel() else value
-    if isinstance(value, tuple | list):
-        each = [_unowned(item) for item in value]
-        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return dataclasses.replace(value, **{field.name: _unowned(getattr(value, field.name)) for field in fields})
-    return value
-
-
-def _view(tensor: Tensor) -> Tensor:
+def _without_owner(tensor: Tensor) -> Tensor:
+    """The same tensor, without keeping its memory from being used again."""
+    if not tensor.is_cuda or not tensor.numel():
+        return tensor
     size = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     memory = torch.as_tensor(_Memory(tensor.data_ptr(), size * tensor.element_size()), device=tensor.device)
     return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from llmk.reference.accelerator import map_tensors
 
 
 class HIPGraphs:
@@ -29,7 +30,7 @@ class HIPGraphs:
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
         # The pool may use the result's memory for other graphs, or all graphs would hold as much as their results.
-        result = without_owner(result)
+        result = map_tensors(result, _without_owner)
 
         def replay() -> Any:
             graph.replay()
@@ -46,20 +47,10 @@ class HIPGraphs:
         return torch.cuda.graph_pool_handle()
 
 
-def without_owner(value: Any) -> Any:
-    """The same tensors, whose memory they don't keep: of a tensor, or of a tuple, list or dataclass of such."""
-    if isinstance(value, Tensor):
-        return _borrowed(value) if value.numel() else value
-    if isinstance(value, tuple | list):
-        each = [without_owner(item) for item in value]
-        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: without_owner(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
-    return value
-
-
-def _borrowed(tensor: Tensor) -> Tensor:
+def _without_owner(tensor: Tensor) -> Tensor:
+    """The same tensor, without keeping its memory from being used again."""
+    if not tensor.numel():
+        return tensor
     storage = tensor.untyped_storage()
     memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), tensor.device, storage.nbytes())
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

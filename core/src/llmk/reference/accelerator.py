@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class AcceleratorDevice:
@@ -52,3 +55,17 @@ class AcceleratorMemory:
         run()
         torch.accelerator.synchronize()
         return torch.accelerator.max_memory_allocated() - before
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """``value`` with each tensor changed: a tensor, or a tuple, list or dataclass of such; other values stay."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple | list):
+        each = [map_tensors(item, change) for item in value]
+        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{field.name: map_tensors(getattr(value, field.name), change) for field in fields(value)}
+        )
+    return value
