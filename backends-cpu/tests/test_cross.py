@@ -1,5 +1,5 @@
-"""The C++ sources on other architectures: cross-compiled, and run under an emulator. Those in plain C++, which the wheel
-has where there are no vectors for kernels, run on this machine too."""
+"""The C++ sources on other architectures: cross-compiled, and run under an emulator. Plain C++, which the wheel
+has where there are no vectors for kernels, runs on this machine too."""
 
 from __future__ import annotations
 
