@@ -88,6 +88,17 @@ const C* values_at(const Problem& p, const Tile& tile, int64_t position) {
     return p.cache.values<C>(block, tile.head) + position % p.cache.block_size * p.cache.value_dim;
 }
 
+// Scores of all rows of a tile and two vectors of keys that were copied, [words, 2 * N]. W is any kind of words that are
+// multiplied alike.
+template <class W>
+void score_copied(const Tile& tile, int64_t words, const float* packed, const float* query, float* scores) {
+    constexpr int64_t kStride = 2 * F::N / W::kEach;  // so that words are 2 * N apart
+    const float* keys[] = {packed, packed + F::N};
+    by_rows<kMicro>(tile.rows, [&](int64_t r, auto rows) {
+        score<Copied<W>, rows.value, 2>(query + r * words, words, keys, kStride, nullptr, 0, scores + r * kChunk);
+    });
+}
+
 template <class W, class C = typename W::Type>
 void score_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, const float* query, float* scores) {
     int64_t words = p.cache.head_dim / W::kEach, stride = p.cache.block_size;
@@ -98,13 +109,19 @@ void score_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, cons
         return;
     }
     alignas(64) float packed[2 * F::N * kWidest];
-    const float* keys[] = {packed, packed + F::N};
     for (int64_t v = 0; v < chunk.vectors; v += 2) {
         pack_keys<W>(packed, chunk.keys[v], chunk.keys[v + 1 < chunk.vectors ? v + 1 : v], words, stride);
+        score_copied<typename W::Alike>(tile, words, packed, query, scores + v * F::N);
+    }
+}
+
+// Adds the values of `keys` tokens that were copied to floats, times the weights of each row.
+void mix_copied(const Tile& tile, int64_t size, int64_t keys, const float* packed, const float* weights, float* mixed,
+                int64_t width) {
+    for (int64_t j = 0; j < size; j += 2 * F::N) {
         by_rows<kMicro>(tile.rows, [&](int64_t r, auto rows) {
-            float* out = scores + r * kChunk + v * F::N;
-            constexpr int64_t kStride = 2 * F::N / W::kEach;  // so that words are 2 * N apart
-            score<Copied<W>, rows.value, 2>(query + r * words, words, keys, kStride, nullptr, 0, out);
+            mix<rows.value, 2, float>(weights + r * kChunk, packed + j * kNear, 2 * F::N, keys, mixed + r * width + j,
+                                      width, F::N);
         });
     }
 }
@@ -129,12 +146,7 @@ void mix_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, const 
         for (int64_t k = 0; k < keys; ++k) {
             pack_values(packed + k * 2 * F::N, values_at<C>(p, tile, at + k), size, kNear * 2 * F::N);
         }
-        for (int64_t j = 0; j < size; j += 2 * F::N) {
-            by_rows<kMicro>(tile.rows, [&](int64_t r, auto rows) {
-                const float* from = weights + r * kChunk + (at - chunk.origin);
-                mix<rows.value, 2, float>(from, packed + j * kNear, 2 * F::N, keys, mixed + r * width + j, width, F::N);
-            });
-        }
+        mix_copied(tile, size, keys, packed, weights + (at - chunk.origin), mixed, width);
     }
 }
 
@@ -153,6 +165,20 @@ void scale_chunk(const Problem& p, const Tile& tile, const Chunk<C>& chunk, bool
     }
 }
 
+// Replaces the scores of a tile's rows and the keys from position `origin` on by weights.
+void weigh_rows(const Problem& p, const Tile& tile, int64_t origin, int64_t vectors, float* scores, Result& out) {
+    for (int64_t r = 0; r < tile.rows; ++r) {
+        Span seen = span_of(p, tile.request, tile.first + r);
+        seen = {seen.begin - origin, seen.end - origin};
+        if (seen.end <= 0 || seen.begin >= vectors * F::N) {
+            out.top[r] = -INFINITY, out.total[r] = 0.f;
+            memset(scores + r * kChunk, 0, vectors * F::N * sizeof(float));
+        } else {
+            weigh(scores + r * kChunk, vectors, seen, p.scale, p.softcap, out.top[r], out.total[r]);
+        }
+    }
+}
+
 // Computes one chunk of a tile. `query` are the tile's queries, [rows, words].
 template <class W, class C = typename W::Type>
 void compute_chunk(const Problem& p, const Tile& tile, int64_t index, const float* query, float* scores, Result& out) {
@@ -160,16 +186,7 @@ void compute_chunk(const Problem& p, const Tile& tile, int64_t index, const floa
     locate(p, tile, index, chunk);
     score_chunk<W>(p, tile, chunk, query, scores);
     if (p.cache.scaled) scale_chunk(p, tile, chunk, false, scores);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-        Span seen = span_of(p, tile.request, tile.first + r);
-        seen = {seen.begin - chunk.origin, seen.end - chunk.origin};
-        if (seen.end <= 0 || seen.begin >= chunk.vectors * F::N) {
-            out.top[r] = -INFINITY, out.total[r] = 0.f;
-            memset(scores + r * kChunk, 0, chunk.vectors * F::N * sizeof(float));
-        } else {
-            weigh(scores + r * kChunk, chunk.vectors, seen, p.scale, p.softcap, out.top[r], out.total[r]);
-        }
-    }
+    weigh_rows(p, tile, chunk.origin, chunk.vectors, scores, out);
     if (p.cache.scaled) scale_chunk(p, tile, chunk, true, scores);
     mix_chunk(p, tile, chunk, scores, out.mixed);
 }
@@ -213,16 +230,23 @@ void finish(const Problem& p, const Tile& tile, int64_t r, float top, float tota
     });
 }
 
-// The queries of a tile as words, [rows, words].
-template <class W>
-void load_queries(const Problem& p, const Tile& tile, float* out) {
-    int64_t size = p.cache.head_dim, words = size / W::kEach;
+using Compute = void (*)(const Problem&, const Tile&, int64_t, const float*, float*, Result&);
+
+// How chunks are computed, and of how many elements a word is: all that depends on the kind of words.
+struct Method {
+    Compute compute_chunk;
+    int64_t each;
+};
+
+// The queries of a tile as words of `each` elements, [rows, words].
+void load_queries(const Problem& p, const Tile& tile, int64_t each, float* out) {
+    int64_t size = p.cache.head_dim, words = size / each;
     by_dtype(p.dtype, [&](auto none) {
         for (int64_t r = 0; r < tile.rows; ++r) {
             int64_t row = tile.first + r, head = tile.head * p.group() + row % p.group();
             int64_t token = p.query_start[tile.request] + row / p.group();
             auto* q = static_cast<const decltype(none)*>(p.query) + token * p.query_stride + head * size;
-            if (W::kEach > 1) {
+            if (each > 1) {
                 memcpy(out + r * words, q, words * sizeof(float));
             } else {
                 for (int64_t d = 0; d < size; ++d) out[r * size + d] = widen(q[d]);
@@ -234,15 +258,14 @@ void load_queries(const Problem& p, const Tile& tile, float* out) {
 // Partial results of a tile's chunk: [rows] greatest scores, [rows] sums, [rows, width] mixed values.
 int64_t partial_size(const Problem& p, const Tile& tile) { return tile.rows * (p.width() + 2); }
 
-template <class W>
-void compute_unit(const Problem& p, const Tile& tile, const Unit& unit, float* partials) {
+void compute_unit(const Problem& p, const Method& method, const Tile& tile, const Unit& unit, float* partials) {
     alignas(64) float query[kRows * kWidest], scores[kRows * kChunk], mixed[kRows * kWidest], so_far[kRows * kWidest];
     Result next{{}, {}, mixed}, sum{{}, {}, so_far};
     int64_t width = p.width();
-    load_queries<W>(p, tile, query);
+    load_queries(p, tile, method.each, query);
     for (int64_t r = 0; r < tile.rows; ++r) sum.top[r] = -INFINITY, sum.total[r] = 0.f;
     for (int64_t i = 0; i < unit.chunks; ++i) {
-        compute_chunk<W>(p, tile, unit.chunk + i, query, scores, next);
+        method.compute_chunk(p, tile, unit.chunk + i, query, scores, next);
         if (tile.partial >= 0) {
             float* out = partials + tile.partial + (unit.chunk + i - tile.chunk) * partial_size(p, tile);
             memcpy(out, next.top, tile.rows * sizeof(float));
@@ -309,8 +332,7 @@ int64_t make_tiles(const Problem& p, Tile* tiles) {
     return count;
 }
 
-template <class W>
-void attend(const Problem& p) {
+void attend(const Problem& p, const Method& method) {
     int64_t count = make_tiles(p, nullptr), chunks = 0, units = 0, partials = 0;
     Tile* tiles = tile_buffer.of<Tile>(count);
     make_tiles(p, tiles);
@@ -332,7 +354,7 @@ void attend(const Problem& p) {
     }
     float* results = partial_buffer.of<float>(partials);
     parallel_for(units, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) compute_unit<W>(p, tiles[list[i].tile], list[i], results);
+        for (int64_t i = begin; i < end; ++i) compute_unit(p, method, tiles[list[i].tile], list[i], results);
     });
     if (partials == 0) return;
     parallel_for(count, 1, [&](int64_t begin, int64_t end) {
@@ -340,6 +362,11 @@ void attend(const Problem& p) {
             if (tiles[i].partial >= 0) merge_tile(p, tiles[i], results);
         }
     });
+}
+
+template <class W>
+void attend(const Problem& p) {
+    attend(p, {compute_chunk<W>, W::kEach});
 }
 
 }  // namespace

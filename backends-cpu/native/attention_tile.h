@@ -19,6 +19,7 @@ struct Span {
 template <class C>
 struct Singles {
     using Type = C;
+    using Alike = Singles<float>;  // what copies of words of any C are multiplied as
     static constexpr int64_t kEach = 1;
     static constexpr int kLocality = 3;  // of keys that are fetched ahead: to the first level of caches
 
@@ -41,6 +42,7 @@ struct Copied : W {
 template <class C>
 struct Pairs {
     using Type = C;
+    using Alike = Pairs<bf16>;
     static constexpr int64_t kEach = 2;
     static constexpr int kLocality = 2;  // to the second level, which is faster on Zen 5
 

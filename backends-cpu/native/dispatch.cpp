@@ -49,16 +49,16 @@ const char* find_levels() {
     uint64_t saved = saves ? saved_state() : 0;
     bool ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xe6) == 0xe6, tiles = (saved & 0x60000) == 0x60000;
     bool avx2 = ymm && has(more.b, 5) && has(basic.c, 12) && has(basic.c, 29);  // AVX2, FMA, F16C
-    if (!avx2) return "generic";
+    if (!avx2) return "";
     bool avx2_vnni = has(late.a, 4);
     bool avx512 = zmm && has(more.b, 16) && has(more.b, 17) && has(more.b, 30) && has(more.b, 31);  // F, DQ, BW, VL
     bool vnni = avx512 && has(more.c, 11), half = vnni && has(late.a, 5);
     bool amx = half && tiles && has(more.d, 22) && has(more.d, 24) && has(more.d, 25) && may_use_tiles();
-    if (!avx512) return avx2_vnni ? "avx2_vnni avx2 generic" : "avx2 generic";
-    if (!vnni) return "avx512 avx2 generic";
+    if (!avx512) return avx2_vnni ? "avx2_vnni avx2" : "avx2";
+    if (!vnni) return "avx512 avx2";
     // Processors with AVX512-VNNI need no narrower VNNI, so that it isn't listed for them.
-    if (!half) return "avx512_vnni avx512 avx2 generic";
-    return amx ? "amx avx512_bf16 avx512_vnni avx512 avx2 generic" : "avx512_bf16 avx512_vnni avx512 avx2 generic";
+    if (!half) return "avx512_vnni avx512 avx2";
+    return amx ? "amx avx512_bf16 avx512_vnni avx512 avx2" : "avx512_bf16 avx512_vnni avx512 avx2";
 }
 
 #elif defined(__aarch64__)
@@ -67,7 +67,7 @@ const char* find_levels() {
     constexpr unsigned long kDotProducts = 1ul << 20, kInt8Matrices = 1ul << 13, kBFloat16 = 1ul << 14;
     bool dot = getauxval(AT_HWCAP) & kDotProducts;
     unsigned long more = getauxval(AT_HWCAP2);
-    return dot && more & kInt8Matrices && more & kBFloat16 ? "neon_bf16 neon generic" : "neon generic";
+    return dot && more & kInt8Matrices && more & kBFloat16 ? "neon_bf16 neon" : "neon";
 }
 
 #elif defined(__powerpc64__) && defined(__VSX__)
@@ -75,7 +75,7 @@ const char* find_levels() {
 const char* find_levels() {
     constexpr unsigned long kVersion31 = 1ul << 18, kMatrices = 1ul << 17;
     unsigned long more = getauxval(AT_HWCAP2);
-    return more & kVersion31 && more & kMatrices ? "mma vsx generic" : "vsx generic";
+    return more & kVersion31 && more & kMatrices ? "mma vsx" : "vsx";
 }
 
 #else
@@ -86,8 +86,8 @@ const char* find_levels() { return "generic"; }
 
 }  // namespace
 
-// Names of the levels that this processor has, best first, with spaces between them. A kernel is taken from the first
-// level that has it.
+// Names of the levels that this processor has, best first, with spaces between them; none for one without vectors that
+// kernels are written for. A kernel is taken from the first level that has it.
 extern "C" __attribute__((visibility("default"))) const char* llmk_levels() {
     static const char* found = find_levels();
     return found;

@@ -169,9 +169,13 @@ void add_far_tiles(const typename P::Weight& weight, int64_t n0, int64_t n1, int
                                    sums_stride);
         }
     }
+    // The few rows that are left take one row of x at a time, for which less has to be compiled.
     for (int64_t i = gap * R; i < n1 - n0; ++i) {
         for (int64_t k = k0; k < k1; k += kInputs) {
-            P::template tile<1, C>(weight, n0 + i, 1, k, smaller(k1, k + kInputs), rows, stride, sums + i, sums_stride);
+            for (int64_t c = 0; c < C; ++c) {
+                P::template tile<1, 1>(weight, n0 + i, 1, k, smaller(k1, k + kInputs), rows + c * stride, stride,
+                                       sums + c * sums_stride + i, sums_stride);
+            }
         }
     }
 }

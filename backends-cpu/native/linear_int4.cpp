@@ -37,14 +37,14 @@ struct NibbleProduct : Halves<kBlock> {
     }
 
     // Adds those of all groups from input `begin` to `end`, times their scales. A group is a block, or any number of
-    // them; without zero points (`Zeros`), they are kSymmetricZero.
+    // them; without zero points (null), they are kSymmetricZero. `Zeros`: whether there are, where groups are blocks.
     template <int C, bool IsBlock, bool Zeros>
     static void add_groups(Floats (&totals)[C], const uint8_t* w, const int8_t* x, const int8_t* inputs, int64_t stride,
                            const float* scales, const float* zeros, int64_t group, int64_t begin, int64_t end) {
         Floats found[C];
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) found[c] = totals[c];
-        int64_t blocks = (end - begin) / kBlock, left = (group - begin % group) / kBlock;
+        int64_t blocks = (end - begin) / kBlock, left = (group - begin % group) / kBlock, done = 0;
         while (blocks > 0) {
             Ints sums[C];
             int32_t of_inputs[C];
@@ -61,16 +61,16 @@ struct NibbleProduct : Halves<kBlock> {
                 w += kTileBytes, x += 2 * kBlock, inputs += sizeof(int32_t);
             }
             left = group / kBlock;
-            Floats scale = floats_at(scales);
+            Floats scale = floats_at(scales + done);
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) {
-                if constexpr (Zeros) {
-                    found[c] += (widened(sums[c]) - floats_at(zeros) * all(float(of_inputs[c]))) * scale;
+                if (IsBlock ? Zeros : zeros != nullptr) {
+                    found[c] += (widened(sums[c]) - floats_at(zeros + done) * all(float(of_inputs[c]))) * scale;
                 } else {
                     found[c] += widened(sums[c] - all(kSymmetricZero * of_inputs[c])) * scale;
                 }
             }
-            scales += kTogether, zeros += kTogether;
+            done += kTogether;
         }
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) totals[c] = found[c];
@@ -91,14 +91,15 @@ struct NibbleProduct : Halves<kBlock> {
 #pragma GCC unroll 8
         for (Floats& total : totals) total = all(0.f);
         auto add_all = [&](auto is_block, auto has_zeros) {
-            add_groups<C, is_block.value, has_zeros.value>(totals, w, x, inputs, stride, scales, zeros, weight.group,
-                                                           begin, end);
+            add_groups<C, is_block.value, has_zeros.value>(totals, w, x, inputs, stride, scales,
+                                                           weight.zeros ? zeros : nullptr, weight.group, begin, end);
         };
-        bool is_block = weight.group == kBlock;
-        if (weight.zeros) {
-            is_block ? add_all(std::true_type(), std::true_type()) : add_all(std::false_type(), std::true_type());
+        if (weight.group != kBlock) {
+            add_all(std::false_type(), std::false_type());
+        } else if (weight.zeros) {
+            add_all(std::true_type(), std::true_type());
         } else {
-            is_block ? add_all(std::true_type(), std::false_type()) : add_all(std::false_type(), std::false_type());
+            add_all(std::true_type(), std::false_type());
         }
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
