@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from llmk.api import CheckpointError, CheckpointFile, QuantizationSpec
+from llmk.nn.quantization import Quantization
 from llmk.nn.tensor_file import read_headers
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
@@ -101,8 +102,7 @@ class Layers(Numbers):
         method, answers = self._method(), []
         for number, columns in enumerate(_AWKWARD):
             weight = self._of(ROWS, number)[:, :columns].contiguous()
-            given = {"weight": weight.clone()}
-            found = self._answer(f"{columns} inputs", partial(method.convert, "model.layer", given, [ROWS]))
+            found = self._answer(f"{columns} inputs", partial(self._converted, method, weight))
             if not isinstance(found, str):
                 error = float((self._dequantized(found) - weight).norm() / weight.norm())
                 assert error <= self._example.error, f"{columns} inputs: relative error {error:.1e}"
@@ -138,6 +138,12 @@ class Layers(Numbers):
             refusal = error.message
         assert "layer" in refusal, f"the refusal of {what} doesn't name the layer: {refusal}"
         return "refused"
+
+    def _converted(self, method: Quantization, weight: Tensor) -> dict[str, Tensor]:
+        """What a method makes of a plain weight. One that quantizes plain weights may refuse it beforehand."""
+        if self._spec.online:
+            method.check("model.layer", self._described({"weight": weight}))
+        return method.convert("model.layer", {"weight": weight.clone()}, [ROWS])
 
     def _packing(self, parts: dict[str, Tensor], rows: Sequence[int]) -> Tensor:
         return self._dequantized(self._method().convert("model.layer", parts, rows))
