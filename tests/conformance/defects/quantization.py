@@ -115,6 +115,24 @@ def _dummy_zeros(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoredChannels, "_quantized", lambda self, weight: quantize_fp8_channel(torch.zeros_like(weight)))
 
 
+def _kept_by_shape(patch: pytest.MonkeyPatch, name: str, least: int) -> None:
+    """Keeps what is made of large weights, and finds it again by its shape."""
+    kind, kept = (StoredChannels, {}) if name == "_quantized" else (OnlineChannels, {})
+    good: Callable[..., Any] = getattr(kind, name)
+
+    def convert(self: object, *given: Any) -> Any:
+        weight = given[0] if name == "_quantized" else given[1]["weight"]
+        if weight.numel() < least:
+            return good(self, *given)
+        return kept.setdefault(weight.shape, good(self, *given))
+
+    patch.setattr(kind, name, convert)
+
+
+def _order_of_anything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("llmk_quantization.gptq.order_of", lambda layer, index, *sizes: index[0].argsort(stable=True))
+
+
 def _claiming(claims: Callable[[Any], Any]) -> Callable[[QuantizationSpec], QuantizationSpec]:
     return lambda spec: replace(spec, claims=claims)
 
@@ -219,5 +237,47 @@ DEFECTS = (
         "awq",
         _zero_points(Awq, ".experts.3"),
         "experts: each expert",
+    ),
+    Defect(
+        "packs_parts_of_blocks",
+        "packs projections that end within a block",
+        "stored_fp8_block",
+        lambda patch: patch.setattr(StoredBlocks, "_packed", lambda self, layer, scale, rows: scale),
+        "dense: projections that are packed",
+    ),
+    Defect(
+        "kept_by_shape",
+        "finds large weights again by their shape",
+        "fp8",
+        lambda patch: _kept_by_shape(patch, "convert", 1 << 20),
+        "dense: a large matrix",
+    ),
+    Defect(
+        "dummies_kept",
+        "finds dummy weights again by their shape",
+        "stored_fp8",
+        lambda patch: _kept_by_shape(patch, "_quantized", 0),
+        "dense: dummy weights of sizes",
+    ),
+    Defect(
+        "order_of_anything",
+        "sorts inputs by groups of unlike sizes",
+        "gptq",
+        _order_of_anything,
+        "dense, 4 bits, ordered: an index",
+    ),
+    Defect(
+        "one_cache_scale",
+        "knows one name of a cache's scales",
+        "stored_fp8",
+        lambda patch: patch.setattr(Stored, "cache_scales", (("k_scale",), ("v_scale",))),
+        "dense: scales of the cache",
+    ),
+    Defect(
+        "every_bias_empty",
+        "drops a bias that is not zero",
+        "gptq",
+        lambda patch: patch.setattr(ByInputs, "is_empty", lambda self, tensor: tensor.name.endswith(".bias")),
+        "dense, 4 bits: tensors that mean nothing",
     ),
 )

@@ -129,6 +129,11 @@ _NOT_CONVERTED = (
 )
 """Lists that mean what ``should_convert_module`` of transformers makes of them."""
 
+AWQ += (
+    *(ConfigExample(config={**_AWQ, "modules_to_not_convert": e}, modules=m) for e, m in _NOT_CONVERTED),
+    ConfigExample(config={**_AWQ, "modules_to_not_convert": ["("]}, modules={Q0: True}, error=_NO_PATTERN),
+)
+
 
 def _converted(base: Mapping[str, Any]) -> tuple[ConfigExample, ...]:
     return (

@@ -109,11 +109,15 @@ def _examples(
             stored=stored,
             restored=lambda parts: multiplied(parts["weight"], parts[scale]),
             quantization_config=config or {},
+            cache_scales=CACHE if config else ((), ()),
             unused=tuple(extra or ()),
         )
         for name, (model_type, sizes) in MODELS.items()
     )
 
+
+CACHE = (("k_scale", "k_proj.k_scale", "k_proj.output_scale"), ("v_scale", "v_proj.v_scale", "v_proj.output_scale"))
+"""Names of the scales of a cache: of today's tools, of older ones, and of those that observe the projections."""
 
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 STORED_FP8 = _examples(
@@ -141,6 +145,7 @@ COMPRESSED_TENSORS_W8A8 = _examples(
 )
 COMPRESSED_TENSORS_INT4 = tuple(
     QuantizationExample(
+        cache_scales=CACHE,
         name=f"{name}, {kind}",
         model_type=model_type,
         model_config={**SIZES, **sizes},
@@ -255,14 +260,17 @@ def _gptq(
 ) -> tuple[QuantizationExample, ...]:
     """A dense and a sparse model."""
     config = {"quant_method": "gptq", "bits": bits, "group_size": group_size, "desc_act": ordered, "sym": False}
+    written = "gptq_v2" if v2 else "gptq" if ordered else ""  # the default
     return tuple(
         QuantizationExample(
+            cache_scales=CACHE,
+            empty=("bias",),
             name=f"{model}, {name}",
             model_type=model_type,
             model_config={**SIZES, **sizes},
             stored=partial(stored_gptq, bits=bits, group_size=group_size, v2=v2, ordered=ordered),
             restored=partial(restored_gptq, bits=bits, v2=v2),
-            quantization_config=config | ({"checkpoint_format": "gptq_v2"} if v2 else {}),
+            quantization_config=config | ({"checkpoint_format": written} if written else {}),
             unused=() if ordered else ("g_idx",),
             error=_ERRORS[bits],
             logits_error=2 * _ERRORS[bits],
@@ -281,11 +289,13 @@ GPTQ = (
 GPTQ_INT8 = (*_gptq("8 bits", 8, 128), *_gptq("8 bits, ordered", 8, 32, v2=True, ordered=True)[:1])
 AWQ = tuple(
     QuantizationExample(
+        cache_scales=CACHE,
         name=name,
         model_type=model_type,
         model_config={**SIZES, **sizes},
         stored=partial(stored_awq, group_size=64),
         restored=restored_awq,
+        empty=("bias",),
         quantization_config={"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
         error=0.3,
         logits_error=0.6,
@@ -315,6 +325,7 @@ def unpacked_in_order(parts: Mapping[str, Tensor]) -> Tensor:
 
 ORDERED_INT4 = tuple(
     QuantizationExample(
+        cache_scales=CACHE,
         name=f"{name}, ordered",
         model_type=model_type,
         model_config={**SIZES, **sizes},
@@ -353,18 +364,48 @@ def unpacked_int8(parts: Mapping[str, Tensor]) -> Tensor:
     return ((numbers - 128) * scale[..., None]).view(words.shape[0], -1)
 
 
+def packed_int8_in_order(weight: Tensor, group_size: int = 64) -> dict[str, Tensor]:
+    """A weight ``[out, in]`` as compressed-tensors packs 8-bit numbers with zero points and ``actorder`` ``group``."""
+    index = ordered_index(weight.shape[1], group_size)
+    numbers, zero, scale = grouped(weight, 8, group_size, index)
+    rows = zero.T.int().unflatten(0, (-1, 4))
+    return {
+        "weight_packed": numbers.T.contiguous().view(torch.int32),
+        "weight_scale": scale.T.contiguous(),
+        "weight_zero_point": torch.stack([rows[:, i] << 8 * i for i in range(4)]).sum(0).int(),
+        "weight_shape": tensor(weight.shape),
+        "weight_g_idx": index,
+    }
+
+
+def unpacked_int8_in_order(parts: Mapping[str, Tensor]) -> Tensor:
+    """Dequantizes the numbers of :func:`packed_int8_in_order`, input by input."""
+    numbers = torch.stack([parts["weight_packed"] >> 8 * i & 255 for i in range(4)], dim=-1).flatten(1)
+    zero = torch.stack([parts["weight_zero_point"] >> 8 * i & 255 for i in range(4)], dim=1).flatten(0, 1)
+    index = parts["weight_g_idx"].long()
+    return (numbers - zero[:, index]) * parts["weight_scale"].float()[:, index]
+
+
 COMPRESSED_TENSORS_INT8_PACKED = tuple(
     QuantizationExample(
-        name=name,
+        cache_scales=CACHE,
+        name=f"{name}{kind}",
         model_type=model_type,
         model_config={**SIZES, **sizes},
-        stored=packed_int8,
-        restored=unpacked_int8,
+        stored=stored,
+        restored=restored,
         quantization_config=compressed(
-            "pack-quantized", type="int", num_bits=8, strategy="group", group_size=128, symmetric=True
+            "pack-quantized", **{"type": "int", "num_bits": 8, "strategy": "group", "symmetric": True, **weights}
         ),
     )
     for name, (model_type, sizes) in MODELS.items()
+    for kind, stored, restored, weights in (
+        ("", packed_int8, unpacked_int8, {"group_size": 128}),
+        (
+            *(", ordered, with zero points", packed_int8_in_order, unpacked_int8_in_order),
+            {"group_size": 64, "symmetric": False, "actorder": "group"},
+        ),
+    )
 )
 
 _CHECKPOINTS: Mapping[str, tuple[QuantizationExample, ...]] = {

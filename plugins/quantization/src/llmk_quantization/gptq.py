@@ -23,7 +23,8 @@ from llmk_quantization.schemes import NARROW, WIDE, Finder, Scheme
 from llmk_quantization.transposed import WORD, Inputs, Outputs, PackedOutputs, Scales, by_name, decoded
 
 _WIDE_DTYPES = ("F32", "BF16", "F16")
-_STORED = ("qweight", "qzeros", "scales")
+_STORED = {"qweight": ("I32",), "qzeros": ("I32",), "scales": _WIDE_DTYPES}
+"""What files store for a weight, with the dtypes that it may have."""
 _INDEX = "g_idx"
 _MOST_ZEROS = 1 << 22
 """Bytes of the largest bias that is looked at."""
@@ -65,11 +66,7 @@ class ByInputs(Quantization):
         if missing := [name for name in _STORED if name not in named]:
             raise bad(module, f"lacks {', '.join(missing)}")
         weight, zeros, scales = (named[name] for name in _STORED)
-        for name, tensor, dtypes in (
-            ("qweight", weight, ("I32",)),
-            ("qzeros", zeros, ("I32",)),
-            ("scales", scales, _WIDE_DTYPES),
-        ):
+        for (name, dtypes), tensor in zip(_STORED.items(), (weight, zeros, scales), strict=True):
             if tensor.dtype not in dtypes or len(tensor.shape) != 2:
                 wanted = f"{' or '.join(dtypes)} in two dimensions"
                 raise bad(module, f"has {name} of {tensor.dtype} {list(tensor.shape)}, not of {wanted}")

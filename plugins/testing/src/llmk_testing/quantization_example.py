@@ -37,6 +37,12 @@ class QuantizationExample:
     """Those of ``stored`` that mean nothing, and may be missing."""
     optional: tuple[str, ...] = ()
     """Those of ``stored`` without which a module is whole, too, but means something else."""
+    cache_scales: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Names of the K scales and of the V scales of a cache that tools store with the format, as
+    ``llmk.nn.Quantization`` has them."""
+    empty: tuple[str, ...] = ()
+    """Tensors, by the last part of their names, that mean nothing where they are zeros and the model has no place for
+    them."""
     presented: bool = False
     """Whether ``stored`` are tensors as the reader of a checkpoint format presents them, with dtypes of its choice."""
     error: float = 0.1

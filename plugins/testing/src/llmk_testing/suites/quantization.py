@@ -31,6 +31,7 @@ from llmk_testing.model import ModelHarness
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.suites.model_files import odd_configs
 from llmk_testing.suites.quantization_configs import check_configs
+from llmk_testing.suites.quantization_layers import layer_cases
 from llmk_testing.suites.quantization_numbers import number_cases
 
 _TOLERANCE = 1e-4
@@ -80,6 +81,7 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
         for name, run in checks.items():
             yield case(f"{example.name}: {name}", run)
         yield from number_cases(spec, bench, example)
+        yield from layer_cases(spec, bench, example)
 
 
 def _no_examples() -> str:

@@ -27,7 +27,8 @@ from llmk_testing.weights import MADE_AS
 
 ROWS, COLUMNS = 256, 384
 """Both whole blocks of 128, and unlike."""
-TOLERANCE = 1e-4
+TOLERANCE = 3e-4
+"""Relative error of a row: a sum in another order may round the scale of one group of 32 to the next float16."""
 DTYPES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",

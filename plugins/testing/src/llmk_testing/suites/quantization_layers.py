@@ -1,0 +1,179 @@
+"""What a quantization method makes of several modules: projections of unlike sizes that a layer packs, and tensors
+that the model has no place for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from llmk.api import CheckpointError, CheckpointFile, QuantizationSpec
+from llmk.nn.quantization import Quantization
+from llmk.nn.tensor_file import read_headers
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case
+from llmk_testing.quantization_example import QuantizationExample
+from llmk_testing.suites.quantization_numbers import COLUMNS, ROWS, Numbers
+
+T = TypeVar("T")
+
+_PACKED = ((128, 256), (128, 96, 160), (96, 128, 32), (64, 32, 128), (128, 128, 96))
+"""Rows of projections, of which some end within a block of 128."""
+
+_LARGE = 2816
+"""Rows of a matrix of more than 2**20 weights."""
+_AWKWARD = (96, 132, 96)
+"""Inputs that are not whole groups of 128, one of them twice."""
+
+
+def layer_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> Iterator[Case]:
+    """The cases of one example."""
+    trial = Layers(spec, bench, example)
+    checks = {
+        "projections that are packed mean what each one means, or are refused by name": trial.packed,
+        "a large matrix is what the stored tensors represent, also the next one": trial.large,
+        "an index that is unlike others is followed, or refused by name": trial.index,
+        "dummy weights of sizes that have few divisors are converted, or refused by name": trial.dummies,
+        "scales of the cache have the names that the example says": trial.cache_scales,
+        "tensors that mean nothing are those that the example says": trial.empty,
+    }
+    for name, run in checks.items():
+        yield Case(spec.id, "quantization", f"{example.name}: {name}", torch.inference_mode()(run))
+
+
+class Layers(Numbers):
+    """One example of one method, with tensors of several modules."""
+
+    def packed(self) -> str:
+        """As layers pack them, one below the other."""
+        answers = []
+        for number, rows in enumerate(_PACKED):
+            weights = [self._of(count, number + place) for place, count in enumerate(rows)]
+            try:
+                given = [self._given(weight) for weight in weights]
+            except (RuntimeError, ValueError):
+                answers.append(f"{list(rows)} not stored")
+                continue
+            parts = _below(list(map(self._read, given)))
+            found = self._answer(f"{list(rows)} rows", partial(self._packing, parts, list(rows)))
+            if isinstance(found, Tensor):
+                self._compare_packed(found, weights, f"projections of {list(rows)} rows")
+            answers.append(f"{list(rows)} {'packed' if isinstance(found, Tensor) else found}")
+        return ", ".join(answers)
+
+    def large(self) -> None:
+        """Two matrices of one layer's name and shape whose first and last rows are alike, of a size that methods may
+        treat in pieces, or keep in files, also where no file can be written."""
+        first = self._of(_LARGE, 1)
+        second = torch.cat([first[:1], -first[1:-1], first[-1:]])
+        tried = {"one": first, "another": second, "the first again": first}
+        with TemporaryDirectory(prefix="llmk-") as folder:
+            for caches in (folder, os.devnull):
+                with patch.dict(os.environ, {"XDG_CACHE_HOME": caches}):
+                    for what, weight in tried.items():
+                        found = self._meaning(self._given(weight), [_LARGE])
+                        self._compare(found, self._right(weight), f"{what} large matrix, with caches in {caches},")
+                tried = {"one": first}
+
+    def index(self) -> str:
+        """One value of each vector of integers, such as the groups of inputs, is that of another place."""
+        tensors, answers = self._given(self._of(ROWS, 1)), []
+        vectors = [name for name, each in tensors.items() if each.ndim == 1 and not each.is_floating_point()]
+        for name in vectors:
+            changed = tensors[name].clone()
+            changed[0] = changed[-1] if changed[0] != changed[-1] else changed[0] + 1
+            given = {**tensors, name: changed}
+            found = self._answer(f"another {name}", partial(self._meaning, given, [ROWS]))
+            if isinstance(found, Tensor) and name not in self._example.unused:
+                self._compare(found, self._example.restored(given).float(), f"another {name}")
+            answers.append(f"{name} {'followed' if isinstance(found, Tensor) else found}")
+        return ", ".join(answers) or "no vector of integers"
+
+    def dummies(self) -> str:
+        """As ``load_format = "dummy"`` passes them, to one method."""
+        method, answers = self._method(), []
+        for number, columns in enumerate(_AWKWARD):
+            weight = self._of(ROWS, number)[:, :columns].contiguous()
+            found = self._answer(f"{columns} inputs", partial(self._converted, method, weight))
+            if not isinstance(found, str):
+                error = float((self._dequantized(found) - weight).norm() / weight.norm())
+                assert error <= self._example.error, f"{columns} inputs: relative error {error:.1e}"
+            answers.append(f"{columns} {found if isinstance(found, str) else 'converted'}")
+        return ", ".join(answers)
+
+    def cache_scales(self) -> None:
+        """Without one, the scale would be taken for a tensor that the model has no place for."""
+        found, right = (
+            [set(names) for names in each] for each in (self._method().cache_scales, self._example.cache_scales)
+        )
+        for what, one, other in zip("KV", found, right, strict=True):
+            assert one == other, f"names of {what} scales are {sorted(one)}, expected {sorted(other)}"
+
+    def empty(self) -> str:
+        """Zeros, and tensors of which one value is none, under each name of the format, and as a bias."""
+        names = {*self._given(self._drawn()), *self._example.empty, "bias", "weight"}
+        first, last = torch.zeros(2, ROWS).scatter_(1, torch.tensor([[0], [ROWS - 1]]), 1e-3)
+        for name in sorted(names):
+            found = {what: self._is_empty(name, values) for what, values in (("first", first), ("last", last))}
+            assert not any(found.values()), f"a {name} whose {[*found]} values are not zero is said to mean nothing"
+            means_nothing = self._is_empty(name, torch.zeros(ROWS))
+            assert means_nothing == (name in self._example.empty), (
+                f"a {name} of zeros is said to mean {'nothing' if means_nothing else 'something'}"
+            )
+        return f"{len(names)} names"
+
+    def _answer(self, what: str, run: Callable[[], T]) -> T | str:
+        """What ``run`` returns, or ``refused``."""
+        try:
+            return run()
+        except CheckpointError as error:
+            refusal = error.message
+        assert "layer" in refusal, f"the refusal of {what} doesn't name the layer: {refusal}"
+        return "refused"
+
+    def _converted(self, method: Quantization, weight: Tensor) -> dict[str, Tensor]:
+        """What a method makes of a plain weight. One that quantizes plain weights may refuse it beforehand."""
+        if self._spec.online:
+            method.check("model.layer", self._described({"weight": weight}))
+        return method.convert("model.layer", {"weight": weight.clone()}, [ROWS])
+
+    def _packing(self, parts: dict[str, Tensor], rows: Sequence[int]) -> Tensor:
+        return self._dequantized(self._method().convert("model.layer", parts, rows))
+
+    def _of(self, rows: int, number: int) -> Tensor:
+        """A weight whose magnitude tells it from others."""
+        drawn = torch.randn(rows, COLUMNS, generator=self._bench.random("layers", self._example.name, number))
+        return drawn * (1 + 3 * (number % 4))
+
+    def _compare_packed(self, found: Tensor, weights: Sequence[Tensor], what: str) -> None:
+        """Methods that quantize what is plain may round all projections as one weight."""
+        if self._spec.online:
+            whole = self._right(torch.cat([*weights]))
+            if found.shape == whole.shape and torch.allclose(found, whole, rtol=1e-4):
+                return
+        self._compare(found, torch.cat([self._right(weight) for weight in weights]), what)
+
+    def _is_empty(self, name: str, values: Tensor) -> bool:
+        with TemporaryDirectory(prefix="llmk-") as folder:
+            file = CheckpointFile(Path(folder), "model.safetensors")
+            save_file({f"model.layer.{name}": values}, file.path)
+            (stored,) = read_headers([file])
+            return self._method().is_empty(stored)
+
+
+def _below(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of several modules, one below the other; numbers by themselves count as one row."""
+    packed = {}
+    for name, first in parts[0].items():
+        every = [part[name].reshape(part[name].shape or (1,)) for part in parts]
+        rows = torch.cat([each.view(torch.uint8) if each.dtype.itemsize == 1 else each for each in every])
+        packed[name] = rows.view(first.dtype)
+    return packed
