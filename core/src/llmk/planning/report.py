@@ -115,5 +115,6 @@ def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:
         for i, piece in enumerate(choice.pieces):
             site = "" if i else "  " * depth + (choice.op if depth else choice.site)
             tokens = "" if len(choice.pieces) == 1 else f"{piece.start}-{piece.stop - 1 if piece.stop < END else ''}"
-            yield [site, tokens, piece.id, f"{piece.distribution} {piece.version}", piece.tier, piece.why]
+            why = f"{piece.why}; its parts are below" if piece.parts and choice.parts else piece.why
+            yield [site, tokens, piece.id, f"{piece.distribution} {piece.version}", piece.tier, why]
         yield from _rows(choice.parts, depth + 1)
