@@ -191,6 +191,10 @@ def test_what_fits_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
         r"GiB cache \([\d,]+ blocks, [\d,]+ tokens\)", str(forecast(start(tmp_path, "dense", "cuda/h200")))
     )
     assert "blocks, requests of any length)" in str(forecast(start(tmp_path, "recurrent", "cuda/h200")))
+    too_large = str(forecast(start(tmp_path, "grouped", "cuda/h200")))
+    assert re.search(
+        r"Does not fit: the weights need [\d.]+ GiB .*140\.\d GiB is free; .*--parallel\.tensor", too_large
+    )
 
 
 def test_flashinfer_says_what_it_lacks_of_a_device(tmp_path: Path) -> None:

@@ -202,6 +202,18 @@ def test_a_card_that_a_virtual_machine_has(tmp_path: Path) -> None:
     assert "found Intel Arc B580 (0xe20b) with the driver vfio-pci" in reason
 
 
+def test_of_several_level_zeros_the_one_that_is_loaded_counts(tmp_path: Path) -> None:
+    made = machine(tmp_path, [B580])
+    made.files["usr/local/lib/libze_intel_gpu.so.1.3.27191"] = ""
+    assert not probe(made.host(), XPU).verdict, "the loader looks there first"
+    folder = tmp_path / "usr/local/lib"
+    (folder / "libze_intel_gpu.so.1.6.33578").write_text("")
+    assert probe(made.host(), XPU).verdict
+    (folder / "libze_intel_gpu.so.1").symlink_to("libze_intel_gpu.so.1.3.27191")
+    (reason,) = reasons(probe(made.host(), XPU))
+    assert reason.startswith("driver too old: wanted Level Zero's driver from 1.6.32567 on, found 1.3.27191")
+
+
 def test_no_level_zero(tmp_path: Path) -> None:
     answer = probe(machine(tmp_path, [B580], level_zero="").host(), XPU)
     (reason,) = reasons(answer)

@@ -70,6 +70,8 @@ def test_what_is_missing_is_named_with_its_wheel(
         done = environment.llmk("explain", option, named, cwd=tmp_path)
         assert done.returncode, done.stdout
         assert f"hint: {named} is in {wheel}: pip install {wheel}" in done.stderr
+    done = environment.llmk("explain", "--on", "rocm/gfx942", cwd=tmp_path)
+    assert "hint: rocm is in llmk-backends-rocm: pip install llmk-backends-rocm" in done.stderr
     done = environment.llmk("explain", "--select.attention.prefer", "triton.attention", cwd=tmp_path)
     assert "triton.attention is in llmk-triton: pip install llmk-triton" in done.stdout + done.stderr
     done = environment.llmk("run", "hi", "--select.tool_parser.use", "hermes", cwd=tmp_path)

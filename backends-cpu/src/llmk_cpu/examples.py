@@ -193,6 +193,9 @@ _CORE = "CPU implementer\t: 0x41\nCPU part\t: {}\n\n"
 _UNLIKE = f"Features\t: asimd\n{_CORE.format('0xd4f')}{_CORE.format('0xd0c')}"
 _UNHEARD_OF = f"Features\t: asimd\n{_CORE.format('0xfff')}"
 _BF16_ARM = {*NEOVERSE_V1.split()} & _ARM
+_APPLE = "".join(f"Features\t: {NEON}\nCPU implementer\t: 0x61\nCPU part\t: {part}\n\n" for part in ("0x022", "0x023"))
+_APPLE_ARM = {*NEON.split()} & _ARM
+_LOONGSON = "processor\t\t: 0\nModel Name\t\t: Loongson-3A6000-HV\nFeatures\t\t: cpucfg lam fpu lsx lasx\n"
 _OTHERS = (
     *(_arm(*each) for each in _ARM_PARTS),
     _other("aarch64", "Features\t: fp asimd\n", "without a name", known=True, **_PLAIN_ARM),
@@ -207,6 +210,16 @@ _OTHERS = (
         found=_BF16_ARM,
         arch_version=(8,),
         dtypes=_arm_dtypes(_BF16_ARM),
+    ),
+    _other(
+        "aarch64",
+        _APPLE,
+        "two kinds of cores of one chip",
+        label="apple-m1",
+        found=_APPLE_ARM,
+        arch_version=(8,),
+        dtypes=_arm_dtypes(_APPLE_ARM),
+        device_name="Apple M1",
     ),
     _other("arm64", "Features\t: fp asimd\n", "as Apple says", arch_family="aarch64", **_PLAIN_ARM),
     _power("POWER9", "power9", 9, _POWER9, _POWER9_HWCAP),
@@ -223,6 +236,16 @@ _OTHERS = (
     _riscv("rv64gcv_zvfbfmin", {"v", "zvfbfmin"}, "riscv64-v", ("float32",), known=False),
     *_bits(),
     _other("loongarch64", "", "unheard of", label="loongarch64", found=set(), arch_version=(0,), dtypes=("float32",)),
+    _other(
+        "loongarch64",
+        _LOONGSON,
+        "unheard of, with a name",
+        label="loongarch64",
+        found=set(),
+        arch_version=(0,),
+        dtypes=("float32",),
+        device_name="Loongson-3A6000-HV",
+    ),
     _other("an odd/one", "", "named oddly", label="an_odd_one", found=set(), arch_version=(0,), dtypes=("float32",)),
     _other("", "", "without a name", label="unknown", found=set(), arch_version=(0,), dtypes=("float32",)),
 )

@@ -56,7 +56,7 @@ def flags(host: Host) -> frozenset[str]:
 def model_name(host: Host) -> str:
     """The processor's name, or ``""``."""
     text = host.read("/proc/cpuinfo")
-    match = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    match = re.search(r"^[Mm]odel [Nn]ame\s*:\s*(.*)$", text, re.MULTILINE)
     return match[1].strip() if match else name_in(text)
 
 

@@ -53,8 +53,10 @@ _ARM: Mapping[tuple[int, int], str] = {
     (0x41, 0xD8E): "Neoverse N3",
     (0x46, 0x001): "A64FX",
     (0xC0, 0xAC3): "AmpereOne",
+    **dict.fromkeys([(0x61, part) for part in (0x022, 0x023, 0x024, 0x025, 0x028, 0x029)], "Apple M1"),
+    **dict.fromkeys([(0x61, part) for part in (0x032, 0x033, 0x034, 0x035, 0x038, 0x039)], "Apple M2"),
 }
-"""Names by implementer and part."""
+"""Names by implementer and part. Chips of Apple have two kinds of cores."""
 
 _Z: Mapping[str, int] = {
     "2964": 13,
@@ -92,16 +94,14 @@ def isa_extensions(cpuinfo: str) -> frozenset[str]:
 
 
 def name_in(cpuinfo: str) -> str:
-    """A processor's name, or ``""``. Several kinds of Arm cores in one machine have none."""
+    """A processor's name, or ``""``, as where cores of one machine go by different names."""
     if power := re.search(r"^cpu\s*:\s*(POWER\d+)", cpuinfo, re.MULTILINE):
         return power[1]
     if (z := re.search(r"machine = (\d{4})", cpuinfo)) and z[1] in _Z:
         return f"IBM z{_Z[z[1]]}"
-    parts = re.findall(r"^CPU (implementer|part)\s*:\s*0x([0-9a-f]+)", cpuinfo, re.MULTILINE)
-    codes = {kind: {int(code, 16) for found, code in parts if found == kind} for kind in ("implementer", "part")}
-    if all(len(found) == 1 for found in codes.values()):
-        return _ARM.get((codes["implementer"].pop(), codes["part"].pop()), "")
-    return ""
+    makers, parts = (re.findall(rf"^CPU {each}\s*:\s*0x([0-9a-f]+)", cpuinfo, re.M) for each in ("implementer", "part"))
+    names = {_ARM.get((int(maker, 16), int(part, 16)), "") for maker, part in zip(makers, parts, strict=False)}
+    return names.pop() if len(names) == 1 else ""
 
 
 def described(machine: str, found: frozenset[str], name: str) -> tuple[frozenset[str], str, tuple[int, ...]]:

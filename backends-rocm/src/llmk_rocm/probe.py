@@ -93,7 +93,7 @@ def _unknown(gpu: Gpu) -> Verdict:
         return no("driver_too_old", wanted="a driver that says the architecture", found=found, hint=_UPDATE_DRIVER)
     hint = "pip install --upgrade llmk-backends-rocm, whose newer versions may know it"
     if _is_too_old(gpu):
-        hint = "chips before MI200 and RDNA3 have no kernels here: take another platform"
+        hint = "Instinct before MI200 and Radeon before RDNA 3 have no kernels here: take another platform"
     if near := _NEAR.get(gpu.version[:2]):
         hint += f"; or set {OVERRIDE}={near}, at your own risk, as for other programs on ROCm"
     found = f"{gpu.arch} ({gpu.name})"

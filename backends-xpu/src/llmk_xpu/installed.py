@@ -11,7 +11,8 @@ from llmk.api import Host, parse_torch_versions, torch_version_file
 LIBRARY = "libze_intel_gpu.so.1"
 """The driver for programs: Level Zero for Intel's GPUs, from the compute runtime."""
 
-_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+_FOLDERS = ("/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
+"""In the order in which the loader searches them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,11 @@ def has_triton() -> bool:
 
 def driver_version(host: Host) -> tuple[int, ...] | None:
     """The version of :data:`LIBRARY`, from the file's name: ``(1, 6, 33578)``. ``()`` where the name has none, ``None``
-    where there is no such file."""
+    where there is no such file. Of several, that of the first folder counts, and there what the link names."""
     search = [folder for folder in host.environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
-    files = [file for folder in (*search, *_FOLDERS) for file in host.path(folder).glob(f"{LIBRARY}*")]
-    if not files:
-        return None
-    versions = [file.name.removeprefix("libze_intel_gpu.so.").split(".") for file in files]
-    return max((tuple(map(int, v)) for v in versions if len(v) > 1 and all(map(str.isdecimal, v))), default=())
+    for folder in map(host.path, (*search, *_FOLDERS)):
+        link = folder / LIBRARY
+        if names := [link.readlink().name] if link.is_symlink() else [file.name for file in folder.glob(f"{LIBRARY}*")]:
+            versions = [name.removeprefix("libze_intel_gpu.so.").split(".") for name in names]
+            return max((tuple(map(int, v)) for v in versions if len(v) > 1 and all(map(str.isdecimal, v))), default=())
+    return None

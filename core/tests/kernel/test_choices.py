@@ -296,11 +296,17 @@ def test_a_machine_can_be_named_by_its_device(house: Wheelhouse, model: Path) ->
             )]
         """,
     )
-    assert {start(house, model, on=on).plan.platform.device_name for on in ("crate/9000", "crate/Box", "crate")} == {
-        "Acme Box-9000 XL"
-    }
-    with pytest.raises(SelectionError, match=r"'crate/8000'.*\n.*crate/9000"):
-        start(house, model, on="crate/8000")
+    for on in ("crate/9000", "crate/Box", "crate/xl box", "crate"):
+        assert start(house, model, on=on).plan.platform.device_name == "Acme Box-9000 XL"
+    for on, hint in (
+        ("crate/8000", "known: crate/9000, crate/b2"),
+        ("crate/tiny", "known: crate/b2"),
+        ("9000", "known: crate/9000"),
+        ("barrel/9000", "known: box, crate"),
+    ):
+        with pytest.raises(SelectionError, match=f"'{on}'") as caught:
+            start(house, model, on=on)
+        assert caught.value.hint == hint
 
 
 def test_consented_override_wins_like_what_it_replaces(house: Wheelhouse, model: Path) -> None:

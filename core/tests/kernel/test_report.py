@@ -51,6 +51,18 @@ def test_table_names_sites_ranges_parts_warnings_and_hints() -> None:
     )
 
 
+def test_an_op_made_of_parts_says_so() -> None:
+    def norm(why: str, *parts: Choice) -> str:
+        whole = replace(piece(1, END, "a.norm"), why=why, parts=("rms_norm",))
+        table = render_table(replace(plan(), choices=(Choice("op", "norm", "add_norm", None, (whole,), (), parts),)))
+        return next(line for line in table.splitlines() if line.startswith("norm")).partition(" native ")[2].strip()
+
+    part = Choice("op", "norm.rms_norm", "rms_norm", None, (piece(1, END, "a.rms"),))
+    assert norm("only candidate", part) == "its parts, below"
+    assert norm("pinned by norm use", part) == "pinned by norm use; its parts, below"
+    assert norm("only candidate") == "only candidate", "its parts are not chosen apart"
+
+
 def test_sites_are_listed_by_weight_format() -> None:
     def choice(site: str, **query: Any) -> Choice:
         asked = LinearQuery(platform=BOX, site=site, dtype="bfloat16", in_features=8, out_features=8, **query)

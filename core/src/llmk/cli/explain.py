@@ -34,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the command."""
     parser = subparsers.add_parser("explain", help="show which kernels would be chosen for a model, and why")
     flags.add_model(parser)
-    on = "plan for another machine, by its architecture or a word of its device's name"
+    on = "plan for another machine, by its architecture or words of its device's name"
     parser.add_argument("--on", metavar="PLATFORM/DEVICE", help=on)
     nodes = "show how the model could be spread over so many machines, of so many devices each"
     parser.add_argument("--nodes", metavar="N[xDEVICES]", help=nodes)

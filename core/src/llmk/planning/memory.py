@@ -90,7 +90,7 @@ class MemoryPlan:
     def __str__(self) -> str:
         parts = f"{gib(self.weights)} weights, about {gib(self.activations)} activations"
         if self.cache is None:
-            return f"{gib(self.total)}: {parts}. {self.problem}"
+            return f"{gib(self.total)}: {parts}. Does not fit: {self.problem}"
         held = "requests of any length" if self.num_tokens == ANY_LENGTH else f"{self.num_tokens:,} tokens"
         cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {held}"
         shadows = self.cache.num_blocks * self.cache.shadow_bytes
@@ -104,16 +104,17 @@ def forecast(boot: Boot) -> MemoryPlan | None:
     total, sharing = plan.platform.memory_bytes, len(plan.ranks_on_same_device(0))
     if not total:
         return None
-    facts = sharded(boot.facts, plan.tensor)
-    weights = weight_bytes(boot.facts, plan.dtype, plan.weight_bits) * sharing // plan.num_ranks
+    facts, share = sharded(boot.facts, plan.tensor), sharing / plan.num_ranks
+    weights = int(share * weight_bytes(boot.facts, plan.dtype, plan.weight_bits))
     activations = activation_bytes(facts, limits.max_num_batched_tokens, limits.max_num_seqs) * sharing
     specs, groups, size, shadow_bytes = _pool(boot, facts, sharing)
     activations += tail_bytes(specs, *tail_sizes(boot)) * sharing
     room = max(0, total - weights - activations)
     try:
+        check_weights(boot.facts, plan.dtype, total, share=share, weight_bits=plan.weight_bits)
         cache = plan_cache(boot.settings.config, facts.max_model_len, groups, size, room, shadow_bytes)
     except NotEnoughMemory as error:
-        return MemoryPlan(total, weights, activations, None, error.message)
+        return MemoryPlan(total, weights, activations, None, f"{error.message}; {error.hint}")
     return MemoryPlan(total, weights, activations, cache)
 
 
@@ -195,7 +196,8 @@ def check_weights(
         raise NotEnoughMemory(
             f"the weights need {gib(needed)} ({int(share * facts.num_parameters):,} parameters in {dtype}"
             f"{f', quantized layers in {narrow} bits' if narrow else ''}), {gib(available)} is free",
-            hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
+            hint="free memory, choose a smaller checkpoint or a narrower --model.dtype, or spread the weights over "
+            "devices (--parallel.tensor)",
         )
 
 

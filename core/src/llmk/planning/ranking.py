@@ -13,6 +13,7 @@ from llmk.kernel.registry import Registered
 
 Candidate = Registered[KernelSpec]
 END = TokenBand().stop
+ONLY = "only candidate"
 USUALLY = load_traffic("")
 
 
@@ -172,7 +173,7 @@ class Ranking:
         best, tier = ranked[0], ranked[0].spec.tier.name.lower()
         if len(ranked) == 1:
             which = "that is not opt-in" if vouched[1:] else "that the platform vouches for"
-            return best, "only candidate" if len(active) == 1 else f"only candidate {which}"
+            return best, ONLY if len(active) == 1 else f"{ONLY} {which}"
         if _merit(best.spec, start) == _merit(ranked[1].spec, start):
             tied = [f"{c.spec.id} of {c.plugin.wheel}" for c in ranked[:2]]
             lines = [f'prefer = ["{c.spec.id}"]' for c in ranked[:2]]

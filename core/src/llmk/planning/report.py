@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from llmk.api import Choice, LinearQuery, MoEQuery, Plan, Reason, Rejection
-from llmk.planning.ranking import END
+from llmk.planning.ranking import END, ONLY
 from llmk.planning.tables import render_pairs, render_rows, wrapped
 
 
@@ -115,5 +115,8 @@ def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:
         for i, piece in enumerate(choice.pieces):
             site = "" if i else "  " * depth + (choice.op if depth else choice.site)
             tokens = "" if len(choice.pieces) == 1 else f"{piece.start}-{piece.stop - 1 if piece.stop < END else ''}"
-            yield [site, tokens, piece.id, f"{piece.distribution} {piece.version}", piece.tier, piece.why]
+            why = piece.why
+            if piece.parts and choice.parts:
+                why = "its parts, below" if why == ONLY else f"{why}; its parts, below"
+            yield [site, tokens, piece.id, f"{piece.distribution} {piece.version}", piece.tier, why]
         yield from _rows(choice.parts, depth + 1)

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from llmk.api import Choice, Piece, Plan
-from llmk.planning.ranking import END
+from llmk.planning.ranking import END, ONLY
 from llmk.planning.report import could_serve, not_built, with_gaps
 from llmk.planning.tables import render_rows
 
 _MOST_ROWS, _MOST_SITES, _MOST_WARNINGS = 10, 5, 4
-_ONLY = "only candidate"
 _MEASURED = "measured"
 
 
@@ -83,7 +82,7 @@ def _rows(plan: Plan) -> list[_Row]:
 
 def _is_chosen(choice: Choice) -> bool:
     """Whether something else could have served, or something faster than the reference does."""
-    return any(piece.why != _ONLY and (piece.tier != "reference" or _is_asked(piece)) for piece in _tiered(choice))
+    return any(piece.why != ONLY and (piece.tier != "reference" or _is_asked(piece)) for piece in _tiered(choice))
 
 
 def _tiered(choice: Choice) -> Iterator[Piece]:

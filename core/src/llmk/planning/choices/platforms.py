@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -43,7 +43,7 @@ def _probe(platform: Registered[PlatformSpec], host: Host) -> Probe:
 
 
 def choose_platform(registry: Registry, config: Config, host: Host | None = None, *, on: str | None = None) -> Found:
-    """The platform to use and its facts. ``on`` (``name``, ``name/arch``, or ``name/`` and a word of the device's name)
+    """The platform to use and its facts. ``on`` (``name``, ``name/arch``, or ``name/`` and words of the device's name)
     chooses a known machine instead of this one.
 
     Raises SelectionError with the reasons of every platform if none is usable.
@@ -85,13 +85,35 @@ def counted(names: Sequence[str]) -> str:
 
 
 def _known_machine(probed: Sequence[tuple[Registered[PlatformSpec], Probe]], on: str) -> Found:
-    known: dict[str, Found] = {}
+    known: list[Found] = []
     for platform, probe in probed:
-        for facts in (*([probe.facts] if probe.facts else []), *platform.spec.known):
-            words = facts.device_name.lower().replace("-", " ").split()
-            for name in (facts.label, facts.name, *(f"{facts.name}/{word}" for word in words)):
-                known.setdefault(name, (platform, facts))
-    if on.lower() in known:
-        return known[on.lower()]
-    close = get_close_matches(on, known, n=3, cutoff=0.4) or sorted({facts.label for _, facts in known.values()})
-    raise SelectionError(f"no installed platform knows the machine {on!r}", hint=f"known: {', '.join(close) or 'none'}")
+        known += [(platform, facts) for facts in (*([probe.facts] if probe.facts else []), *platform.spec.known)]
+    name, _, device = on.lower().partition("/")
+    ours = [found for found in known if found[1].name == name]
+    for found in ours:
+        if device in ("", found[1].arch.lower()):
+            return found
+    for found in ours:
+        if _words(device) <= _words(found[1].device_name):
+            return found
+    if not ours and (hint := how_to_install(name)):
+        raise SelectionError(f"no installed wheel provides the platform {name!r}", hint=hint)
+    near = _near(device, ours) if ours else _elsewhere(on.lower(), known)
+    raise SelectionError(f"no installed platform knows the machine {on!r}", hint=f"known: {', '.join(near) or 'none'}")
+
+
+def _near(device: str, known: Sequence[Found]) -> Iterable[str]:
+    """The machines of a platform whose names are closest to ``device``, then all of its architectures."""
+    names = {word: f"{facts.name}/{word}" for _, facts in known for word in (facts.arch, *_words(facts.device_name))}
+    close = (names[word] for word in get_close_matches(device, sorted(names), n=3))
+    return dict.fromkeys([*close, *sorted({facts.label for _, facts in known})])
+
+
+def _elsewhere(device: str, known: Sequence[Found]) -> Iterable[str]:
+    """The machines that ``device`` names without their platform; where there is none, all platforms."""
+    found = {f"{facts.name}/{device}" for _, facts in known if device in {facts.arch, *_words(facts.device_name)}}
+    return sorted(found or {facts.name for _, facts in known})
+
+
+def _words(text: str) -> set[str]:
+    return set(text.lower().replace("-", " ").split())
