@@ -116,6 +116,24 @@ def expected_drafts(harness: ModelHarness, tokens: list[int], most: int) -> list
 
 
 @pytest.mark.slow
+def test_given_embeddings_and_cached_prefixes_change_no_answer(tmp_path: Path) -> None:
+    """Of the former, a head gets some other token; the latter may have gone on with another."""
+    folder = made(tmp_path, "glm4_moe")
+    given = torch.randn(9, 64, generator=torch.Generator().manual_seed(1))
+    prompt = random.Random(5).choices(range(3, 380), k=16)
+    prompts: list[Any] = [given, prompt, [*prompt, 7, 8], [*prompt, 9]]
+    found = []
+    for use in ("", "mtp"):
+        with LLM(str(folder), **TIGHT, speculation={**MTP, "use": use}) as llm:
+            if use:
+                draft(llm, 3, None)
+            answered = [llm.generate([each], GREEDY, use_tqdm=False)[0] for each in prompts]
+            found.append([each.outputs[0].token_ids for each in answered])
+            assert answered[-1].num_cached_tokens == len(prompt)
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
 def test_ranks_draft_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(tmp_path, "glm4_moe")
     with LLM(str(folder), **TIGHT) as llm:

@@ -114,9 +114,10 @@ class HeadDrafts:
 
     def rows(self, count: int, ahead: int) -> _Rows:
         assert self._drafting is not None, "these are rows of requests that drafts are proposed for"
-        known, slots, works = (each[:count] for each in self._drafting)
+        known, slots, works = self._drafting
+        slots, works = slots[:count], works[:count]
         batch, lengths = self._batch, self._batch.computed.clone()
-        lengths[slots] = known - 2 + ahead
+        lengths[slots] = known[:count] - 2 + ahead
         self._build.select(count)
         longest = max(work.before + work.num_tokens for work in works)
         tensors, groups = batch.place(slots, torch.ones_like(slots), count, 1, longest, computed=lengths)
