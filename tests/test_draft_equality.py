@@ -186,7 +186,7 @@ def test_tokens_are_those_without_drafts(family: str, seed: int, checkpoints: di
         assert sum(core.stats.drafted) == 0
         for speculator in speculators(rng, llm.boot.facts.vocab_size, runs):
             if speculator is None:
-                core.runner.batch._speculator = OnDevice(runs)
+                core.runner.batch.draft_by(OnDevice(runs))
             draft(llm, rng.randrange(1, 6), speculator)
             found = answer(llm, batches)
             assert found.exact == expected.exact, (settings, speculator)

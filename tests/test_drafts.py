@@ -69,8 +69,7 @@ def test_answers_are_the_same_if_the_device_drafts(family: tuple[Path, Any, Any]
     folder, expected, runs = family
     with LLM(str(folder), **drafting(folder), engine={"steps_in_flight": depth}) as llm:
         core: Any = llm._core
-        core.runner.batch._speculator = OnDevice(runs)
-        core.runner.batch._vocab_size = llm.boot.facts.vocab_size
+        core.runner.batch.draft_by(OnDevice(runs))
         draft(llm, 3, None)
         check(answers(llm, preempted=False), expected)
         assert sum(core.stats.accepted) > 50

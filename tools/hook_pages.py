@@ -100,7 +100,8 @@ CONTRACTS = {
         f"llmk.api.decoding.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
     ),
     "llmk_speculators": tuple(
-        f"llmk.api.decoding.speculator:{name}" for name in ("Speculator", "DeviceSpeculator", "SpeculatorContext")
+        f"llmk.api.decoding.speculator:{name}"
+        for name in ("Speculator", "DeviceSpeculator", "HeadSpeculator", "DraftHeads", "SpeculatorContext")
     ),
     "llmk_grammars": (
         *(

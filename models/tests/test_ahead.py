@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from headed import HEADED, LAYERS, with_heads
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -17,7 +18,6 @@ from llmk import LLM, SamplingParams
 from llmk.api import CheckpointError
 from llmk.tree import lower
 from llmk_models import deepseek_v3
-from llmk_models.example_settings import NO_AUXILIARY_LOSS, SIGMOID
 from llmk_testing.comparing import relative_error
 from llmk_testing.model import ModelHarness
 
@@ -25,35 +25,9 @@ from .configs import config
 
 pytestmark = pytest.mark.slow
 
-LAYERS = 3
 PROMPT = random.Random(5).choices(range(3, 380), k=40)
 FOLLOWING = [*PROMPT[1:], 17]
-KINDS: dict[str, dict[str, Any]] = {
-    "deepseek_v3": NO_AUXILIARY_LOSS,
-    "glm4_moe": {**SIGMOID, "use_qk_norm": True, "attention_bias": True},
-}
-WANTED = {"speculation.heads": True, "cache.block_size": 8}
-
-
-def with_head(whole: Path, folder: Path) -> Path:
-    """A checkpoint whose last layer is that of a head that predicts a further token."""
-    folder.mkdir()
-    for file in whole.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    (weights,) = folder.glob("*.safetensors")
-    tensors, random_of = load_file(weights), torch.Generator().manual_seed(3)
-    size = tensors["model.norm.weight"].shape[0]
-    at = f"model.layers.{LAYERS}"
-    for name in ("enorm", "hnorm", "shared_head.norm"):
-        tensors[f"{at}.{name}.weight"] = 1 + 0.3 * torch.randn(size, generator=random_of)
-    tensors[f"{at}.eh_proj.weight"] = torch.randn(size, 2 * size, generator=random_of) * size**-0.5
-    for name in ("embed_tokens", "shared_head.head"):  # published checkpoints store them twice
-        tensors[f"{at}.{name}.weight"] = tensors["model.embed_tokens.weight"].clone()
-    save_file(tensors, weights, {"format": "pt"})
-    stored = json.loads((folder / "config.json").read_text())
-    own = {"num_hidden_layers": LAYERS, "num_nextn_predict_layers": 1}
-    (folder / "config.json").write_text(json.dumps(stored | own))
-    return folder
+WANTED = {"speculation.use": "mtp", "cache.block_size": 8}
 
 
 @torch.inference_mode()
@@ -98,21 +72,21 @@ def logits_of(harness: ModelHarness, chunks: Sequence[int]) -> Tensor:
     return torch.cat(found).float()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", HEADED)
 @pytest.mark.parametrize("chunks", [(40,), (7, 16, 1, 16)], ids=str)
 def test_a_head_predicts_what_its_formula_says(
     kind: str, chunks: Sequence[int], make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    whole = make_checkpoint(kind, **KINDS[kind] | {"num_hidden_layers": LAYERS + 1})
-    folder = with_head(whole, tmp_path / "headed")
+    whole = make_checkpoint(kind, **HEADED[kind] | {"num_hidden_layers": LAYERS + 1})
+    folder = with_heads(whole, tmp_path / "headed")
     (weights,) = folder.glob("*.safetensors")
     harness = ModelHarness.of(folder, WANTED)
     assert relative_error(logits_of(harness, chunks), oracle(whole, load_file(weights))) < 2e-5
 
 
 def test_heads_are_left_out_unless_they_are_wanted(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    whole = make_checkpoint("deepseek_v3", **KINDS["deepseek_v3"] | {"num_hidden_layers": LAYERS + 1})
-    folder = with_head(whole, tmp_path / "headed")
+    whole = make_checkpoint("deepseek_v3", **HEADED["deepseek_v3"] | {"num_hidden_layers": LAYERS + 1})
+    folder = with_heads(whole, tmp_path / "headed")
     plain, headed = ModelHarness.of(folder), ModelHarness.of(folder, WANTED)
     assert plain.model.ahead == []
     more = headed.boot.facts.num_parameters - plain.boot.facts.num_parameters
@@ -127,19 +101,19 @@ def config_of(folder: Path) -> Any:
 
 
 def test_answers_are_the_same_with_heads(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    whole = make_checkpoint("glm4_moe", **KINDS["glm4_moe"] | {"num_hidden_layers": LAYERS + 1})
-    folder = with_head(whole, tmp_path / "headed")
+    whole = make_checkpoint("glm4_moe", **HEADED["glm4_moe"] | {"num_hidden_layers": LAYERS + 1})
+    folder = with_heads(whole, tmp_path / "headed")
     greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     answers = []
-    for wanted in (False, True):
-        with LLM(str(folder), dtype="float32", **{"speculation.heads": wanted}) as llm:
+    for wanted in ("", "mtp"):
+        with LLM(str(folder), dtype="float32", **{"speculation.use": wanted}) as llm:
             answers.append(llm.generate([PROMPT], greedy, use_tqdm=False)[0].outputs[0].token_ids)
     assert answers[0] == answers[1]
 
 
 def test_a_head_that_the_files_lack_is_named(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    whole = make_checkpoint("deepseek_v3", **KINDS["deepseek_v3"] | {"num_hidden_layers": LAYERS + 1})
-    folder = with_head(whole, tmp_path / "headed")
+    whole = make_checkpoint("deepseek_v3", **HEADED["deepseek_v3"] | {"num_hidden_layers": LAYERS + 1})
+    folder = with_heads(whole, tmp_path / "headed")
     (weights,) = folder.glob("*.safetensors")
     tensors = load_file(weights)
     del tensors[f"model.layers.{LAYERS}.hnorm.weight"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from defects import Defect
+from defects import Defect, head_speculator
 from defects.speculator import DEFECTS, DEVICE_DEFECTS, Good, GoodOnDevice
 from killing import check_good, check_killed, failed
 
@@ -11,14 +13,15 @@ from llmk.api import SpeculatorSpec
 from llmk_testing.bench import Bench
 
 
-def spec(provider: type, *, on_device: bool = False, examples: str = "") -> SpeculatorSpec:
-    where = f"defects.speculator:{provider.__name__}"
-    return SpeculatorSpec(id="x.y", name="y", implementation=where, on_device=on_device, examples=examples)
+def spec(provider: type, *, on_device: bool = False, heads: bool = False, examples: str = "") -> SpeculatorSpec:
+    how: dict[str, Any] = {"on_device": on_device, "heads": heads, "examples": examples}
+    return SpeculatorSpec(id="x.y", name="y", implementation=f"{provider.__module__}:{provider.__name__}", **how)
 
 
 def test_good_ones_pass(bench: Bench) -> None:
     check_good("speculator", spec(Good), bench)
     check_good("speculator", spec(GoodOnDevice, on_device=True), bench)
+    check_good("speculator", spec(head_speculator.Good, heads=True), bench)
 
 
 def test_examples_that_are_not_options_fail_with_their_name(bench: Bench) -> None:
@@ -36,3 +39,9 @@ def test_killed(defect: Defect, bench: Bench) -> None:
 @pytest.mark.parametrize("defect", DEVICE_DEFECTS, ids=str)
 def test_killed_on_the_device(defect: Defect, bench: Bench) -> None:
     check_killed("speculator", spec(defect.provider, on_device=True), bench, defect.case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", head_speculator.DEFECTS, ids=str)
+def test_killed_by_heads(defect: Defect, bench: Bench) -> None:
+    check_killed("speculator", spec(defect.provider, heads=True), bench, defect.case)

@@ -192,6 +192,14 @@ KINDS = {
         *(makes("context"), "no propose(tokens, known, slots, width)"),
         *(makes("context", propose="request, tokens, most"), "instead of propose(tokens, known, slots, width)"),
     ),
+    "head_speculator": Kind(
+        makes("context", follow="heads, hidden, following, rows", propose="heads, hidden, counts"),
+        *(makes("context", propose="heads, hidden, counts"), "no follow(heads, hidden, following, rows)"),
+        *(
+            makes("context", follow="heads, hidden, following, rows", propose="tokens, known, slots, width"),
+            "instead of propose(heads, hidden, counts)",
+        ),
+    ),
     "model_source": Kind(
         makes("context", fetch="reference, progress, *, outline", stored=""),
         *(makes("context", fetch="reference, progress, *, outline"), "no stored()"),

@@ -15,6 +15,7 @@ from llmk.planning.boot import Boot
 from llmk.planning.choices.speculation import (
     choose_speculator,
     device_speculator,
+    head_speculator,
     host_speculator,
     render_speculation,
     speculation_of,
@@ -30,6 +31,7 @@ def llmk_speculators():
     return [
         SpeculatorSpec(id="{name}.host", name="{spoken}", implementation=where),
         SpeculatorSpec(id="{name}.device", name="{spoken}-device", implementation="plug_{name}:Wide", on_device=True),
+        SpeculatorSpec(id="{name}.heads", name="{spoken}-heads", implementation="plug_{name}:Headed", heads=True),
         SpeculatorSpec(id="{name}.other", name="other", implementation=where, supports=same_vocabulary),
     ]
 
@@ -48,6 +50,14 @@ class Wide:
     def __init__(self, context):
         self.context = context
     def propose(self, tokens, known, slots, width):
+        return None
+
+class Headed:
+    def __init__(self, context):
+        self.context = context
+    def follow(self, heads, hidden, following, rows):
+        return hidden
+    def propose(self, heads, hidden, counts):
         return None
 """
 CHECKPOINT: Any = SimpleNamespace(config={"vocab_size": 151936})
@@ -80,10 +90,13 @@ def test_a_speculator_is_used_only_where_it_is_named(wheelhouse: Wheelhouse) -> 
     assert (choice.kind, choice.site, choice.id) == ("speculator", "speculation", "acme.host")
     assert choice.pieces[0].distribution == "acme-wheel"
     assert choice.pieces[0].why == "pinned by [speculation] use"
-    assert {out.id for out in choice.rejected} == {"acme.device", "acme.other"}
+    assert {out.id for out in choice.rejected} == {"acme.device", "acme.heads", "acme.other"}
     on_device = choose(wheelhouse, use="acme.device")
     assert on_device is not None
     assert (on_device.kind, on_device.id) == ("device_speculator", "acme.device")
+    by_heads = choose(wheelhouse, use="echo-heads")
+    assert by_heads is not None
+    assert (by_heads.kind, by_heads.id) == ("head_speculator", "acme.heads")
     wheelhouse.install("third", CODE.format(name="third", spoken="echo"))
     with pytest.raises(SelectionError, match=r"acme\.host .* and third\.host .* tie"):
         choose(wheelhouse, use="echo")
@@ -116,6 +129,10 @@ def test_it_is_made_with_its_section_of_the_configuration(wheelhouse: Wheelhouse
     assert host_speculator(boot) is None
     assert device_speculator(boot) is not None
     assert "on the device" in render_speculation(boot)
+    boot = booted(wheelhouse, "acme.heads")
+    assert (host_speculator(boot), device_speculator(boot)) == (None, None)
+    assert head_speculator(boot) is not None
+    assert "the model's own heads" in render_speculation(boot)
     nothing = booted(wheelhouse, "")
     assert (speculation_of(nothing.plan), render_speculation(nothing)) == (None, "")
 

@@ -36,7 +36,7 @@ def tree(config: Config) -> CausalLM:
     # The authors' files have the norm in layers without experts, too, which don't use it.
     dense = "|".join(str(index) for index in range(parts.num_layers) if not isinstance(feed_forward(index, ""), MoE))
     unused = (rf"model\.layers\.({dense})\.post_mlp_layernorm\.weight",) if dense else ()
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*", *unused))
+    return parts.decoder(layer, ignored=(*parts.names_ahead, *unused))
 
 
 def _has_bias(config: Config) -> bool:

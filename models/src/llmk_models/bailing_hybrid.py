@@ -49,4 +49,4 @@ def tree(config: Config) -> CausalLM:
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         return parts.pre_normed(at, mixer(index, f"{at}.attention"), feed_forward(index, f"{at}.mlp"))
 
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts.decoder(layer, ignored=parts.names_ahead)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from llmk.tree import Ahead, CausalLM, Config, LatentAttention, Residual, Rope
+from llmk.tree import CausalLM, Config, LatentAttention, Residual, Rope
 from llmk_models.deepseek_v2 import LATENT_NORM_EPS, UNSERVED_HINT, latent_shape
-from llmk_models.parts import Family, Parts
+from llmk_models.parts import Family, MakeLayer, Parts, ahead_of
 from llmk_models.sigmoid_experts import sigmoid_experts
 
 _SERVED = {
@@ -23,16 +22,10 @@ _SERVED = {
 def tree(config: Config) -> CausalLM:
     """The tree of a DeepSeek-V3 checkpoint. All layers have experts, except the first ``first_k_dense_replace``."""
     parts, layer = _decoder(config)
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts.decoder(layer, ignored=parts.names_ahead)
 
 
-def ahead(config: Config) -> tuple[Ahead, ...]:
-    """The head that predicts a further token (MTP)."""
-    parts, layer = _decoder(config)
-    return parts.ahead(layer)
-
-
-def _decoder(config: Config) -> tuple[Parts, Callable[[int, str], tuple[Residual, ...]]]:
+def _decoder(config: Config) -> tuple[Parts, MakeLayer]:
     """Its parts, and what makes a layer. Numbers are the defaults of transformers' config class."""
     for key, served in _SERVED.items():
         config.choice(key, *served, hint=UNSERVED_HINT)
@@ -47,3 +40,7 @@ def _decoder(config: Config) -> tuple[Parts, Callable[[int, str], tuple[Residual
         return parts.pre_normed(at, attention, feed_forward(index, f"{at}.mlp"))
 
     return parts, layer
+
+
+ahead = ahead_of(_decoder)
+"""The heads that predict further tokens (MTP)."""

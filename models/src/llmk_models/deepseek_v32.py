@@ -6,7 +6,7 @@ from typing import Any
 
 from llmk.tree import CausalLM, Config, IndexShape, Residual, Rope, SelectedAttention
 from llmk_models.deepseek_v2 import LATENT_NORM_EPS, UNSERVED_HINT, latent_shape
-from llmk_models.parts import Family, Parts, with_values
+from llmk_models.parts import Family, MakeLayer, Parts, ahead_of, with_values
 from llmk_models.sigmoid_experts import sigmoid_experts
 
 _GLM = "GlmMoeDsaForCausalLM"
@@ -18,8 +18,13 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 
 def tree(config: Config) -> CausalLM:
-    """The tree of a DeepSeek-V3.2 or GLM-5 checkpoint. The layer that predicts a further token (MTP), which is stored
-    after the others, is not used."""
+    """The tree of a DeepSeek-V3.2 or GLM-5 checkpoint."""
+    parts, layer = _decoder(config)
+    return parts.decoder(layer, ignored=parts.names_ahead)
+
+
+def _decoder(config: Config) -> tuple[Parts, MakeLayer]:
+    """Its parts, and what makes a layer."""
     is_glm, sizes = config.architecture == _GLM, _SIZES[config.architecture]
     config = with_values(config, **{key: config.values.get(key, default) for key, default in sizes.items()})
     config.choice("hidden_act", "silu", "swish", hint=UNSERVED_HINT)
@@ -39,10 +44,12 @@ def tree(config: Config) -> CausalLM:
     feed_forward = sigmoid_experts(parts, **counts, scaling=2.5, groups=(1, 1) if is_glm else (8, 4))
 
     def layer(at_layer: int, at: str) -> tuple[Residual, ...]:
-        attention = SelectedAttention.of(f"{at}.self_attn", latent, index, rope, LATENT_NORM_EPS, picks=picks[at_layer])
+        is_ahead = at_layer >= parts.num_layers  # a head that predicts a further token picks for itself
+        own: dict[str, Any] = {"picks": is_ahead or picks[at_layer]}
+        attention = SelectedAttention.of(f"{at}.self_attn", latent, index, rope, LATENT_NORM_EPS, **own)
         return parts.pre_normed(at, attention, feed_forward(at_layer, f"{at}.mlp"))
 
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts, layer
 
 
 def _picks(config: Config, num_layers: int) -> tuple[bool, ...]:
@@ -59,3 +66,7 @@ def _picks(config: Config, num_layers: int) -> tuple[bool, ...]:
             " full or shared, the first full"
         )
     return tuple(kind == "full" for kind in kinds)
+
+
+ahead = ahead_of(_decoder)
+"""The heads that predict further tokens (MTP)."""

@@ -3,10 +3,8 @@ scores with a bias."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from llmk.tree import Ahead, CausalLM, Config, Residual
-from llmk_models.parts import Family, Parts
+from llmk.tree import CausalLM, Config, Residual
+from llmk_models.parts import Family, MakeLayer, Parts, ahead_of
 from llmk_models.sigmoid_experts import sigmoid_experts
 
 FAMILY = Family(num_kv_heads=8, norm_eps=1e-5)
@@ -16,16 +14,10 @@ FAMILY = Family(num_kv_heads=8, norm_eps=1e-5)
 def tree(config: Config) -> CausalLM:
     """The tree of a GLM-4.5 checkpoint."""
     parts, layer = _decoder(config)
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts.decoder(layer, ignored=parts.names_ahead)
 
 
-def ahead(config: Config) -> tuple[Ahead, ...]:
-    """The head that predicts a further token (MTP)."""
-    parts, layer = _decoder(config)
-    return parts.ahead(layer)
-
-
-def _decoder(config: Config) -> tuple[Parts, Callable[[int, str], tuple[Residual, ...]]]:
+def _decoder(config: Config) -> tuple[Parts, MakeLayer]:
     """Its parts, and what makes a layer."""
     parts = Parts(config, FAMILY, partial_rotary_factor=0.5)
     parts.qkv_bias = config.flag("attention_bias", False)
@@ -36,3 +28,7 @@ def _decoder(config: Config) -> tuple[Parts, Callable[[int, str], tuple[Residual
         return parts.pre_normed(at, parts.attention(f"{at}.self_attn"), feed_forward(index, f"{at}.mlp"))
 
     return parts, layer
+
+
+ahead = ahead_of(_decoder)
+"""The heads that predict further tokens (MTP)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmk.tree import CausalLM, Config, LatentAttention, Residual, Rope
 from llmk_models.deepseek_v2 import LATENT_NORM_EPS, latent_shape
-from llmk_models.parts import Family, Parts, with_values
+from llmk_models.parts import Family, MakeLayer, Parts, ahead_of, with_values
 from llmk_models.sigmoid_experts import sigmoid_experts
 
 FAMILY = Family(norm_eps=1e-5)
@@ -15,8 +15,13 @@ _SIZES = {"q_lora_rank": 768, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "
 
 
 def tree(config: Config) -> CausalLM:
-    """The tree of a GLM-4.7-Flash checkpoint. The layer that predicts a further token (MTP), which is stored after the
-    others, is not used."""
+    """The tree of a GLM-4.7-Flash checkpoint."""
+    parts, layer = _decoder(config)
+    return parts.decoder(layer, ignored=parts.names_ahead)
+
+
+def _decoder(config: Config) -> tuple[Parts, MakeLayer]:
+    """Its parts, and what makes a layer."""
     config = with_values(config, **{key: config.values.get(key, default) for key, default in _SIZES.items()})
     config.choice("rope_interleave", True)
     parts, latent = Parts(config, FAMILY), latent_shape(config)
@@ -28,4 +33,8 @@ def tree(config: Config) -> CausalLM:
         attention = LatentAttention.of(f"{at}.self_attn", latent, rope, LATENT_NORM_EPS)
         return parts.pre_normed(at, attention, feed_forward(index, f"{at}.mlp"))
 
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts, layer
+
+
+ahead = ahead_of(_decoder)
+"""The heads that predict further tokens (MTP)."""

@@ -32,4 +32,4 @@ def tree(config: Config) -> CausalLM:
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         return parts.pre_normed(at, parts.attention(f"{at}.self_attn"), feed_forward(index, f"{at}.mlp"))
 
-    return parts.decoder(layer, ignored=(rf"model\.layers\.{parts.num_layers}\..*",))
+    return parts.decoder(layer, ignored=parts.names_ahead)

@@ -78,6 +78,10 @@ def with_values(config: Config, **values: Any) -> Config:
     return Config(replace(config.checkpoint, config={**config.values, **values}))
 
 
+MakeLayer = Callable[[int, str], tuple[Residual, ...]]
+"""A layer's parts by its index and its name in the checkpoint."""
+
+
 class Parts:
     """Makes the parts of a decoder. Raises :class:`~llmk.api.CheckpointError` for options that it does not support.
 
@@ -162,11 +166,9 @@ class Parts:
         before, after, then, last = (self.norm(f"{at}.{name}_layernorm") for name in names)
         return Residual(norm=before, block=mixer, post=after), Residual(norm=then, block=feed_forward, post=last)
 
-    def ahead(
-        self, layer: Callable[[int, str], tuple[Residual, ...]], key: str = "num_nextn_predict_layers"
-    ) -> tuple[Ahead, ...]:
-        """The heads that predict further tokens, as many as the config's ``key`` says, with the names of DeepSeek-V3:
-        their layers come after the others."""
+    def ahead(self, layer: MakeLayer) -> tuple[Ahead, ...]:
+        """The heads that predict further tokens, as many as the config says, with the names of DeepSeek-V3: their
+        layers come after the others."""
         hidden, first = self.hidden_size, self.num_layers
 
         def head(index: int) -> Ahead:
@@ -180,8 +182,18 @@ class Parts:
                 norm=self.norm(f"{at}.shared_head.norm"),
             )
 
-        count = self.config.nullable(self.config.count, key, 0) or 0
-        return tuple(head(first + number) for number in range(count))
+        return tuple(head(first + number) for number in range(self._num_ahead))
+
+    @property
+    def names_ahead(self) -> tuple[str, ...]:
+        """What the names of such heads' tensors match. Some configs don't tell of the one that the files have."""
+        first = self.num_layers
+        each = "|".join(str(first + number) for number in range(max(1, self._num_ahead)))
+        return (rf"model\.layers\.({each})\..*",)
+
+    @property
+    def _num_ahead(self) -> int:
+        return self.config.nullable(self.config.count, "num_nextn_predict_layers", 0) or 0
 
     def decoder(
         self,
@@ -223,6 +235,16 @@ class Parts:
             ignored=(r".*\.rotary_emb\.inv_freq", *ignored),
             **more,
         )
+
+
+def ahead_of(decoder: Callable[[Config], tuple[Parts, MakeLayer]]) -> Callable[[Config], tuple[Ahead, ...]]:
+    """What ``ModelSpec.ahead`` names, of a family whose parts and layers ``decoder`` makes."""
+
+    def ahead(config: Config) -> tuple[Ahead, ...]:
+        parts, layer = decoder(config)
+        return parts.ahead(layer)
+
+    return ahead
 
 
 def _windows(config: Config, family: Family, num_layers: int) -> tuple[int | None, ...]:

@@ -116,7 +116,7 @@ _OWN: tuple[_Row, ...] = (
     ("llama4", _LLAMA4, "Llama 4, text alone: chunked attention, an expert whose input is scaled"),
 )
 """Those with mechanisms that no other family has."""
-_AHEAD = ("deepseek_v3", "glm4_moe")
+_AHEAD = ("deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite")
 """Those with heads that predict further tokens."""
 DEMO = Path(__file__).with_name("demo")
 

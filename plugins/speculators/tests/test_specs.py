@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from llmk.api import DeviceSpeculator, Speculator
+from llmk.api import DeviceSpeculator, HeadSpeculator, Speculator
 from llmk.kernel.loader import load_object
 from llmk_speculators.examples import OPTIONS
 from llmk_speculators.specs import Options, llmk_config_schema, llmk_speculators
@@ -12,10 +12,10 @@ from llmk_speculators.specs import Options, llmk_config_schema, llmk_speculators
 def test_specs_name_speculators_that_can_be_made():
     specs = list(llmk_speculators())
     names = [spec.name for spec in specs]
-    assert names == ["prompt_lookup", "prompt_lookup_device", "suffix_tree"]
+    assert names == ["mtp", "prompt_lookup", "prompt_lookup_device", "suffix_tree"]
     assert [spec.id for spec in specs] == [f"speculators.{name}" for name in names]
     for spec in specs:
-        contract = DeviceSpeculator if spec.on_device else Speculator
+        contract = HeadSpeculator if spec.heads else DeviceSpeculator if spec.on_device else Speculator
         assert contract in load_object(spec.implementation, plugin="llmk-speculators").__mro__
         assert load_object(spec.examples) is OPTIONS
         assert spec.summary

@@ -30,7 +30,13 @@ from llmk.api.decoding.grammar import (
 )
 from llmk.api.decoding.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
-from llmk.api.decoding.speculator import DeviceSpeculator, Speculator, SpeculatorContext
+from llmk.api.decoding.speculator import (
+    DeviceSpeculator,
+    DraftHeads,
+    HeadSpeculator,
+    Speculator,
+    SpeculatorContext,
+)
 from llmk.api.engine.executors import (
     ExecutorContext,
     ExecutorQuery,
@@ -214,6 +220,7 @@ __all__ = [
     "DescribeModel",
     "Device",
     "DeviceSpeculator",
+    "DraftHeads",
     "DraftTails",
     "EngineDead",
     "Event",
@@ -231,6 +238,7 @@ __all__ = [
     "GrammarLimits",
     "GrammarSpec",
     "Graphs",
+    "HeadSpeculator",
     "Host",
     "IOContext",
     "IOOutput",

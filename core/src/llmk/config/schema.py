@@ -174,11 +174,6 @@ class SpeculationSection(Section):
         description="Most tokens to draft per request and step. As many are drafted as pay, by how many are accepted "
         "and how long steps take.",
     )
-    heads: bool = Field(
-        default=False,
-        description="Load the heads that predict further tokens (MTP), where the checkpoint has any, for plugins that "
-        "draft by them.",
-    )
 
 
 class PinnedPrompt(Section):

@@ -47,6 +47,7 @@ CONTRACTS: Mapping[str, str] = {
     "logits_processor": "llmk.api:LogitsProcessor",
     "speculator": "llmk.api:Speculator",
     "device_speculator": "llmk.api:DeviceSpeculator",
+    "head_speculator": "llmk.api:HeadSpeculator",
     "grammar": "llmk.api:GrammarCompiler",
     "compiled_grammar": "llmk.api:CompiledGrammar",
     "started_grammar": "llmk.api:Grammar",
@@ -119,6 +120,8 @@ def kind_of(spec: object, kind: str) -> str:
     """The kind in :data:`CONTRACTS` of what a spec of ``kind`` names as its implementation."""
     if getattr(spec, "parts", ()):
         return "composite"
+    if getattr(spec, "heads", False) and kind == "speculator":
+        return "head_speculator"
     return "device_speculator" if getattr(spec, "on_device", False) else kind
 
 

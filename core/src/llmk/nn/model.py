@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -50,6 +50,18 @@ class Model(Protocol):
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
         """Layer index, attention site and cache spec of every layer of the stage that has a cache."""
         ...
+
+
+class HeadedModel(Model, Protocol):
+    """A model with heads that predict further tokens, where they are wanted.
+
+    Attributes:
+        ahead: the heads, each with a cache among :meth:`cache_specs`. From final hidden states ``[tokens, hidden]``, by
+            the model or the head before, and the ids of the tokens that follow each, int64 ``[tokens]``, they compute
+            those for :meth:`logits`.
+    """
+
+    ahead: Sequence[Callable[[Tensor, Tensor, StepContext], Tensor]]
 
 
 @runtime_checkable

@@ -69,7 +69,7 @@ class TreeModel:
     """Follows ``llmk.nn.Model``: the modules of a lowered tree, or of this process's pipeline stage.
 
     Attributes:
-        ahead: the heads that predict further tokens, if they are wanted (``speculation.heads``).
+        ahead: the heads that predict further tokens, if a speculator drafts by them.
     """
 
     def __init__(self, build: Build, checkpoint: Checkpoint, program: tree.Program) -> None:
@@ -135,7 +135,7 @@ class TreeModel:
         if program.ahead and self.build.parallel.num_stages > 1:
             raise PluginError(
                 "heads that predict further tokens need the embeddings, which another pipeline stage has",
-                hint="leave out speculation.heads, or spread the model by tensor parallelism (parallel.tensor)",
+                hint="name another speculator (speculation.use), or set parallel.tensor in place of parallel.pipeline",
             )
         heads = []
         for number, each in enumerate(program.ahead):

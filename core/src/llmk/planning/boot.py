@@ -45,6 +45,7 @@ from llmk.planning.choices.models import (
     model_tree,
 )
 from llmk.planning.choices.platforms import choose_platform
+from llmk.planning.choices.speculation import needs_heads
 from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.memory import cache_problems
 from llmk.planning.op_references import reference_ops
@@ -97,7 +98,7 @@ class Boot:
     def _program(self, model: Registered[ModelSpec]) -> Program:
         config = self.settings.config
         given = model, self.checkpoint, self.adapters, self.pooling, config.parallel.tensor
-        return model_program(*given, heads=config.speculation.heads)
+        return model_program(*given, heads=needs_heads(self.registry, config))
 
 
 def boot(
@@ -138,11 +139,12 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None, o
     if config.adapters:
         served_name = config.model.served_name or checkpoint.name
         adapters = read_adapters(config, model_tree(model, checkpoint), served_name)
-    facts = describe_model(model, checkpoint, adapters, pooling, config.parallel.tensor, heads=config.speculation.heads)
+    describe = partial(describe_model, model, checkpoint, adapters, pooling, heads=needs_heads(registry, config))
+    facts = describe(config.parallel.tensor)
     settings = _with_length(settings, registry, facts)
     settings = apply_defaults(settings, registry, platform, platform_facts, replace(facts, architecture=architecture))
     if (ranks := settings.config.parallel.tensor) != config.parallel.tensor:
-        facts = describe_model(model, checkpoint, adapters, pooling, ranks, heads=config.speculation.heads)
+        facts = describe(ranks)
     facts = replace(facts, architecture=architecture)
     launcher = choose_launcher(registry, settings.config, platform_facts)
     _check(settings, registry, platform_facts, facts, spread=launcher is not None)

@@ -44,8 +44,17 @@ def llmk_config_schema() -> type[BaseModel]:
 
 @hookimpl
 def llmk_speculators() -> Iterable[SpeculatorSpec]:
-    """Speculators that need no model: they draft what followed the last tokens earlier in the request."""
+    """Speculators that need no second model: they draft what followed the last tokens earlier in the request, or by the
+    model's own heads."""
     return [
+        SpeculatorSpec(
+            id="speculators.mtp",
+            name="mtp",
+            implementation="llmk_speculators.mtp:MultiTokenPrediction",
+            heads=True,
+            examples=_EXAMPLES,
+            summary="what the model's own heads for further tokens predict, inside of the step",
+        ),
         SpeculatorSpec(
             id="speculators.prompt_lookup",
             name="prompt_lookup",

@@ -27,13 +27,15 @@ class LogitsProcessorSpec(CheckedSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculatorSpec(CheckedSpec):
     """A speculator, which the config names by ``name`` or ``id``. ``implementation`` names a class that implements
-    :class:`~llmk.api.Speculator`, or with ``on_device`` :class:`~llmk.api.DeviceSpeculator`; it is imported in the
-    process that uses it. ``supports`` returns whether it supports a checkpoint."""
+    :class:`~llmk.api.Speculator`, with ``on_device`` :class:`~llmk.api.DeviceSpeculator`, or with ``heads``, for which
+    the model's heads for further tokens are loaded, :class:`~llmk.api.HeadSpeculator`; it is imported in the process
+    that uses it. ``supports`` returns whether it supports a checkpoint."""
 
     id: str
     name: str
     implementation: str
     on_device: bool = False
+    heads: bool = False
     supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
     examples: str = ""
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""

@@ -1,4 +1,5 @@
-"""The contract of speculators: plugins that draft a request's next tokens, for the model to verify several in one step.
+"""The contracts of speculators: plugins that draft a request's next tokens, for the model to verify several in one
+step.
 
 Drafts never change what a request is answered. The engine samples each drafted position as it would without drafts, by
 its own seed and position, and accepts drafts while they equal what was sampled. A speculator only decides how often
@@ -77,5 +78,74 @@ class DeviceSpeculator(Protocol):
             known: int64 ``[requests]``, how many tokens of each request are known: the first draft is for this index.
             slots: int64 ``[requests]``, each request's row of ``tokens``; -1 is padding, whose drafts are ignored.
             width: drafts per request, at most :attr:`SpeculatorContext.max_drafts`.
+        """
+        ...
+
+
+class DraftHeads(Protocol):
+    """The heads of a model that predict further tokens, each with a K/V cache of its own, as the engine gives them to a
+    :class:`HeadSpeculator`.
+
+    Attributes:
+        count: how many there are. Head ``k`` maps a hidden state at position ``i``, and the token at ``i + 1 + k``, to
+            one that predicts the token at ``i + 2 + k``.
+    """
+
+    count: int
+
+    @abstractmethod
+    def __call__(self, head: int, hidden: Tensor, following: Tensor, rows: Any) -> Tensor:
+        """Runs head number ``head``; its cache then has what it computed. Returns hidden states ``[rows, hidden]``.
+
+        Args:
+            hidden: ``[rows, hidden]``, by the model or the head before.
+            following: int64 ``[rows]``, the token that follows for each.
+            rows: where they stand: what :meth:`HeadSpeculator.follow` was given, or :meth:`rows` returned.
+        """
+        ...
+
+    @abstractmethod
+    def likeliest(self, hidden: Tensor) -> Tensor:
+        """The token that each of ``hidden`` (``[rows, hidden]``) predicts, int64 ``[rows]``."""
+        ...
+
+    @abstractmethod
+    def rows(self, count: int, ahead: int) -> Any:
+        """One row for each of the first ``count`` requests that drafts are proposed for, ``ahead`` positions behind the
+        row that the request's hidden state belongs to: less than the drafts that are wanted of each of them."""
+        ...
+
+
+class HeadSpeculator(Protocol):
+    """Drafts on the device by further heads of the model itself (``SpeculatorSpec.heads``), inside of the steps that
+    verify the drafts.
+
+    The engine keeps what it needs from step to step: a hidden state of each request, and the caches of the heads. So it
+    never synchronizes, and keeps no state between calls.
+    """
+
+    def __init__(self, context: SpeculatorContext) -> None: ...
+
+    @abstractmethod
+    def follow(self, heads: DraftHeads, hidden: Tensor, following: Tensor, rows: Any) -> Tensor:
+        """Called after each step, once it has sampled: fills the heads' caches. Returns ``[rows, hidden]``; of each
+        request, :meth:`propose` gets the row of its last token but one, whose next token is known.
+
+        Args:
+            hidden: ``[rows, hidden]``, the model's final hidden states of all tokens of the step.
+            following: int64 ``[rows, heads.count]``, the tokens at the next positions of each. Of a request's last
+                rows, only the first is known; the others are arbitrary, as are all of those behind a rejected draft.
+            rows: where they stand.
+        """
+        ...
+
+    @abstractmethod
+    def propose(self, heads: DraftHeads, hidden: Tensor, counts: Sequence[int]) -> Tensor:
+        """Drafts for requests, int64 ``[requests, counts[0]]``. Those that a request has no use for are ignored. An
+        entry that is not in ``range(vocab_size)`` says that nothing is drafted there.
+
+        Args:
+            hidden: ``[requests, hidden]``, what :meth:`follow` returned for each.
+            counts: how many drafts are wanted of each request, 1 or more, the greatest first.
         """
         ...

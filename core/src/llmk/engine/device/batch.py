@@ -3,7 +3,7 @@ rebuilds it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -21,6 +21,11 @@ from llmk.engine.wire.step import NewRequest, StepPlan, Work
 if TYPE_CHECKING:
     from llmk.nn.build import Build
     from llmk.reference.batch import StepTensors
+
+
+Propose = Callable[[Tensor, Tensor, Sequence[Work]], Tensor]
+"""Drafts for the requests of some work, the one with the most drafts first: from int64 ``[requests]``, how many tokens
+of each are known, and the slots, to int64 ``[requests, drafts]``, as :class:`~llmk.api.DeviceSpeculator` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Batch:
     """Persistent device tensors, one row (*slot*) per running request.
 
     Attributes:
+        propose: what drafts on the device, where anything does.
         tokens: int32 ``[slots, max_len + 1]``, prompt and output tokens.
         computed: int64 ``[slots]``, how many of them are in the cache.
         block_tables: int32 ``[slots, max_blocks]`` per cache group.
@@ -77,8 +83,10 @@ class Batch:
         """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``adapters``:
         requests may have some. ``tails``: recurrent layers have tails (:class:`~llmk.api.DraftTails`)."""
         self.device = device
-        self._speculator = speculator
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
+        self.propose: Propose | None = None
+        if speculator is not None:
+            self.draft_by(speculator)
         self.block_sizes = tuple(block_sizes)
         self.tokens = zeros((num_slots, max_len + 1), torch.int32, device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
@@ -159,31 +167,47 @@ class Batch:
         rows = SampleRows(host.slots, index, self.computed, host.most, host.fewest, behind)
         return rows, DraftRows(host.counts, *request) if slots else None
 
+    def draft_by(self, speculator: DeviceSpeculator) -> None:
+        """Has ``speculator`` draft."""
+
+        def propose(known: Tensor, slots: Tensor, works: Sequence[Work]) -> Tensor:
+            return speculator.propose(self.tokens, known, slots, works[0].num_drafts)
+
+        self.propose = propose
+
     def draft(self, plan: StepPlan) -> None:
         """Drafts on the device what the plan's work has no drafts for, behind the last known token."""
         drafting = [work for work in plan.work if work.num_drafts and not work.drafts]
         if not drafting:
             return
-        assert self._speculator is not None, "without a speculator on the device, the plan has the drafts"
-        most = max(work.num_drafts for work in drafting)
+        assert self.propose is not None, "without a speculator on the device, the plan has the drafts"
+        drafting.sort(key=lambda work: -work.num_drafts)
+        most = drafting[0].num_drafts
         slots, wanted, ahead = self._upload(
             [work.slot for work in drafting],
             [work.num_drafts for work in drafting],
             [work.num_tokens - work.num_drafts for work in drafting],
         )
         known = self.computed[slots] + ahead
-        drafts = self._speculator.propose(self.tokens, known, slots, most)
+        drafts = self.propose(known, slots, drafting)
         column = torch.arange(most, device=self.device)
         at = slots[:, None], (known[:, None] + column).clamp(max=self.max_len - 1)
-        drafts = torch.where((drafts >= 0) & (drafts < self._vocab_size), drafts, 0).to(self.tokens.dtype)
+        drafts = torch.where((drafts >= 0) & (drafts < self.vocab_size), drafts, 0).to(self.tokens.dtype)
         self.tokens[at] = torch.where(column < wanted[:, None], drafts, self.tokens[at])
 
     def place(
-        self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
+        self,
+        slots: Tensor,
+        counts: Tensor,
+        num_tokens: int,
+        max_query: int,
+        max_seq: int,
+        computed: Tensor | None = None,
     ) -> tuple[StepTensors, list[CacheStep]]:
         """The part of :meth:`lay_out` that runs on the device; ``slots`` and ``counts`` may be padded
-        (:func:`llmk.reference.batch.build_step`)."""
-        tensors = self._build_step(self.tokens, self.computed, slots, counts, num_tokens)
+        (:func:`llmk.reference.batch.build_step`). ``computed`` are lengths in place of the batch's."""
+        computed = self.computed if computed is None else computed
+        tensors = self._build_step(self.tokens, computed, slots, counts, num_tokens)
         groups = [
             self._cache_step(table, size, tensors, slots, slots.shape[0], num_tokens, max_query, max_seq)
             for table, size in zip(self.block_tables, self.block_sizes, strict=True)

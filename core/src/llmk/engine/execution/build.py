@@ -40,7 +40,7 @@ from llmk.nn.attention import page_bytes
 from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 from llmk.planning.cache_groups import CacheGroup, cache_groups
-from llmk.planning.choices.speculation import device_speculator, speculation_of
+from llmk.planning.choices.speculation import device_speculator, head_speculator, speculation_of
 from llmk.planning.memory import activation_bytes, check_context, check_weights, gib, tail_bytes, tail_sizes
 
 if TYPE_CHECKING:
@@ -146,7 +146,10 @@ def build_runner(
     load |= {id: partial(_refuse, id) for id in load if is_distrusted(id)}
     kind = Runner if build.parallel.is_first else StageRunner
     wheels = {each.spec.id: each.plugin.wheel for each in found}
-    return kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **options)
+    runner = kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **options)
+    if (speculator := head_speculator(boot)) is not None:
+        runner.draft_by_heads(speculator)
+    return runner
 
 
 def _load_processor(found: Registered[LogitsProcessorSpec]) -> type[LogitsProcessor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.device.transfer import bits_to_device, event, to_device, to_host
 from llmk.engine.execution.executor import Executor
+from llmk.engine.execution.head_drafts import HeadDrafts
 from llmk.engine.execution.pending_result import PendingResult
 from llmk.engine.measuring.shadow_comparisons import ShadowComparisons
 from llmk.engine.sampling import finite_check as finite
@@ -28,11 +29,11 @@ from llmk.engine.wire.step import Masks, StepPlan
 from llmk.nn.context import StepContext
 
 if TYPE_CHECKING:
-    from llmk.api import Graphs
+    from llmk.api import Graphs, HeadSpeculator
     from llmk.engine.sampling.logits_processors import LogitsProcessors
     from llmk.nn.build import Build
     from llmk.nn.context import GivenEmbeddings
-    from llmk.nn.model import Model
+    from llmk.nn.model import HeadedModel, Model
     from llmk.reference.batch import StepTensors
 
 
@@ -75,6 +76,7 @@ class Runner(Executor):
         self.caches = caches
         self.asynchronous = asynchronous
         self._graphs: StepGraphs | None = None
+        self._heads: HeadDrafts | None = None
         self._unsampled: tuple[Tensor, SampleRows, DraftRows | None, PendingResult] | None = None
         """Logits and rows of a deferred step."""
         self._trace = trace
@@ -92,6 +94,12 @@ class Runner(Executor):
         self._prepare = trace.timed("prepare", CachedLayer.prepare)
         self._forward = trace.timed("forward", model.forward)
         self._sample = trace.timed("sample", self.sampler)
+
+    def draft_by_heads(self, speculator: HeadSpeculator) -> None:
+        """Has ``speculator`` draft by heads of the model, which has some."""
+        own = cast("HeadedModel", self.model), self.build, self.batch
+        self._heads = HeadDrafts(speculator, *own, self.sampler.most_likely, self._context)
+        self.batch.propose = self._heads.propose
 
     @torch.inference_mode()
     def record(self, graphs: Graphs, shapes: Sequence[StepShape], later: Sequence[StepShape] = ()) -> None:
@@ -115,6 +123,8 @@ class Runner(Executor):
         if masks.rows:
             found = to_device(masks.rows, device), bits_to_device(masks.bits, len(masks.rows), device)
         self._keep_sampled(pending, self._sample(logits, rows, self.batch, found), rows, drafts)
+        if self._heads is not None:
+            self._heads.follow()
 
     def _issue_compared(self, plan: StepPlan) -> PendingResult:
         """Issues a step in which kernels may be compared with their shadows. Such steps are not replayed."""
@@ -134,6 +144,16 @@ class Runner(Executor):
             left = self._graphs.record_next() if plan.record and self._graphs is not None else 0
             return PendingResult(plan.step, None, unrecorded=left)
         self._apply(plan)
+        if self._heads is None:
+            return self._computed(plan, replay)
+        self._heads.start(plan)
+        pending = self._computed(plan, replay)
+        if self._unsampled is None:
+            self._heads.follow()
+        return pending
+
+    def _computed(self, plan: StepPlan, replay: bool) -> PendingResult:
+        """Issues a step that was applied, recorded or not."""
         given = self._given.of(plan.work)
         has_tails = plan.speculative and self.batch.accepted is not None  # no recorded step has these, or embeddings
         if replay and self._graphs is not None and not has_tails and given is None:
@@ -145,6 +165,7 @@ class Runner(Executor):
         step = self._lay_out(plan)
         rows = self._output_rows(plan, step)
         hidden = self._compute(step.tensors, step.groups, step.adapter_index, given, rows)
+        self._take(hidden)
         return self._finish(plan, step, hidden, rows is None)
 
     def _compute(
@@ -158,15 +179,22 @@ class Runner(Executor):
         """The step's final hidden states, of all tokens or at ``output_rows``."""
         self.build.select(tensors.token_ids.shape[0])
         self.build.adapter_index = adapter_index
-        meta = [self._prepare(layer, groups[layer.group]) for layer in self._prepares]
-        context = StepContext(tensors.positions, self.caches, [meta[i] for i in self._layers], given)
-        context.output_rows = output_rows
+        context = self._context(tensors.positions, groups)
+        context.given, context.output_rows = given, output_rows
         return self._forward(tensors.token_ids, context)
+
+    def _context(self, positions: Tensor, groups: Sequence[CacheStep]) -> StepContext:
+        meta = [self._prepare(layer, groups[layer.group]) for layer in self._prepares]
+        return StepContext(positions, self.caches, [meta[i] for i in self._layers])
+
+    def _take(self, hidden: Tensor) -> None:
+        if self._heads is not None:
+            self._heads.take(hidden)
 
     def _output_rows(self, plan: StepPlan, step: LaidOutStep) -> Tensor | None:
         """The rows that are sampled, where no others of the step's hidden states are used; ``None``: all are needed, or
         so many that nothing is gained. A step that samples none has one, since kernels need not take 0 rows."""
-        few = 2 * len(step.sampled.slots) <= plan.num_tokens and plan.num_tokens > 1
+        few = 2 * len(step.sampled.slots) <= plan.num_tokens and plan.num_tokens > 1 and self._heads is None
         if not few or self.scorer.follows(plan.work) or self.reader.follows(plan.work):
             return None
         return step.token_rows if step.sampled.slots else step.tensors.query_start[:1].long()
@@ -200,6 +228,7 @@ class Runner(Executor):
         """A recorded step in which each request computes one token."""
         slots = [work.slot for work in plan.work]
         index, recorded = self._decode(slots, self._variant(plan))
+        self._take(recorded.hidden)
         scored = self.scorer(recorded.hidden, plan.work)
         pending = PendingResult(plan.step, None, scored, items=range(len(slots)))
         if self.sampler.all_plain_greedy(slots) and not plan.deferred:
@@ -229,6 +258,7 @@ class Runner(Executor):
         self.batch.draft(plan)
         counts = [work.num_tokens for work in plan.work]
         _, recorded = self._graphs.run(graph, [work.slot for work in plan.work], counts, samples)
+        self._take(recorded.hidden)
         prompts = self.scorer(recorded.hidden, plan.work), self.reader(recorded.hidden, plan.work)
         host, room = HostRows.of(plan), graph.shape.samples
         if not host.slots:

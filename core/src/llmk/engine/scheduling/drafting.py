@@ -10,7 +10,7 @@ from llmk.api import ConfigError, KernelSpec
 from llmk.api.errors import describe
 from llmk.engine.scheduling.draft_length import Acceptance, DraftLength
 from llmk.engine.wire.plugin_calls import SPECULATOR, Call, is_distrusted, is_interrupt
-from llmk.planning.choices.speculation import DEVICE, HOST, host_speculator, speculation_of
+from llmk.planning.choices.speculation import HOST, host_speculator, speculation_of
 
 if TYPE_CHECKING:
     from llmk.api import Speculator
@@ -108,7 +108,7 @@ class Drafting:
             sites = ", ".join(lacking)
             what = f"{choice.id} drafts tokens, which recurrent layers ({sites}) can't take back: they name no inputs"
             raise ConfigError(what, hint="leave speculation.use empty for this model")
-        if choice.kind == DEVICE and plan.pipeline > 1:
+        if choice.kind != HOST and plan.pipeline > 1:
             what = f"{choice.id} drafts on the device, where each of {plan.pipeline} stages knows its own tokens alone"
             raise ConfigError(what, hint="set parallel.pipeline = 1, or name a speculator of the host")
         specs = {found.spec.id: found.spec for found in boot.registry.of(KernelSpec)}

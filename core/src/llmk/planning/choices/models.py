@@ -26,7 +26,7 @@ from llmk.kernel.watchdog import watched
 from llmk.planning.adapters import Adapter, adapter_rooms
 from llmk.planning.pooling import GENERATOR, Pooling, with_head
 from llmk.planning.selection import elect
-from llmk.tree import CausalLM, Program, adapted, lower, model_facts
+from llmk.tree import Ahead, CausalLM, Program, adapted, lower, model_facts
 from llmk.tree import Config as ModelConfig
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def describe_model(
 ) -> ModelFacts:
     """The facts of the family's tree for so many tensor-parallel ``ranks``, or those that its ``describe`` returns. Its
     LlmkErrors are raised as they are, other exceptions as PluginError."""
+    if heads:
+        heads_ahead(model, checkpoint)
     if model.spec.tree:
         program = model_program(model, checkpoint, adapters, pooling, ranks, heads=heads)
         facts = model_facts(program, ModelConfig(checkpoint))
@@ -98,9 +100,25 @@ def model_program(
     ``heads`` are wanted, and room for adapters, lowered for so many tensor-parallel ``ranks``. Errors as in
     :func:`describe_model`."""
     tree = with_head(_call(model, "tree", CausalLM, ModelConfig(checkpoint)), pooling)
-    if heads and model.spec.ahead:
-        tree = replace(tree, ahead=_call(model, "ahead", tuple, ModelConfig(checkpoint)))
+    if heads:
+        tree = replace(tree, ahead=heads_ahead(model, checkpoint))
     return lower(adapted(tree, adapter_rooms(adapters, tree)) if adapters else tree, ranks=ranks)
+
+
+def heads_ahead(model: Registered[ModelSpec], checkpoint: Checkpoint) -> tuple[Ahead, ...]:
+    """The heads of a checkpoint that predict further tokens.
+
+    Raises:
+        SelectionError: it has none, or its family doesn't say what they are.
+    """
+    heads = _call(model, "ahead", tuple, ModelConfig(checkpoint)) if model.spec.ahead else ()
+    if not heads:
+        lacking = f"{checkpoint.name} has none" if model.spec.ahead else f"{model.spec.id} serves none"
+        raise SelectionError(
+            f"the speculator of speculation.use drafts by heads of the model that predict further tokens: {lacking}",
+            hint="name a speculator that needs no heads, such as suffix_tree, or leave speculation.use empty",
+        )
+    return heads
 
 
 def _call(model: Registered[ModelSpec], kind: str, returned: type[T], argument: object) -> T:

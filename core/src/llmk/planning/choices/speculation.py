@@ -9,6 +9,7 @@ from llmk.api import (
     Checkpoint,
     Choice,
     DeviceSpeculator,
+    HeadSpeculator,
     LlmkError,
     Piece,
     Plan,
@@ -33,8 +34,15 @@ if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
 LINE, SITE = "[speculation]", "speculation"
-HOST, DEVICE = "speculator", "device_speculator"
-"""The kinds of choice: one that drafts between steps, and one that drafts inside of them."""
+HOST, DEVICE, HEADS = "speculator", "device_speculator", "head_speculator"
+"""The kinds of choice: one that drafts between steps, one that drafts inside of them, and one that does so by heads of
+the model."""
+
+
+def needs_heads(registry: Registry, config: Config) -> bool:
+    """Whether the speculator that the configuration names drafts by heads of the model."""
+    named = (found.spec for found in registry.of(SpeculatorSpec))
+    return any(spec.heads and config.speculation.use in (spec.name, spec.id) for spec in named)
 
 
 def choose_speculator(
@@ -65,12 +73,14 @@ def choose_speculator(
         for other in known
         if other is not chosen
     )
-    return Choice(DEVICE if spec.on_device else HOST, SITE, "", None, (piece,), rejected)
+    kind = HEADS if spec.heads else DEVICE if spec.on_device else HOST
+    return Choice(kind, SITE, "", None, (piece,), rejected)
 
 
 def speculation_of(plan: Plan) -> Choice | None:
-    """The choice of the speculator, whose kind is :data:`HOST` or :data:`DEVICE`; ``None`` where nothing is drafted."""
-    return next((choice for choice in plan.choices if choice.site == SITE and choice.kind in (HOST, DEVICE)), None)
+    """The choice of the speculator, of one of the kinds above; ``None`` where nothing is drafted."""
+    kinds = HOST, DEVICE, HEADS
+    return next((choice for choice in plan.choices if choice.site == SITE and choice.kind in kinds), None)
 
 
 def render_speculation(boot: Boot) -> str:
@@ -79,10 +89,11 @@ def render_speculation(boot: Boot) -> str:
     if choice is None:
         return ""
     most = boot.settings.config.speculation.num_drafts
-    if choice.kind == DEVICE:
-        where = "on the device, inside of steps"
-    else:
-        where = "on the host, once it knows a request's last token"
+    where = {
+        HOST: "on the host, once it knows a request's last token",
+        DEVICE: "on the device, inside of steps",
+        HEADS: "with the model's own heads, inside of steps",
+    }[choice.kind]
     return f"speculation: up to {most} drafts per request and step, as many as pay, by {choice.id} {where}"
 
 
@@ -95,6 +106,13 @@ def host_speculator(boot: Boot) -> Speculator | None:
 def device_speculator(boot: Boot) -> DeviceSpeculator | None:
     """Makes the speculator that drafts on the device; ``None`` where the plan has no such. Raises PluginError."""
     made: DeviceSpeculator | None = _make(boot, DEVICE)
+    return made
+
+
+def head_speculator(boot: Boot) -> HeadSpeculator | None:
+    """Makes the speculator that drafts by heads of the model; ``None`` where the plan has no such. Raises
+    PluginError."""
+    made: HeadSpeculator | None = _make(boot, HEADS)
     return made
 
 

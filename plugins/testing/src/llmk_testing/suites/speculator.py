@@ -1,4 +1,4 @@
-"""The suites of speculators, on the host and on the device.
+"""The suites of speculators: on the host, on the device, and by heads of the model.
 
 ``SpeculatorSpec.examples`` names a sequence of options, each a whole ``[plugin.NAME]`` section with its defaults; a
 speculator without examples is tested without options.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import DeviceSpeculator, Speculator, SpeculatorContext, SpeculatorSpec
+from llmk.api import DeviceSpeculator, HeadSpeculator, Speculator, SpeculatorContext, SpeculatorSpec
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
@@ -31,6 +31,7 @@ from llmk_testing.drafting import (
 )
 from llmk_testing.parsers import counted_lines
 from llmk_testing.recording import check_recorded
+from llmk_testing.suites import head_speculator
 
 Make = Callable[[], Any]
 
@@ -40,8 +41,8 @@ GROWTH = 64 << 10
 
 def cases(spec: SpeculatorSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one speculator."""
-    checks = _device_cases(bench) if spec.on_device else _host_cases(bench)
-    for name, check in checks:
+    kind = head_speculator.cases if spec.heads else _device_cases if spec.on_device else _host_cases
+    for name, check in kind(bench):
         yield Case(spec.id, "speculator", name, partial(_run, spec, check))
 
 
@@ -276,7 +277,9 @@ def _run(spec: SpeculatorSpec, check: Callable[[Make], str | None]) -> str | Non
     remark = None
     for options in examples:
         context = SpeculatorContext(VOCAB, MAX_DRAFTS, MAX_LEN, options)
-        make: Callable[[], Speculator | DeviceSpeculator] = partial(load_object(spec.implementation), context)
+        make: Callable[[], Speculator | DeviceSpeculator | HeadSpeculator] = partial(
+            load_object(spec.implementation), context
+        )
         remark = check(make) or remark
     return remark
 
