@@ -137,9 +137,8 @@ class TransformersModel:
         modules = {name: self._module(model, name) for name in (*self._layers, *self._experts)}
         with called(modules) as inputs:
             seen = self._attend_once(model)
-        stored = (
-            presented(self._build, read_headers(weight_files(checkpoint))) if methods and dummy_seed is None else {}
-        )
+        from_files = methods and dummy_seed is None
+        stored = presented(self._build, read_headers(weight_files(checkpoint))) if from_files else {}
         for name in self._layers:
             if name in inputs:
                 self._replace(name, stored)
