@@ -24,6 +24,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.watch import held_by_integers
 from llmk_testing.weights import MADE_AS
+from llmk_testing.weights import stored as weight_in
 
 ROWS, COLUMNS = 256, 384
 """Both whole blocks of 128, and unlike."""
@@ -265,10 +266,16 @@ class Numbers:
         return self._dequantized(made)
 
     def _dequantized(self, made: dict[str, Tensor]) -> Tensor:
-        stored = MADE_AS.get(self._spec.weight_format, self._spec.weight_format)
-        prepare: Any = getattr(quantized_weight, f"prepare_{stored}", None)
+        weight_format = MADE_AS.get(self._spec.weight_format, self._spec.weight_format)
+        prepare: Any = getattr(quantized_weight, f"prepare_{weight_format}", None)
         if prepare is None:
-            raise Skip(f"the reference can't dequantize {self._spec.weight_format}")
+            raise Skip(f"the reference can't dequantize {weight_format}")
+        usual = weight_in(self._bench.registry, weight_format, torch.ones(128, 128)).parameters
+        for name in usual.keys() & made.keys():
+            shape = list(made[name].shape)
+            assert len(shape) == usual[name].ndim, (
+                f"{name} of {shape} has {len(shape)} dimensions; the format {weight_format} has {usual[name].ndim}"
+            )
         found: Tensor = prepare(made).dequantize(torch.float32)
         return found
 
