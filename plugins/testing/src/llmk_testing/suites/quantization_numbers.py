@@ -42,6 +42,7 @@ DTYPES = {
 }
 FOREIGN = ("F64", "F8_E5M2", "BOOL", "I16")
 WIDE = ("F32", "BF16", "F16")
+_FLOATS = {torch.float32, torch.bfloat16, torch.float16}
 
 
 def number_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> Iterator[Case]:
@@ -157,7 +158,7 @@ class Numbers:
             assert error <= self._example.error, f"{[rows, columns]}: relative error {error:.1e}"
 
     def wide_scales(self) -> str:
-        """Files store them as float32 or narrower."""
+        """Files store them in any of three dtypes."""
         tensors, good, tried = self._given(self._drawn()), self._stored(), 0
         if self._example.presented:
             raise Skip("its tensors are presented by a reader, which chooses their dtypes")
@@ -166,9 +167,9 @@ class Numbers:
                 self._method().check("model.layer", {"weight": replace(good["weight"], dtype=name)})
             return f"plain weights of {', '.join(WIDE)}"
         for part, tensor in tensors.items():
-            if tensor.dtype is not torch.float32:
+            if tensor.dtype not in _FLOATS:
                 continue
-            for dtype in (torch.bfloat16, torch.float16):
+            for dtype in _FLOATS - {tensor.dtype}:
                 stored = {**tensors, part: tensor.to(dtype)}
                 self._check({**good, part: replace(good[part], dtype=DTYPES[dtype])})
                 widened = {name: value.float() if name == part else value for name, value in stored.items()}
