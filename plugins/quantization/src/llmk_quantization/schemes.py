@@ -30,7 +30,7 @@ class Scheme:
         """How many groups so many inputs have; 0 if they are not whole groups."""
         if self.group_size < 0:
             return 1
-        return 0 if self.group_size == 0 or inputs % self.group_size else inputs // self.group_size
+        return 0 if inputs % self.group_size else inputs // self.group_size
 
 
 Finder = Callable[[str], Scheme | None]
