@@ -14,7 +14,8 @@ from torch import Tensor
 
 from llmk.api import CheckpointError
 from llmk_quantization.bits import from_nibbles, in_nibbles, unpacked
-from llmk_quantization.examples import SIZES, restored_gptq, stored_awq, stored_gptq, transposed_words
+from llmk_quantization.examples import SIZES
+from llmk_quantization.gptq_examples import restored_gptq, stored_awq, stored_gptq, transposed_words
 from llmk_quantization.schemes import Scheme, gptq_schemes, unmatched
 from llmk_testing.checkpoints import write_checkpoint
 from llmk_testing.model import ModelHarness

@@ -42,6 +42,17 @@ class Groups(Quantization):
             raise _bad(module, f"stores {shapes}, which are not whole groups of inputs for each output")
 
 
+def _dummy(layer: str, parameters: Mapping[str, Tensor]) -> Tensor:
+    """Dummy values in whole groups."""
+    weight = parameters["weight"]
+    if weight.shape[1] % _GROUP:
+        raise CheckpointError(
+            f"{layer} has {weight.shape[1]} inputs, which are not in groups of {_GROUP}, as GGUF files have them",
+            hint='leave out model.load_format = "dummy", or serve the file with [plugin.gguf] weights = "plain"',
+        )
+    return weight
+
+
 def _bad(module: str, what: str) -> CheckpointError:
     return CheckpointError(f"{module} {what}", hint="check that the file is whole, and report it if it is")
 
@@ -58,7 +69,7 @@ class Int8Groups(Groups):
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """Quantizes dummy values; others stay as they are."""
-        return parameters if "weight_scale" in parameters else quantize_int8_group(parameters["weight"], _GROUP)
+        return parameters if "weight_scale" in parameters else quantize_int8_group(_dummy(layer, parameters), _GROUP)
 
 
 class Int4Groups(Groups):
@@ -74,4 +85,4 @@ class Int4Groups(Groups):
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """Quantizes dummy values; others stay as they are."""
-        return parameters if "weight_scale" in parameters else quantize_int4_group(parameters["weight"], _GROUP)
+        return parameters if "weight_scale" in parameters else quantize_int4_group(_dummy(layer, parameters), _GROUP)

@@ -30,7 +30,7 @@ class Scheme:
         """How many groups so many inputs have; 0 if they are not whole groups."""
         if self.group_size < 0:
             return 1
-        return 0 if self.group_size == 0 or inputs % self.group_size else inputs // self.group_size
+        return 0 if inputs % self.group_size else inputs // self.group_size
 
 
 Finder = Callable[[str], Scheme | None]
@@ -129,12 +129,11 @@ def unmatched(config: Mapping[str, Any], modules: Iterable[str]) -> list[str]:
 
 
 def _scheme(fields: Mapping[str, Any]) -> Scheme:
-    bits, group_size = fields.get("bits"), fields.get("group_size")
-    if not _is_number(bits) or bits not in (*NARROW, *WIDE):
-        raise _invalid("bits", bits, "2, 3, 4 or 8")
+    """Of fields whose ``bits`` were claimed."""
+    group_size = fields.get("group_size")
     if not _is_number(group_size) or not (group_size == -1 or group_size > 0):
         raise _invalid("group_size", group_size, "-1 or a number of inputs")
-    return Scheme(bits, group_size, _flag(fields, "desc_act"))
+    return Scheme(fields["bits"], group_size, _flag(fields, "desc_act"))
 
 
 def _rule(pattern: str, changes: Any) -> tuple[Callable[[str], bool], Mapping[str, Any] | None]:

@@ -118,7 +118,7 @@ class Layers(Numbers):
             assert one == other, f"names of {what} scales are {sorted(one)}, expected {sorted(other)}"
 
     def empty(self) -> str:
-        """Zeros, and tensors of which one value is none, under each name of the format, and as a bias."""
+        """Zeros, and tensors of which one value is not zero, under each name of the format, and as a bias."""
         names = {*self._given(self._drawn()), *self._example.empty, "bias", "weight"}
         first, last = torch.zeros(2, ROWS).scatter_(1, torch.tensor([[0], [ROWS - 1]]), 1e-3)
         for name in sorted(names):
@@ -149,7 +149,7 @@ class Layers(Numbers):
         return self._dequantized(self._method().convert("model.layer", parts, rows))
 
     def _of(self, rows: int, number: int) -> Tensor:
-        """A weight whose magnitude tells it from others."""
+        """A weight of a magnitude that others do not have."""
         drawn = torch.randn(rows, COLUMNS, generator=self._bench.random("layers", self._example.name, number))
         return drawn * (1 + 3 * (number % 4))
 

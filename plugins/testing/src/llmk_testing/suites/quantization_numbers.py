@@ -24,6 +24,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.watch import held_by_integers
 from llmk_testing.weights import MADE_AS
+from llmk_testing.weights import stored as weight_in
 
 ROWS, COLUMNS = 256, 384
 """Both whole blocks of 128, and unlike."""
@@ -41,6 +42,7 @@ DTYPES = {
 }
 FOREIGN = ("F64", "F8_E5M2", "BOOL", "I16")
 WIDE = ("F32", "BF16", "F16")
+_FLOATS = {torch.float32, torch.bfloat16, torch.float16}
 
 
 def number_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> Iterator[Case]:
@@ -156,7 +158,7 @@ class Numbers:
             assert error <= self._example.error, f"{[rows, columns]}: relative error {error:.1e}"
 
     def wide_scales(self) -> str:
-        """Files store them as float32 or narrower."""
+        """Files store them in any of three dtypes."""
         tensors, good, tried = self._given(self._drawn()), self._stored(), 0
         if self._example.presented:
             raise Skip("its tensors are presented by a reader, which chooses their dtypes")
@@ -165,9 +167,9 @@ class Numbers:
                 self._method().check("model.layer", {"weight": replace(good["weight"], dtype=name)})
             return f"plain weights of {', '.join(WIDE)}"
         for part, tensor in tensors.items():
-            if tensor.dtype is not torch.float32:
+            if tensor.dtype not in _FLOATS:
                 continue
-            for dtype in (torch.bfloat16, torch.float16):
+            for dtype in _FLOATS - {tensor.dtype}:
                 stored = {**tensors, part: tensor.to(dtype)}
                 self._check({**good, part: replace(good[part], dtype=DTYPES[dtype])})
                 widened = {name: value.float() if name == part else value for name, value in stored.items()}
@@ -265,10 +267,16 @@ class Numbers:
         return self._dequantized(made)
 
     def _dequantized(self, made: dict[str, Tensor]) -> Tensor:
-        stored = MADE_AS.get(self._spec.weight_format, self._spec.weight_format)
-        prepare: Any = getattr(quantized_weight, f"prepare_{stored}", None)
+        weight_format = MADE_AS.get(self._spec.weight_format, self._spec.weight_format)
+        prepare: Any = getattr(quantized_weight, f"prepare_{weight_format}", None)
         if prepare is None:
-            raise Skip(f"the reference can't dequantize {self._spec.weight_format}")
+            raise Skip(f"the reference can't dequantize {weight_format}")
+        usual = weight_in(self._bench.registry, weight_format, torch.ones(128, 128)).parameters
+        for name in usual.keys() & made.keys():
+            shape = list(made[name].shape)
+            assert len(shape) == usual[name].ndim, (
+                f"{name} of {shape} has {len(shape)} dimensions; the format {weight_format} has {usual[name].ndim}"
+            )
         found: Tensor = prepare(made).dequantize(torch.float32)
         return found
 
