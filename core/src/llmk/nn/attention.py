@@ -44,6 +44,7 @@ class Attention(Layer):
             (:func:`llmk.reference.rope.rotation.axes_of_pairs`; the op's facts have ``rotary_sections``). ``None``:
             positions have one axis.
         sinks_name: the checkpoint's name of the sinks.
+        slopes: each head's slope (ALiBi, arXiv:2108.12409; the op's facts have ``alibi``); empty: they have none.
         query_scale: float32 ``[positions]``, a factor of queries; ``None``: they have none. Not with Q norms.
         norm_weighted: whether the Q and K norms have weights.
         shared_kv: the name of the attention module that wrote the keys and values to the same cache (the op's facts
@@ -75,6 +76,7 @@ class Attention(Layer):
         rotation: Mapping[str, bool] | None = None,
         axes: Tensor | None = None,
         sinks_name: str = "sinks",
+        slopes: Sequence[float] = (),
         query_scale: Tensor | None = None,
         norm_weighted: bool = True,
         shared_kv: str = "",
@@ -111,6 +113,9 @@ class Attention(Layer):
             self._q_weight = self._k_weight = torch.ones(head_dim, dtype=build.dtype, device=build.device)
         if self._norms and norm_offset:
             self._options["norm_offset"] = norm_offset
+        if slopes:
+            kept = slopes[build.parallel.share(num_heads)]
+            self._options["slopes"] = torch.tensor(kept, dtype=torch.float32, device=build.device)
         own: dict[str, Any] = {"dtype": torch.float32, "kept_rows": [[build.parallel.share(num_heads)]]}
         self._sinks = [Parameter(build, [f"{prefix}.{sinks_name}"], [num_heads], **own)] if sinks else []
         super().__init__(build, [*self._norms, *self._sinks])

@@ -175,6 +175,7 @@ class Builder:
             value_dim=spec.value_dim,
             sinks=spec.sinks,
             sinks_name=spec.sinks_name,
+            slopes=spec.slopes,
             query_scale=None if spec.query_scale is None else self.query_scales(spec),
             norm_weighted=spec.norm_weighted,
             shared_kv="" if spec.shares is None else spec.shares.at,
