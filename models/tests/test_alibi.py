@@ -78,7 +78,7 @@ def test_the_names_of_blooms_authors(make_checkpoint: Callable[..., Path], tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_requests_beyond_what_they_were_trained_for(deterministic: bool, make_checkpoint: Callable[..., Path]) -> None:
-    """Chunks, drafts and batches of a model that is told to take longer texts."""
+    """Chunks, drafts and batches."""
     folder = make_checkpoint("bloom", **BLOOM, seq_length=64)
     greedy = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     prompts = [PROMPT[:50], PROMPT[:7], PROMPT[:50]]

@@ -154,14 +154,6 @@ def test_a_rank_has_the_sinks_of_its_heads() -> None:
         assert layer.parameters[0].take().tolist() == [2.0 * rank, 2.0 * rank + 1]
 
 
-def test_a_rank_has_the_slopes_of_its_heads() -> None:
-    for rank in range(2):
-        made = bound(parallel=Parallel(rank, 2), num_heads=2, num_kv_heads=1, head_dim=8, scale=1.0, alibi=True)
-        sizes: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
-        layer = Attention(made, "layer", index=0, **sizes, cos_sin=None, slopes=(0.5, 0.25, 0.125, 0.0625))
-        assert layer._options["slopes"].tolist() == [[0.5, 0.25], [0.125, 0.0625]][rank]
-
-
 @pytest.mark.parametrize("kind", ["sliding_attention", "full_attention"])
 @torch.no_grad()
 def test_kinds_of_layers_rotate_by_tables_of_their_own(kind: str) -> None:

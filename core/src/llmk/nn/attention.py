@@ -38,13 +38,13 @@ class Attention(Layer):
         value_dim: elements of a head's value; ``None``: ``head_dim``.
         sinks: whether each head has a sink, a learned logit in the softmax's denominator (GPT-OSS, arXiv:2508.10925).
         norm_names: the checkpoint's names of the Q and K norms.
-        rotation: which of the options ``neighbours`` and ``norm_after_rope`` of
-            :class:`llmk.reference.composites.WriteOptions` are set.
+        given: options of the op that are the same in every step: ``neighbours`` and ``norm_after_rope`` where they are
+            set (:class:`llmk.reference.composites.WriteOptions`), and the ``slopes`` of this rank's heads (ALiBi; the
+            op's facts have ``alibi``).
         axes: int64 ``[rotary_dim / 2]``, the axis of positions by which each pair is rotated
             (:func:`llmk.reference.rope.rotation.axes_of_pairs`; the op's facts have ``rotary_sections``). ``None``:
             positions have one axis.
         sinks_name: the checkpoint's name of the sinks.
-        slopes: each head's slope (ALiBi, arXiv:2108.12409; the op's facts have ``alibi``); empty: they have none.
         query_scale: float32 ``[positions]``, a factor of queries; ``None``: they have none. Not with Q norms.
         norm_weighted: whether the Q and K norms have weights.
         shared_kv: the name of the attention module that wrote the keys and values to the same cache (the op's facts
@@ -73,10 +73,9 @@ class Attention(Layer):
         value_dim: int | None = None,
         sinks: bool = False,
         norm_names: tuple[str, str] = ("q_norm", "k_norm"),
-        rotation: Mapping[str, bool] | None = None,
+        given: Mapping[str, Any] | None = None,
         axes: Tensor | None = None,
         sinks_name: str = "sinks",
-        slopes: Sequence[float] = (),
         query_scale: Tensor | None = None,
         norm_weighted: bool = True,
         shared_kv: str = "",
@@ -95,7 +94,7 @@ class Attention(Layer):
         self._eps = qk_norm_eps or 0.0
         self._build, self._cache_prefix = build, shared_kv or prefix
         self._scaled = getattr(build.plan.choice("attention", site).query, "cache_dtype", "").startswith("float8")
-        self._options: dict[str, Any] = {**({"scales": (1.0, 1.0)} if self._scaled else {}), **(rotation or {})}
+        self._options: dict[str, Any] = {**({"scales": (1.0, 1.0)} if self._scaled else {}), **(given or {})}
         self._num_axes = 0
         if axes is not None:
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes
@@ -113,9 +112,6 @@ class Attention(Layer):
             self._q_weight = self._k_weight = torch.ones(head_dim, dtype=build.dtype, device=build.device)
         if self._norms and norm_offset:
             self._options["norm_offset"] = norm_offset
-        if slopes:
-            kept = slopes[build.parallel.share(num_heads)]
-            self._options["slopes"] = torch.tensor(kept, dtype=torch.float32, device=build.device)
         own: dict[str, Any] = {"dtype": torch.float32, "kept_rows": [[build.parallel.share(num_heads)]]}
         self._sinks = [Parameter(build, [f"{prefix}.{sinks_name}"], [num_heads], **own)] if sinks else []
         super().__init__(build, [*self._norms, *self._sinks])

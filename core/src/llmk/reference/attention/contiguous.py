@@ -33,8 +33,8 @@ def attend_plain(
     Args:
         allowed: bool ``[requests, queries, keys]``, which keys each query sees (at least one); ``None``: all.
         sinks: ``[heads]``, logit of a key whose value is zero (attention sinks, arXiv:2309.17453).
-        slopes, distances: ``[heads]`` and ``[requests, queries, keys]``, positions of keys less those of queries; their
-            product is added to the logits (ALiBi, arXiv:2108.12409). ``None``: nothing is.
+        slopes: ``[heads]``; with them, ``slope * distance`` is added to the logits (ALiBi, arXiv:2108.12409).
+        distances: ``[requests, queries, keys]``, positions of keys less those of queries.
     """
     requests, queries, heads, head_dim = q.shape
     keys, kv_heads = k.shape[1:3]
