@@ -176,8 +176,9 @@ class Paged:
             rows = self.parts(self.rows[request, start:stop])[0] if q is None else q[row : row + stop - start]
             kept = [torch.where(allowed.any(0)[:, None, None], each[request, :stop], 0.0)[None] for each in self.kept]
             distances = (key - position)[None] if spec.alibi else None
-            masked, options = (allowed[None], spec.scale), (spec.softcap, self.sinks, self.slopes, distances)
-            attended = attend_plain(rows.float()[None], kept[0], kept[-1], *masked, *options)
+            options: dict[str, Any] = {"sinks": self.sinks, "slopes": self.slopes, "distances": distances}
+            masked = allowed[None], spec.scale, spec.softcap
+            attended = attend_plain(rows.float()[None], kept[0], kept[-1], *masked, **options)
             out.append(attended[0])
             row += stop - start
         return torch.cat(out)[..., : spec.latent_dim]
