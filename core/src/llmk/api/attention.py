@@ -86,13 +86,12 @@ class AttentionBackend(Protocol):
         meta: Any,
         sinks: torch.Tensor | None = None,
         scales: tuple[float, float] = (1.0, 1.0),
-        slopes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. The result has the same shape and
         dtype, unless the query has a ``latent_dim`` or ``value_dim``.
 
         ``sinks`` (``[heads]``, float32) are the logits of an attention sink, which has no value; given if
-        ``AttentionQuery.sinks``. ``slopes`` (``[heads]``, float32) are those of the heads, given if
-        ``AttentionQuery.alibi``.
+        ``AttentionQuery.sinks``. A backend that knows ``AttentionQuery.alibi`` takes a further
+        argument by name where a query has it: ``slopes`` (``[heads]``, float32), those of this rank's heads.
         """
         ...

@@ -73,7 +73,7 @@ class Paged:
         # Copied once: a step that is recorded may not copy from the host.
         self._placed_sinks = None if self.sinks is None else self.sinks.to(device)
         self.slopes = torch.rand(query.num_heads, generator=random) / 4 if query.alibi else None
-        self._placed_slopes = {} if self.slopes is None else {"slopes": self.slopes.to(device)}
+        self._placed_slopes: dict[str, Any] = {} if self.slopes is None else {"slopes": self.slopes.to(device)}
         each = -(-longest // size)
         self.nobodys = requests * each
         order = torch.randperm(requests * each + 1, generator=random)
