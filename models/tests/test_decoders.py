@@ -222,7 +222,6 @@ def test_mimo_has_the_keys_of_its_authors(make_checkpoint: Callable[..., Path], 
     ("model_type", "changes", "problem"),
     [
         ("phi", {"qk_layernorm": True}, "qk_layernorm = True"),
-        ("falcon", {"alibi": True}, "alibi = True"),
         ("falcon", {"activation": "relu"}, "activation = 'relu'"),
         ("nemotron", {"hidden_act": "silu"}, "hidden_act = 'silu'"),
         ("apertus", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),

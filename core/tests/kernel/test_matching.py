@@ -201,7 +201,7 @@ def test_a_field_that_was_added_later_refuses_kernels_that_do_not_know_it() -> N
 
 
 LATER_VALUES: dict[type[Query], dict[str, Any]] = {
-    AttentionQuery: {"value_dim": 8, "chunked": True},
+    AttentionQuery: {"value_dim": 8, "chunked": True, "alibi": True},
     LinearQuery: {"lookup": True},
     MoEQuery: {"activation_alpha": 1.702, "activation_limit": 7.0, "up_offset": 1.0, "gated": False},
     OpQuery: {},

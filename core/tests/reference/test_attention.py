@@ -64,6 +64,7 @@ class Step:
             torch.randn(planes, r.length, spec.num_kv_heads, width, generator=random).to(dtype) for r in requests
         ]
         self.sinks = torch.randn(spec.num_heads, generator=random) if spec.sinks else None
+        self.slopes = torch.rand(spec.num_heads, generator=random) if spec.alibi else None
         blocks = [-(-r.length // spec.block_size) for r in requests]
         self.num_blocks = sum(blocks) + 5
         order = torch.randperm(self.num_blocks, generator=random).to(torch.int32)
@@ -104,7 +105,7 @@ class Step:
     def run(self, kind: type[ReferenceAttention] = ReferenceAttention) -> Tensor:
         backend = kind(self.spec, DEVICE)
         cache, meta = self.written(backend)
-        return backend.run(self.q, cache, meta, self.sinks)
+        return backend.run(self.q, cache, meta, self.sinks, slopes=self.slopes)
 
     def written(
         self, backend: ReferenceAttention, scales: tuple[float, float] = (1.0, 1.0)
@@ -149,6 +150,8 @@ class Step:
         logits = (k[:, kv_head] * q).sum(-1) * spec.scale
         if spec.softcap is not None:
             logits = spec.softcap * (logits / spec.softcap).tanh()
+        if self.slopes is not None:
+            logits = logits + self.slopes[head].double() * torch.arange(1 - len(logits), 1)
         weights = logits.exp()
         total = weights.sum()
         if self.sinks is not None:
@@ -167,6 +170,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 1.5},
     "sinks": {"sinks": True},
     "all": {"sliding_window": 5, "softcap": 1.5, "sinks": True},
+    "slopes": {"alibi": True},
+    "slopes, all": {"alibi": True, "sliding_window": 5, "softcap": 1.5, "sinks": True},
     "latent": {"latent_dim": 17, "num_kv_heads": 1},
     "narrow values": {"value_dim": 17},
     "wide values": {"value_dim": 40, "sliding_window": 5},
@@ -201,7 +206,7 @@ def test_blocks_may_be_strided_in_a_pool(gap: str, step: str, kind: str) -> None
     backend = ReferenceAttention(apart.spec, DEVICE)
     cache, meta = apart.written(backend)
     assert cache.is_contiguous() == (gap == "together")
-    assert torch.equal(backend.run(apart.q, cache, meta, apart.sinks), together.run())
+    assert torch.equal(backend.run(apart.q, cache, meta, apart.sinks, slopes=apart.slopes), together.run())
     written = cache.isfinite().sum()
     assert written == sum(r.length for r in apart.requests) * cache.shape[1] * cache.shape[3:].numel()
     pool = torch.as_strided(cache, (cache.untyped_storage().nbytes() // cache.element_size(),), (1,), 0)
@@ -289,7 +294,7 @@ def test_an_fp8_cache_holds_what_its_scales_multiply(
     case, scales = Step(query(cache_dtype="float8_e4m3fn", **KINDS[kind]), STEPS[step], gap=gap), (0.3, 3.0)
     case.kv = [kv.to(torch.float8_e4m3fn).float() for kv in case.kv]
     attention = backend(case.spec, DEVICE)
-    out = attention.run(case.q, *case.written(attention, scales), case.sinks, scales)
+    out = attention.run(case.q, *case.written(attention, scales), case.sinks, scales, case.slopes)
     case.kv = [kv * torch.tensor(scales[: len(kv)])[:, None, None, None] for kv in case.kv]
     assert error(out, case.expected()) < BOUND[torch.float32]
 
@@ -307,7 +312,7 @@ def test_a_cache_of_integers_with_a_scale_per_token_and_head(
     cache = torch.full(attention.cache_layout(case.num_blocks).shape, 255, dtype=torch.uint8)
     meta, (key, *value) = attention.prepare(case.index()), case.new_kv()
     attention.write(key, value[0] if value else None, cache, meta)
-    out = attention.run(case.q, cache, meta, case.sinks)
+    out = attention.run(case.q, cache, meta, case.sinks, slopes=case.slopes)
     for kv in case.kv:
         for part in case.parts(kv):
             scale = part.abs().amax(-1, keepdim=True).clamp(min=1e-30) / limit
@@ -407,7 +412,7 @@ def test_alone_or_in_a_batch(kind: str) -> None:
     rows = torch.tensor([r.queries for r in MIXED]).cumsum(0).tolist()
     for index, (request, stop) in enumerate(zip(MIXED, rows, strict=True)):
         alone = Step(spec, [request])
-        alone.kv, alone.sinks = [together.kv[index]], together.sinks
+        alone.kv, alone.sinks, alone.slopes = [together.kv[index]], together.sinks, together.slopes
         alone.q = together.q[stop - request.queries : stop]
         assert error(alone.run(), out[stop - request.queries : stop].double()) < BOUND[torch.float32]
 
@@ -429,6 +434,7 @@ class Run:
     def __init__(self, length: int, spec: AttentionQuery, seed: int) -> None:
         case = Step(spec, [Request(length, length)], seed)
         self.spec, self.length, self.kv, self.q, self.sinks = spec, length, case.kv[0], case.q, case.sinks
+        self.slopes = case.slopes
 
     def attended(self, kind: type[ReferenceAttention], cuts: list[int], others: list[int], seed: int) -> Tensor:
         """Results by chunks that end at ``cuts``, each with other requests with the given numbers of tokens in the
@@ -439,7 +445,7 @@ class Run:
             place = int(torch.randint(0, len(others) + 1, (1,), generator=random))
             requests.insert(place, Request(stop, stop - start))
             case = Step(self.spec, requests, seed + stop)
-            case.kv[place], case.sinks = self.kv[:, :stop], self.sinks
+            case.kv[place], case.sinks, case.slopes = self.kv[:, :stop], self.sinks, self.slopes
             first = sum(r.queries for r in requests[:place])
             case.q[first : first + stop - start] = self.q[start:stop]
             parts.append(case.run(kind)[first : first + stop - start])

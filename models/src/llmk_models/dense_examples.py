@@ -99,6 +99,8 @@ GPT_NEOX = examples(
         },
     ),
 )
+_BLOOM = {"hidden_size": 64, "n_head": 4, "n_layer": 3, "num_key_value_heads": 4}
+_MPT = {"d_model": 64, "n_heads": 4, "n_layers": 3, "num_key_value_heads": 4}
 FALCON = examples(
     falcon=("falcon", {}),
     falcon_one_by_one_untied=(
@@ -119,6 +121,11 @@ GPTJ = examples(
          "num_key_value_heads": 4},
     ),
 )  # fmt: skip
+BLOOM = examples(bloom=("bloom", _BLOOM), bloom_odd_heads=("bloom", {**_BLOOM, "hidden_size": 96, "n_head": 6}))
+MPT = examples(
+    mpt=("mpt", _MPT),
+    mpt_clipped=("mpt", {**_MPT, "n_heads": 8, "attn_config": {"clip_qkv": 0.5}}),
+)
 GEMMA = examples(
     gemma=("gemma", {"head_dim": 16}),
     gemma_biases_untied=("gemma", {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": False}),

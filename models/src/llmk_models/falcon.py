@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmk.tree import Branch, CausalLM, Config, Parallel, Residual
+from llmk.tree import Branch, CausalLM, Config, Parallel, Residual, alibi_slopes
 from llmk_models.parts import Family, Names, Parts, with_values
 
 FAMILY = Family(
@@ -16,8 +16,7 @@ FAMILY = Family(
 
 
 def tree(config: Config) -> CausalLM:
-    """The tree of a Falcon checkpoint that rotates queries and keys."""
-    config.choice("alibi", False)
+    """The tree of a Falcon checkpoint. Those with ALiBi (Falcon-RW) scale slopes as they scale logits."""
     config, new = _with_sizes(config), config.flag("new_decoder_architecture", False)
     parts = Parts(config, FAMILY)
     parts.names = Names("transformer", "word_embeddings", "h", "ln_f")
@@ -25,6 +24,9 @@ def tree(config: Config) -> CausalLM:
     side_by_side = config.choice("parallel_attn", True) if new else config.flag("parallel_attn", True)
     norms = (config.size("num_ln_in_parallel_attn", None) or 2) if new else 1
     packed: dict[str, Any] = {"names": ("", "", "", "dense"), "packed": "query_key_value", "groups": parts.heads.kv}
+    if config.flag("alibi", False):
+        slopes = alibi_slopes(parts.heads.count, factor=parts.heads.dim**-0.5)
+        packed |= {"rotated": False, "slopes": slopes}
 
     def layer(index: int, at: str) -> tuple[Residual, ...]:
         attention = parts.attention(f"{at}.self_attention", **packed)

@@ -186,7 +186,7 @@ class Parts:
 
     @property
     def names_ahead(self) -> tuple[str, ...]:
-        """What the names of such heads' tensors match. Some configs don't tell of the one that the files have."""
+        """What the names of such heads' tensors match. Some configs don't name the one that the files have."""
         first = self.num_layers
         each = "|".join(str(first + number) for number in range(max(1, self._num_ahead)))
         return (rf"model\.layers\.({each})\..*",)

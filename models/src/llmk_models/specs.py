@@ -64,6 +64,8 @@ _DECODERS: tuple[_Row, ...] = (
     ("gpt_neox", ("GPTNeoXForCausalLM",), "GPT-NeoX and Pythia: blocks side by side, a norm each"),
     ("gptj", ("GPTJForCausalLM",), "GPT-J: blocks side by side, neighbours rotated"),
     ("falcon", ("FalconForCausalLM",), "Falcon: blocks side by side, heads packed in groups"),
+    ("bloom", ("BloomForCausalLM",), "BLOOM: ALiBi, LayerNorm, a norm of the embeddings"),
+    ("mpt", ("MptForCausalLM",), "MPT: ALiBi, LayerNorm"),
     ("gemma", ("GemmaForCausalLM",), "Gemma: GEGLU, scaled embeddings"),
     ("olmo", ("OlmoForCausalLM",), "OLMo: LayerNorm without weights"),
     ("ministral3", _MINISTRAL3, "Ministral 3, text alone: scaled queries"),

@@ -31,7 +31,7 @@ _RECURRENT = "it keeps a recurrent state"
 _ENCODER = "it is an encoder: each token attends to later ones, too"
 _ENCODER_DECODER = "it is an encoder-decoder: it attends to the states of an encoder, too"
 _INDEXED = "indexed attention: an indexer picks the tokens that each attends to"
-_ALIBI = "its attention adds ALiBi biases, which no attention backend supports"
+_ALIBI = "its attention adds ALiBi biases, which transformers' modules don't pass on"
 _MULTIMODAL = "it takes more than text"
 _OWN_ATTENTION = "its modules compute attention themselves, not by transformers' attention interface"
 

@@ -71,6 +71,15 @@ class SinksIgnored(ReferenceAttention):
         return super().run(query, cache, meta, None, **scaled)
 
 
+class SlopesShifted(ReferenceAttention):
+    """Takes the slope of the head before."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **options: Any) -> Tensor:
+        if "slopes" in options:
+            options["slopes"] = options["slopes"].roll(1)
+        return super().run(query, cache, meta, *sinks, **options)
+
+
 class ScalesForgotten(ReferenceAttention):
     def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **scaled: Any) -> Tensor:
         return super().run(query, cache, meta, sinks)
@@ -219,6 +228,7 @@ DEFECTS = (
     Defect("scale", "the scale is its own", ScaleOfItsOwn, f"{_AGREES}: a scale of 0.31, float32"),
     Defect("window", "the window is one too wide", WindowOffByOne, f"{_AGREES}: a window of 21, float32"),
     Defect("sinks", "sinks are ignored", SinksIgnored, f"{_AGREES}: sinks, float32"),
+    Defect("slopes", "heads have each other's slopes", SlopesShifted, f"{_AGREES}: slopes, float32"),
     Defect("fp8 scales", "read without scales", ScalesForgotten, f"{_AGREES}: a cache in float8_e4m3fn, float32"),
     Defect(
         "vector scales",

@@ -27,7 +27,7 @@ class Good(HeadSpeculator):
             left = sum(count > number for count in counts)
             if number:
                 hidden = heads(0, hidden[:left], drafts[:left, number - 1], heads.rows(left, number))
-            drafts[:left, number] = heads.likeliest(hidden[:left])
+            drafts[:left, number] = heads.most_likely(hidden[:left])
         return drafts
 
 
@@ -43,7 +43,7 @@ class Second(Good):
 
     def propose(self, heads: DraftHeads, hidden: Tensor, counts: Sequence[int]) -> Tensor:
         if heads.count > 1:
-            heads(1, hidden, heads.likeliest(hidden), heads.rows(len(counts), 0))
+            heads(1, hidden, heads.most_likely(hidden), heads.rows(len(counts), 0))
         return super().propose(heads, hidden, counts)
 
 

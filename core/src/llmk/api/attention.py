@@ -91,6 +91,7 @@ class AttentionBackend(Protocol):
         dtype, unless the query has a ``latent_dim`` or ``value_dim``.
 
         ``sinks`` (``[heads]``, float32) are the logits of an attention sink, which has no value; given if
-        ``AttentionQuery.sinks``.
+        ``AttentionQuery.sinks``. A backend that knows ``AttentionQuery.alibi`` takes a further
+        argument by name where a query has it: ``slopes`` (``[heads]``, float32), those of this rank's heads.
         """
         ...

@@ -45,6 +45,9 @@ class AttentionFacts:
     ``None``: values are stored."""
     value_dim: int | None = None
     """Elements of a head's value; ``None``: as many as of its key, ``head_dim``."""
+    alibi: bool = False
+    """Whether each head adds to the logits its slope times the distance of the key, a number from 0 (the token itself)
+    downwards, after the soft cap (ALiBi, arXiv:2108.12409)."""
     chunked: bool = False
     """Whether texts are cut into chunks of ``sliding_window`` tokens, and a token attends only to those of its own
     chunk, rather than to its last ``sliding_window`` tokens (Llama 4)."""

@@ -75,6 +75,7 @@ class AttentionQuery(Query):
     value_dim: int | None = None
     max_seq_len: int = 0
     chunked: bool = False
+    alibi: bool = False
 
     def first_visible(self, position: N) -> N:
         """The first token that the token at ``position`` attends to, for an integer or a tensor of integers; with a

@@ -38,8 +38,9 @@ class Attention(Layer):
         value_dim: elements of a head's value; ``None``: ``head_dim``.
         sinks: whether each head has a sink, a learned logit in the softmax's denominator (GPT-OSS, arXiv:2508.10925).
         norm_names: the checkpoint's names of the Q and K norms.
-        rotation: which of the options ``neighbours`` and ``norm_after_rope`` of
-            :class:`llmk.reference.composites.WriteOptions` are set.
+        given: options of the op that are the same in every step: ``neighbours`` and ``norm_after_rope`` where they are
+            set (:class:`llmk.reference.composites.WriteOptions`), and the ``slopes`` of this rank's heads (ALiBi; the
+            op's facts have ``alibi``).
         axes: int64 ``[rotary_dim / 2]``, the axis of positions by which each pair is rotated
             (:func:`llmk.reference.rope.rotation.axes_of_pairs`; the op's facts have ``rotary_sections``). ``None``:
             positions have one axis.
@@ -72,7 +73,7 @@ class Attention(Layer):
         value_dim: int | None = None,
         sinks: bool = False,
         norm_names: tuple[str, str] = ("q_norm", "k_norm"),
-        rotation: Mapping[str, bool] | None = None,
+        given: Mapping[str, Any] | None = None,
         axes: Tensor | None = None,
         sinks_name: str = "sinks",
         query_scale: Tensor | None = None,
@@ -93,7 +94,7 @@ class Attention(Layer):
         self._eps = qk_norm_eps or 0.0
         self._build, self._cache_prefix = build, shared_kv or prefix
         self._scaled = getattr(build.plan.choice("attention", site).query, "cache_dtype", "").startswith("float8")
-        self._options: dict[str, Any] = {**({"scales": (1.0, 1.0)} if self._scaled else {}), **(rotation or {})}
+        self._options: dict[str, Any] = {**({"scales": (1.0, 1.0)} if self._scaled else {}), **(given or {})}
         self._num_axes = 0
         if axes is not None:
             self._num_axes, self._options["axes"] = int(axes.max()) + 1, axes

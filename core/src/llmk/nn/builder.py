@@ -152,9 +152,12 @@ class Builder:
             )
         if norm_sites:
             options["norm_sites"] = tuple(norm_sites)
-        rotation = {"neighbours": True} if spec.rope is not None and spec.rope.neighbours else {}
+        given: dict[str, Any] = {"neighbours": True} if spec.rope is not None and spec.rope.neighbours else {}
         if spec.norm_after_rope and spec.rope is not None and spec.qk_norm is not None:
-            rotation["norm_after_rope"] = True
+            given["norm_after_rope"] = True
+        if spec.slopes:
+            own = spec.slopes[self.build.parallel.share(spec.heads)]
+            given["slopes"] = torch.tensor(own, dtype=torch.float32, device=self.build.device)
         if spec.rope is not None and spec.rope.sections:
             axes = axes_of_pairs(spec.rope.sections, interleaved=spec.rope.interleaved)
             options["axes"] = axes.to(self.build.device)
@@ -171,7 +174,7 @@ class Builder:
             own_qk_norms=spec.own_qk_norms,
             norm_offset=spec.norm_offset,
             norm_names=spec.norm_names,
-            rotation=rotation,
+            given=given,
             value_dim=spec.value_dim,
             sinks=spec.sinks,
             sinks_name=spec.sinks_name,

@@ -80,6 +80,7 @@ class TreeModel:
         builder = Builder(build, tree.Sites(program.leaves(), build.plan.dtype))
         with build.stage(build.parallel.is_first):
             self.embed = self._embedding(builder, model.embed)
+            self._embed_norm = builder.norm(model.embed_norm) if model.embed_norm else None
         self.stream = builder.stream(model.stream) if model.stream else None
         self._reads_tokens = model.stream is not None and model.stream.reads_tokens
         hidden = tree.Carried(model.embed.size)
@@ -110,6 +111,8 @@ class TreeModel:
         carried: Any
         if parallel.is_first:
             x = self.embed(token_ids) if step.given is None else self.embed.with_given(token_ids, step.given)
+            if self._embed_norm is not None:
+                x = self._embed_norm(x)
             carried = (x, None) if stream is None else stream.start(x, *([token_ids] if self._reads_tokens else []))
         else:
             tensors = [((token_ids.shape[0], size), dtype) for size, dtype in self._carried]

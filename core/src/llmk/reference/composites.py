@@ -26,10 +26,11 @@ class WriteOptions(NormOptions, total=False):
 
 
 class AttentionOptions(WriteOptions, total=False):
-    """What an op that attends also gets: ``sinks``, as in :meth:`llmk.api.AttentionBackend.run`, if the site's facts
-    have ``attention_sinks``."""
+    """What an op that attends also gets: ``sinks`` and ``slopes``, as in :meth:`llmk.api.AttentionBackend.run`, if the
+    site's facts have ``attention_sinks`` or ``alibi``."""
 
     sinks: Tensor
+    slopes: Tensor
 
 
 def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
@@ -113,9 +114,12 @@ def make_qk_norm_rope_attention(parts: Mapping[str, Callable[..., Any]]) -> Call
         Args are those of ``qk_norm_rope_write_kv``, and ``options`` those of :class:`AttentionOptions`. Returns
         ``[tokens, heads, head_dim]``, or of ``value_dim``.
         """
-        sinks = options.pop("sinks", None)
+        given: dict[str, Any] = {}
+        if "sinks" in options:
+            given["sinks"] = options.pop("sinks")
+        if "slopes" in options:
+            given["slopes"] = options.pop("slopes")
         q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, **options)
-        given: dict[str, Any] = {} if sinks is None else {"sinks": sinks}
         if "scales" in options:
             given["scales"] = options["scales"]
         out: Tensor = attend(q, cache, meta, **given)

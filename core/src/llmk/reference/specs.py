@@ -24,7 +24,7 @@ from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
-_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim", "chunked"})
+_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim", "chunked", "alibi"})
 _GATED_FIELDS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
 _MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS | {"gated", "router_softcap"}
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
@@ -100,7 +100,7 @@ _LATER_FACTS = {
     "rope": _ROTARY_FACTS,
     "rope_interleaved": frozenset({"rotary_sections"}),
     "qk_norm_rope_write_kv": _WRITE_FACTS,
-    "qk_norm_rope_attention": _WRITE_FACTS | {"attention_sinks"},
+    "qk_norm_rope_attention": _WRITE_FACTS | {"attention_sinks", "alibi"},
     **dict.fromkeys(("causal_conv", "state_space_scan"), _STATE_FACTS),
     "gated_delta_rule": _STATE_FACTS | {"channel_decays"},
     "gated_rms_norm": frozenset({"gate_activation"}),

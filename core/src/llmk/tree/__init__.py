@@ -5,7 +5,7 @@ what planning knows of it; ``llmk.nn.TreeModel`` builds its modules.
 """
 
 from llmk.tree.adapting import adapted
-from llmk.tree.attention import Attend, Gate, Heads, QueryScale, SelfAttention
+from llmk.tree.attention import Attend, Gate, Heads, QueryScale, SelfAttention, alibi_slopes
 from llmk.tree.block import Block, Branch, Entry, Parallel, Residual
 from llmk.tree.causal_lm import Ahead, Carried, CausalLM, MakeAhead, MakeTree, Stream
 from llmk.tree.compressed import CompressedAttend, CompressedAttention, CompressedShape, Compressor, EntryIndexer
@@ -94,6 +94,7 @@ __all__ = [
     "Tensor",
     "Xielu",
     "adapted",
+    "alibi_slopes",
     "default_length",
     "lower",
     "model_facts",

@@ -53,6 +53,16 @@ class QueryScale(NamedTuple):
     offset: int = 0
 
 
+def alibi_slopes(heads: int, most: float = 8.0, factor: float = 1.0) -> tuple[float, ...]:
+    """The slopes of ALiBi's authors (arXiv:2108.12409), times a ``factor``: of a power of two of heads, head ``i``
+    (from 1 on) has ``2 ** (-most * i / heads)``; of other numbers, those of the power of two below, then every second
+    one of the power above."""
+    below = 1 << (heads.bit_length() - 1)
+    own = [2.0 ** (-most * (index + 1) / below) for index in range(below)]
+    between = [2.0 ** (-most * (index + 0.5) / below) for index in range(heads - below)]
+    return tuple(slope * factor for slope in (*own, *between))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attend(Leaf):
     """What is between the projections: norms of queries and keys, RoPE, the cache and attention, in one op.
@@ -106,6 +116,8 @@ class Attend(Leaf):
     """The checkpoint's name of these logits."""
     query_scale: QueryScale | None = None
     """A factor by position; not with ``qk_norm``."""
+    slopes: tuple[float, ...] = ()
+    """Each head's slope (:func:`alibi_slopes`); empty: logits don't depend on the distance of a key."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         stored = self.norm_names if self.qk_norm is not None and self.norm_weighted else ()
@@ -146,6 +158,7 @@ class Attend(Leaf):
             scale=self.scale,
             value_dim=self.value_dim,
             chunked=self.chunked,
+            alibi=bool(self.slopes),
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
@@ -160,6 +173,7 @@ class Attend(Leaf):
         # Facts that were added after the first release are left out where they are neutral.
         facts |= {"no_rope": True} if self.rope is None else {}
         facts |= {"attention_sinks": True} if self.sinks else {}
+        facts |= {"alibi": True} if self.slopes else {}
         facts |= {"value_dim": self.value_dim} if self.value_dim is not None else {}
         facts |= {"rotary_sections": self.rope.sections} if self.rope and self.rope.sections else {}
         facts |= {"rotary_neighbours": True} if self.rope and self.rope.neighbours else {}

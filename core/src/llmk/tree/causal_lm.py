@@ -68,6 +68,8 @@ class CausalLM(Spec):
     default_model_len: int = 0
     """As :attr:`llmk.api.ModelFacts.default_model_len`; ``default_why`` likewise."""
     default_why: str = ""
+    embed_norm: Norm | None = None
+    """Norm of the embeddings, with a role of its own; ``None``: they are not normed. Not with a stream."""
     residual_dtype: str = ""
     """The dtype of the residual stream from the second layer on; empty: the engine's."""
     ignored: tuple[str, ...] = ()

@@ -87,6 +87,8 @@ class Program:
     def leaves(self) -> Iterator[Spec]:
         """Everything that it is made of, in the order in which it computes."""
         yield self.model.embed
+        if self.model.embed_norm is not None:
+            yield self.model.embed_norm
         if self.model.stream is not None:
             yield from self.model.stream.leaves()
         for layer in self.layers:

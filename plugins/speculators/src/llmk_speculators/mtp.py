@@ -35,12 +35,12 @@ class MultiTokenPrediction(HeadSpeculator):
 
     def propose(self, heads: DraftHeads, hidden: Tensor, counts: Sequence[int]) -> Tensor:
         """Drafts, int64 ``[requests, counts[0]]``; -1 where fewer are wanted."""
-        drafts = [heads.likeliest(hidden)]
+        drafts = [heads.most_likely(hidden)]
         for number in range(1, counts[0]):
             left = sum(count > number for count in counts)
             head, ahead = min(number, heads.count - 1), max(0, number - heads.count + 1)
             hidden = heads(head, hidden[:left], drafts[-1][:left], heads.rows(left, ahead))
-            drafts.append(heads.likeliest(hidden))
+            drafts.append(heads.most_likely(hidden))
         return torch.stack([_padded(each, len(counts)) for each in drafts], dim=1)
 
 

@@ -31,6 +31,7 @@ _SITES = (
     "a window of 21",
     "a soft cap",
     "window, soft cap and sinks",
+    "slopes",
     "values of 40, keys of 64",
     "a cache in float8_e4m3fn",
     "latent rows of 48 and 16",
@@ -81,8 +82,8 @@ def _sites(bench: Bench, examples: OpExamples) -> Iterator[tuple[str, Site]]:
 
 def _says(facts: Facts, site: AttentionQuery) -> bool:
     """Whether an op's facts say what differs at a site in what the op gets; an op whose facts don't is for others."""
-    sinks, wide = site.sinks, site.value_dim is not None
-    return (not sinks or "attention_sinks" in facts) and (not wide or "value_dim" in facts)
+    needed = {"attention_sinks": site.sinks, "alibi": site.alibi, "value_dim": site.value_dim is not None}
+    return all(name in facts for name, is_needed in needed.items() if is_needed)
 
 
 def _query(op: str, over: Site, **fields: Any) -> OpQuery:
@@ -118,6 +119,8 @@ class Fused:
         self.options = {**options, **self.paged.scaled}
         if "attention_sinks" in site.facts and "attention.run" in contract.parts:
             self.options["sinks"] = self.paged.sinks
+        if "alibi" in site.facts and "attention.run" in contract.parts:
+            self.options["slopes"] = self.paged.slopes
         self.on_device = mapped_values(lambda tensor: tensor.to(bench.device), self.options)
 
     def arguments(self, work: Work, padding: int = 0) -> tuple[Any, ...]:

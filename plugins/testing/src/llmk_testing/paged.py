@@ -72,6 +72,8 @@ class Paged:
         self.sinks = torch.randn(query.num_heads, generator=random) if query.sinks else None
         # Copied once: a step that is recorded may not copy from the host.
         self._placed_sinks = None if self.sinks is None else self.sinks.to(device)
+        self.slopes = torch.rand(query.num_heads, generator=random) / 4 if query.alibi else None
+        self._placed_slopes: dict[str, Any] = {} if self.slopes is None else {"slopes": self.slopes.to(device)}
         each = -(-longest // size)
         self.nobodys = requests * each
         order = torch.randperm(requests * each + 1, generator=random)
@@ -153,7 +155,7 @@ class Paged:
 
     def attend(self, q: Tensor, meta: Any) -> Tensor:
         """Calls the backend's ``run``."""
-        return self.backend.run(q, self.cache, meta, sinks=self._placed_sinks, **self.scaled)
+        return self.backend.run(q, self.cache, meta, sinks=self._placed_sinks, **self._placed_slopes, **self.scaled)
 
     def keep(self, work: Work, key: Tensor, value: Tensor | None) -> None:
         """Records the expected contents of the cache for these tokens, ``[tokens, kv_heads, head_dim]`` on the host."""
@@ -173,8 +175,10 @@ class Paged:
             allowed = (key <= position) & (key >= spec.first_visible(position))
             rows = self.parts(self.rows[request, start:stop])[0] if q is None else q[row : row + stop - start]
             kept = [torch.where(allowed.any(0)[:, None, None], each[request, :stop], 0.0)[None] for each in self.kept]
-            masked, options = (allowed[None], spec.scale), (spec.softcap, self.sinks)
-            attended = attend_plain(rows.float()[None], kept[0], kept[-1], *masked, *options)
+            distances = (key - position)[None] if spec.alibi else None
+            options: dict[str, Any] = {"sinks": self.sinks, "slopes": self.slopes, "distances": distances}
+            masked = allowed[None], spec.scale, spec.softcap
+            attended = attend_plain(rows.float()[None], kept[0], kept[-1], *masked, **options)
             out.append(attended[0])
             row += stop - start
         return torch.cat(out)[..., : spec.latent_dim]

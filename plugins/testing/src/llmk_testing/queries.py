@@ -29,6 +29,11 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("a soft cap", {"softcap": 1.5}),
     ("sinks", {"sinks": True}),
     ("window, soft cap and sinks", {"sliding_window": 33, "softcap": 2.0, "sinks": True, "shape": (6, 2, 64, 8)}),
+    ("slopes", {"alibi": True}),
+    (
+        "slopes, window, soft cap and sinks",
+        {"shape": (6, 2, 24, 4), "alibi": True, "sliding_window": 21, "softcap": 1.5, "sinks": True},
+    ),
     ("a scale of 0.31", {"scale": 0.31}),
     ("a cache in float8_e4m3fn", {"cache_dtype": "float8_e4m3fn"}),
     (

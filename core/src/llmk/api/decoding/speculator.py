@@ -105,7 +105,7 @@ class DraftHeads(Protocol):
         ...
 
     @abstractmethod
-    def likeliest(self, hidden: Tensor) -> Tensor:
+    def most_likely(self, hidden: Tensor) -> Tensor:
         """The token that each of ``hidden`` (``[rows, hidden]``) predicts, int64 ``[rows]``."""
         ...
 

@@ -38,7 +38,7 @@ class HeadDrafts:
     kept.
 
     Args:
-        likeliest: from logits ``[rows, vocab]`` to int64 ``[rows]``.
+        most_likely: from logits ``[rows, vocab]`` to int64 ``[rows]``.
         context: from positions, and what each cache group has of a step, to what layers get of it.
     """
 
@@ -48,12 +48,12 @@ class HeadDrafts:
         model: HeadedModel,
         build: Build,
         batch: Batch,
-        likeliest: Callable[[Tensor], Tensor],
+        most_likely: Callable[[Tensor], Tensor],
         context: Callable[[Tensor, Sequence[CacheStep]], StepContext],
     ) -> None:
         self.count = len(model.ahead)
         self._speculator, self._model, self._build, self._batch = speculator, model, build, batch
-        self._likeliest, self._context = likeliest, context
+        self._most_likely, self._context = most_likely, context
         self._kept: Tensor | None = None
         """``[slots, hidden]``: what the speculator returned for the last row of each slot's request."""
         self._step: tuple[StepPlan, Tensor] | None = None
@@ -105,11 +105,11 @@ class HeadDrafts:
         given = following >= self._batch.vocab_size  # positions whose embeddings a prompt gave
         return self._model.ahead[head](hidden, following.masked_fill(given, 0), rows.context)
 
-    def likeliest(self, hidden: Tensor) -> Tensor:
+    def most_likely(self, hidden: Tensor) -> Tensor:
         found = []
         for part in hidden.split(_AT_ONCE):
             self._build.select(part.shape[0])
-            found.append(self._likeliest(self._model.logits(part)))
+            found.append(self._most_likely(self._model.logits(part)))
         return torch.cat(found)
 
     def rows(self, count: int, ahead: int) -> _Rows:

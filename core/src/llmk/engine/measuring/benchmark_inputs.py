@@ -92,7 +92,9 @@ class BenchmarkInputs:
         backend = self.build.attention(query.site)
         layers = next(site.num_layers for site in self.facts.attention if site.site == query.site)
         sinks = self._draw.reals(query.num_heads) if query.sinks else None
-        scaled = _scaled(query)
+        scaled: dict[str, Any] = _scaled(query)
+        if query.alibi:
+            scaled["slopes"] = self._draw.reals(query.num_heads)
 
         def at(tokens: int) -> Run:
             step, _ = _place(tokens, query.block_size, self._draw.random)
@@ -144,6 +146,8 @@ class BenchmarkInputs:
                 options |= scaled
             if "attention_sinks" in facts and "attention.run" in contract.parts:
                 options["sinks"] = draw.reals(facts["num_heads"])
+            if "alibi" in facts and "attention.run" in contract.parts:
+                options["slopes"] = draw.reals(facts["num_heads"])
             given = make(draw, facts, tokens)
             calls = [(*given, weight, None) for weight in weights] or [(*given, *last)]
             changed = [given[place] for place in mutated]

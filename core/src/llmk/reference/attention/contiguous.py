@@ -23,6 +23,8 @@ def attend_plain(
     scale: float,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+    distances: Tensor | None = None,
 ) -> Tensor:
     """Scaled dot product attention in plain operators, in float32 for inputs of any dtype.
 
@@ -31,6 +33,8 @@ def attend_plain(
     Args:
         allowed: bool ``[requests, queries, keys]``, which keys each query sees (at least one); ``None``: all.
         sinks: ``[heads]``, logit of a key whose value is zero (attention sinks, arXiv:2309.17453).
+        slopes: ``[heads]``; with them, ``slope * distance`` is added to the logits (ALiBi, arXiv:2108.12409).
+        distances: ``[requests, queries, keys]``, positions of keys less those of queries.
     """
     requests, queries, heads, head_dim = q.shape
     keys, kv_heads = k.shape[1:3]
@@ -46,6 +50,9 @@ def attend_plain(
         scores = (rows @ keys_t * scale).view(requests, kv_heads, group, -1, keys)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
+        if slopes is not None and distances is not None:
+            own = slopes.float().view(1, kv_heads, group, 1, 1)
+            scores = scores + own * distances[:, None, None, start : start + step].float()
         if allowed is not None:
             scores = scores.masked_fill(~allowed[:, None, None, start : start + step], float("-inf"))
         out = _softmax(scores, sinks).flatten(2, 3) @ values
@@ -54,7 +61,8 @@ def attend_plain(
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
-    """As :func:`attend_plain` through ``torch.nn.functional.scaled_dot_product_attention``, without soft cap and sinks.
+    """As :func:`attend_plain` through ``torch.nn.functional.scaled_dot_product_attention``, without soft cap, sinks and
+    slopes.
 
     Args:
         causal: there are as many queries as keys, and each query sees the keys up to its own; ``allowed`` is then

@@ -31,6 +31,8 @@ class Group:
     allowed: Tensor | None
     """bool ``[requests, queries, keys]``; ``None``: all keys, or those that ``causal`` allows."""
     causal: bool
+    distances: Tensor | None = None
+    """int64 ``[requests, queries, keys]``, positions of keys less those of queries, where heads have slopes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ class AttentionMeta:
 
 
 class ReferenceAttention:
-    """Causal attention with grouped heads, sliding window, soft cap and sinks, over keys and values or over latent
-    vectors, for prefill, chunked prefill and decode in one step.
+    """Causal attention with grouped heads, sliding window, soft cap, sinks and slopes, over keys and values or over
+    latent vectors, for prefill, chunked prefill and decode in one step.
 
     The cache is ``[num_blocks, planes, block_size, kv_heads, head_dim]``. There are two planes, keys and values; for
     latent vectors there is only one. If the query has a ``value_dim``, there is also one, whose rows are a head's key
@@ -134,15 +136,16 @@ class ReferenceAttention:
         meta: AttentionMeta,
         sinks: Tensor | None = None,
         scales: tuple[float, float] = (1.0, 1.0),
+        slopes: Tensor | None = None,
     ) -> Tensor:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. Rows of padding are returned as
         zeros."""
         if meta.single_group:
-            return self._attend(query, cache, meta.groups[0], sinks, scales)
+            return self._attend(query, cache, meta.groups[0], sinks, scales, slopes)
         width = self.query.latent_dim or self.query.value_dim or self.query.head_dim
         out = query.new_zeros(*query.shape[:-1], width)
         for group in meta.groups:
-            out[group.tokens] = self._attend(query[group.tokens], cache, group, sinks, scales)
+            out[group.tokens] = self._attend(query[group.tokens], cache, group, sinks, scales, slopes)
         return out
 
     def _stored(self, tensor: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
@@ -150,20 +153,26 @@ class ReferenceAttention:
         return encoded(tensor if meta.written is None else tensor[meta.written], self.query.cache_dtype, scale)
 
     def _attend(
-        self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
+        self,
+        query: Tensor,
+        cache: Tensor,
+        group: Group,
+        sinks: Tensor | None,
+        scales: tuple[float, float],
+        slopes: Tensor | None,
     ) -> Tensor:
         # The whole latent vectors are used as values and the result is truncated, because torch's fast kernels need
         # values as wide as keys.
         k, v = self._gather(cache, group, query.dtype, scales)
         q = query.reshape(group.requests, -1, *query.shape[1:])
         spec = self.query
-        if spec.softcap is None and sinks is None:
+        if spec.softcap is None and sinks is None and slopes is None:
             out = attend_fused(q, k, v, group.allowed, group.causal, spec.scale)
         else:
             allowed = group.allowed
             if group.causal:
                 allowed = torch.ones(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
-            out = attend_plain(q, k, v, allowed, spec.scale, spec.softcap, sinks)
+            out = attend_plain(q, k, v, allowed, spec.scale, spec.softcap, sinks, slopes, group.distances)
         out = out.reshape(*query.shape[:-1], v.shape[-1])
         return out if spec.latent_dim is None else out[..., : spec.latent_dim]
 
@@ -230,9 +239,11 @@ class ReferenceAttention:
         key_rows = self._rows(step.block_table[request, present // self.query.block_size], present).flatten()
         window = self.query.sliding_window
         causal = len(members) == 1 and queries == keys and (window is None or queries <= window)
-        allowed = None
+        allowed, distances = None, None
+        query_position = (length - queries + torch.arange(queries, device=device))[:, :, None]
+        if self.query.alibi:
+            distances = position[:, None] - query_position
         if not causal and (queries > 1 or min(spans) < keys):
-            query_position = (length - queries + torch.arange(queries, device=device))[:, :, None]
             allowed = position[:, None] <= query_position
             if window is not None:
                 allowed &= position[:, None] >= self.query.first_visible(query_position)
@@ -243,6 +254,7 @@ class ReferenceAttention:
             gather=torch.cat([key_rows + plane * self.query.block_size for plane in range(self._planes)]),
             allowed=allowed,
             causal=causal and queries > 1,
+            distances=distances,
         )
 
     def _rows(self, blocks: Tensor, positions: Tensor) -> Tensor:

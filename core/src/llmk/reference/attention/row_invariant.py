@@ -82,10 +82,17 @@ class InvariantAttention(ReferenceAttention):
         present = torch.clamp(position, oldest, length - 1)
         rows = self._rows(step.block_table[request, present // self.query.block_size], present).flatten()
         gather = torch.cat([rows + plane * self.query.block_size for plane in range(self._planes)])
-        return Group((row + query).flatten(), len(chunks), gather, allowed, causal=False)
+        distances = position[:, None] - query_position[:, :, None] if self.query.alibi else None
+        return Group((row + query).flatten(), len(chunks), gather, allowed, causal=False, distances=distances)
 
     def _attend(
-        self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
+        self,
+        query: Tensor,
+        cache: Tensor,
+        group: Group,
+        sinks: Tensor | None,
+        scales: tuple[float, float],
+        slopes: Tensor | None,
     ) -> Tensor:
         keys, values = self._gather(cache, group, torch.float32, scales)
         spec, allowed = self.query, group.allowed
@@ -98,6 +105,9 @@ class InvariantAttention(ReferenceAttention):
         if spec.softcap is not None:
             scores = spec.softcap * torch.tanh(scores / spec.softcap)
         by_query = scores.view(requests, spec.num_kv_heads, queries, -1, num_keys)
+        if slopes is not None and group.distances is not None:
+            own = slopes.float().view(1, spec.num_kv_heads, 1, -1, 1)
+            by_query += own * group.distances[:, None, :, None].float()
         by_query.masked_fill_(~allowed[:, None, :, None], float("-inf"))
         peak = scores.amax(dim=-1, keepdim=True)
         total, mixed = torch.zeros_like(peak), rows.new_zeros(*rows.shape[:-1], values.shape[-1])

@@ -22,6 +22,8 @@ def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
     rotary_dim = site.head_dim if site.head_dim < 64 else site.head_dim // 2
     if site.sinks:
         sizes["attention_sinks"] = True
+    if site.alibi:
+        sizes["alibi"] = True
     if site.value_dim is not None:
         sizes["value_dim"] = site.value_dim
     kinds: tuple[Facts, ...] = (

@@ -61,15 +61,15 @@ class MadeUpHeads:
         own, embed = self._weights[head]
         return torch.tanh(hidden.double() @ own + embed[following])
 
-    def likeliest(self, hidden: Tensor) -> Tensor:
+    def most_likely(self, hidden: Tensor) -> Tensor:
         """See :class:`llmk.api.DraftHeads`."""
         return (hidden.double() @ self._logits).argmax(1)
 
     def rows(self, count: int, ahead: int) -> MadeUpRows:
         """See :class:`llmk.api.DraftHeads`."""
-        assert 1 <= count <= len(self._counts), f"rows of {count} requests were asked for, of {len(self._counts)}"
+        assert 1 <= count <= len(self._counts), f"rows of {count} requests were requested, of {len(self._counts)}"
         least = min(self._counts[:count])
-        room = f"rows {ahead} ahead were asked for of {count} requests, of one of which {least} drafts are wanted"
+        room = f"rows {ahead} ahead were requested of {count} requests, of one of which {least} drafts are wanted"
         assert 0 <= ahead < least, room
         return MadeUpRows(tuple((request, _LENGTHS[request] - 1 + ahead) for request in range(count)))
 
