@@ -1,0 +1,96 @@
+"""Cases of values of any size, and of tools whose schemas say little: nothing raises, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, WrittenCall
+from llmk.kernel.loader import load_object
+from llmk_testing import parsers
+from llmk_testing.case import Case
+from llmk_testing.parsers import Answer, Factory
+
+_COMMON, _DEEP = (2, 5, 8), (30, 70, 150, 2000)
+_LONG = (700, 70_000)
+LITTLE: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"parameters": None},
+    {"parameters": {}},
+    {"parameters": {"type": "object"}},
+    {"parameters": {"type": "object", "properties": {}}},
+    {"parameters": {"properties": {}, "required": []}},
+)
+"""What function objects say of a tool without arguments."""
+_FREE = {"name": "say_it", "parameters": {"type": "object", "properties": {"free": {}, "at": {"type": "object"}}}}
+
+
+def size_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case: Callable[..., Case]) -> Iterator[Case]:
+    """The cases of one dialect that has a writer."""
+    yield case("values nested as deeply as may be come back, or nothing is lost", check_depths, spec, made)
+    yield case("long values come back, or nothing is lost", check_lengths, spec, made)
+    yield case("calls of tools whose schemas say little come back", check_little, spec, made)
+
+
+def check_depths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> str:
+    """Objects and lists in each other: a parser may have a limit, as Python's own reader has."""
+    make, count = made(ParserContext(tools=(_FREE,))), 0
+    for depth in (*_COMMON, *_DEEP):
+        for innermost in ({"x": 1}, ["x"]):
+            value: Any = innermost
+            for level in range(depth):
+                value = {"k": value} if level % 2 else [value]
+            count += _check(spec, make, {"at": {"k": value}}, must=depth in _COMMON)
+    return f"{count} values"
+
+
+def check_lengths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> str:
+    """Texts, numbers, lists and objects."""
+    make, count = made(ParserContext(tools=(_FREE,))), 0
+    for size in _LONG:
+        values = ("a b" * size, [1] * size, {f"k{number}": None for number in range(size // 100)})
+        count += sum(_check(spec, make, {"at": {"k": value}}, must=True) for value in values)
+    for digits in (300, 600, 4000):
+        count += _check(spec, make, {"at": {"k": 10**digits}}, must=False)
+    return f"{count} values"
+
+
+def _check(spec: ParserSpec, make: Factory, arguments: dict[str, Any], *, must: bool) -> bool:
+    """Whether the call comes back; it ``must`` where its writer renders it."""
+    writer: CallWriter = load_object(spec.writer)
+    try:
+        text = writer.render([WrittenCall("say_it", arguments, "call_x")])
+    except (RequestError, ValueError, RecursionError):
+        return False
+    answers = [_parsed(make, chunks) for chunks in ([text], [text[at : at + 997] for at in range(0, len(text), 997)])]
+    assert answers[0] == answers[1], f"the cut changes the answer to {_short(text)}"
+    (answer, _), back = answers, False
+    if answer.calls and not answer.content:
+        parsers.check_json(answer.calls[0])
+        back = answer.calls[0].name == "say_it"
+    else:
+        assert "say_it" in answer.content, f"{_short(text)} is lost"
+    assert back or not must, f"no call is found in {_short(text)}"
+    return back
+
+
+def _parsed(make: Factory, chunks: list[str]) -> Answer:
+    try:
+        return parsers.parse(make, chunks)
+    except RecursionError as error:
+        raise AssertionError(f"raised {error!r} on {_short(''.join(chunks))}") from error
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) < 400 else f"{text[:200]} ({len(text)} characters) {text[-200:]}")
+
+
+def check_little(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> None:
+    """No parameters, or none that are named: also of arguments that a tool does not name."""
+    writer: CallWriter = load_object(spec.writer)
+    for little in LITTLE:
+        make = made(ParserContext(tools=({"name": "now", "description": "", **little},)))
+        text = writer.render([WrittenCall("now", {}, "call_now")])
+        answer = parsers.check_chunking(make, text, rounds=1)
+        found = [(call.name, call.arguments) for call in answer.calls]
+        assert found == [("now", "{}")], f"calls {found}, expected one of now, whose tool says {little}: {text!r}"
