@@ -34,14 +34,15 @@ class CallRegions(ToolMachine):
 
     _next_closing: str
     """Closes the open region once it has a call."""
+    _in_list: bool
+    """Of the open region: whether a list is open."""
+    _found: bool
+    """Whether something that may have been a call was read in it."""
     _verbatim_end: Markers
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
         self._expect_closing("")
-        self._in_list = False
-        self._found = False
-        """Whether something that may have been a call was read in this region."""
         self._called = False
         self._line_starts = True
         self._state = self._content

@@ -72,7 +72,11 @@ SCHEMAS: tuple[Schema, ...] = (
     Schema({"type": "number"}, [0, -1.5, 1e-9], ["x", None, True]),
     Schema({"type": ["integer", "boolean"]}, [3, True], ["x", None, 1.5]),
     Schema({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [3, None], ["x", 1.5, True]),
-    Schema({"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["a b", 3, *(f"{x} y" for x in ascii_letters)], []),
+    *(
+        Schema({"anyOf": [{"type": "string"}, {"type": kind}]}, ["a b", other, *(f"{x} y" for x in ascii_letters)], [])
+        for kind, other in (("integer", 3), ("number", 0.5), ("boolean", True), ("null", None), ("array", [1]))
+    ),
+    Schema({"anyOf": [{"type": "string"}, {"type": "object"}]}, [{"a": 1}, *(f"{x} y" for x in ascii_letters)], []),
     Schema({"anyOf": [{"const": "on"}, _POINT]}, ["on", {"x": 1}], ["off", {"x": "a"}, {}]),
     Schema({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}, ["", "ab", None], ["abc", '"a"']),
     Schema({"anyOf": [{"enum": ["a", "b"]}, {"enum": ["c", 1]}]}, ["a", "c", 1], ["d", 2, '"a"']),

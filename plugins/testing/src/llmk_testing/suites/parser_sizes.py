@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from llmk_testing.case import Case
 from llmk_testing.parsers import Answer, Factory
 
 _COMMON, _DEEP = (2, 5, 8), (30, 70, 150, 2000)
-_LONG = (700, 70_000)
+_LONG = (700, 10_000)
 LITTLE: tuple[Mapping[str, Any], ...] = (
     {},
     {"parameters": None},
@@ -38,8 +39,8 @@ def check_depths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> 
     for depth in (*_COMMON, *_DEEP):
         for innermost in ({"x": 1}, ["x"]):
             value: Any = innermost
-            for level in range(depth):
-                value = {"k": value} if level % 2 else [value]
+            for _ in range(depth):
+                value = {"k": value} if isinstance(value, list) else [value]
             count += _check(spec, make, {"at": {"k": value}}, must=depth in _COMMON)
     return f"{count} values"
 
@@ -58,9 +59,13 @@ def check_lengths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) ->
 def _check(spec: ParserSpec, make: Factory, arguments: dict[str, Any], *, must: bool) -> bool:
     """Whether the call comes back; it ``must`` where its writer renders it."""
     writer: CallWriter = load_object(spec.writer)
+    stops = [stop for stop in getattr(writer, "stops", ()) if stop]
     try:
+        written = json.dumps(arguments)
         text = writer.render([WrittenCall("say_it", arguments, "call_x")])
     except (RequestError, ValueError, RecursionError):
+        return False
+    if any(stop in written for stop in stops):
         return False
     answers = [_parsed(make, chunks) for chunks in ([text], [text[at : at + 997] for at in range(0, len(text), 997)])]
     assert answers[0] == answers[1], f"the cut changes the answer to {_short(text)}"
