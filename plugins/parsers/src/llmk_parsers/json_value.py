@@ -255,10 +255,9 @@ class StringDecoder:
         self._pending = ""
         while at < len(text):
             escape = text.find("\\", at)
-            if escape < 0:
-                escape = len(text)
-            pieces.append(text[at:escape])
-            at = escape
+            end = escape if escape >= 0 else len(text)
+            pieces.append(text[at:end])
+            at = end
             if at < len(text):
                 size, said = _decode(text[at : at + 12])
                 if not size:

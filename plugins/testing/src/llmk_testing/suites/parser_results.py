@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, WrittenCall
+from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, TextDelta, ToolCallStart, WrittenCall
 from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.bench import Bench
@@ -35,6 +35,8 @@ THOUGHTS = (
     "x" * 300,
     "<",
 )
+_MOST_HELD = 1024
+"""Characters that may be held back at the start of what may be a call."""
 _SIZES = (64, 256, 2000)
 ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300)
 
@@ -65,6 +67,7 @@ def result_cases(
         yield case("text around calls comes back", check_around, make, drawn)
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
         yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
+        yield case("text behind the start of a call comes out, if it is none", check_given_up, make, spec)
         yield from value_cases(spec, make, made(ParserContext()), case)
         yield from size_cases(spec, made, case)
         yield from grammar_cases(spec, case)
@@ -260,6 +263,21 @@ def check_lookalikes(make: Factory, spec: ParserSpec) -> None:
         answer = parsers.parse(make, list(text))
         whole = answer.content.rstrip() in (text.rstrip(), "a") and not answer.calls  # what the end cut off may go
         assert whole, f"{text!r} comes back as {answer}"
+
+
+def check_given_up(make: Factory, spec: ParserSpec) -> str:
+    """A parser may wait for the end of a name, and no longer."""
+    writer: CallWriter = load_object(spec.writer)
+    text, count = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")]), 0
+    for end in range(len(writer.trigger), text.index("say_it") + len("say_it") + 1):
+        whole = text[:end] + PLAIN * 30
+        parser = make()
+        events = [event for at in range(0, len(whole), 7) for event in parser.push(whole[at : at + 7])]
+        if not any(isinstance(event, ToolCallStart) for event in events):
+            said = sum(len(event.text) for event in events if isinstance(event, TextDelta))
+            assert said >= len(whole) - _MOST_HELD, f"{len(whole) - said} characters are held back of {whole[:400]!r}"
+            count += 1
+    return f"{count} texts"
 
 
 def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Cases of values of any size, and of tools whose schemas say little: nothing raises, and nothing is lost."""
+"""Cases of values of any size, of when they come out, and of tools whose schemas say little."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, WrittenCall
+from llmk.api import (
+    CallWriter,
+    ParserContext,
+    ParserSpec,
+    RequestError,
+    TextDelta,
+    ToolCallArguments,
+    WrittenCall,
+)
 from llmk.kernel.loader import load_object
 from llmk_testing import parsers
-from llmk_testing.case import Case
-from llmk_testing.parsers import Answer, Factory
+from llmk_testing.case import Case, Skip
+from llmk_testing.parsers import PLAIN, Answer, Factory
 
+_TEXTS = ("a", "\n", '"', "\\", "'", "é😀", "{", "]", "<", "a\nb", 'a "b" c', "C:\\dir\\x", "\u2028", "a: b, c=d")
+"""Texts with the characters that dialects escape, or end a text with."""
 _COMMON, _DEEP = (2, 5, 8), (30, 70, 150, 2000)
 _LONG = (700, 10_000)
 LITTLE: tuple[Mapping[str, Any], ...] = (
@@ -31,6 +41,8 @@ def size_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case:
     yield case("values nested as deeply as may be come back, or nothing is lost", check_depths, spec, made)
     yield case("long values come back, or nothing is lost", check_lengths, spec, made)
     yield case("calls of tools whose schemas say little come back", check_little, spec, made)
+    yield case("calls are complete before the answer is", check_complete, spec, made)
+    yield case("arguments come out as soon behind any character", check_streams, spec, made)
 
 
 def check_depths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> str:
@@ -54,6 +66,44 @@ def check_lengths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) ->
     for digits in (300, 600, 4000):
         count += _check(spec, make, {"at": {"k": 10**digits}}, must=False)
     return f"{count} values"
+
+
+def check_complete(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> str:
+    """With text behind a call, it does not wait for the end of the answer."""
+    writer: CallWriter = load_object(spec.writer)
+    for text in (*_TEXTS, "it's 'so', x='y'"):
+        arguments = {"text": text, "count": 1}
+        try:
+            written = writer.render([WrittenCall("say_it", arguments, "call_x")])
+        except (RequestError, ValueError):
+            continue
+        for chunks in ([*(written + PLAIN)], [written + PLAIN]):
+            parser = made(ParserContext())()
+            for chunk in chunks:
+                parser.push(chunk)
+            late = [event for event in parser.finish() if not isinstance(event, TextDelta)]
+            assert not late, f"{late} comes with the end of the answer alone, behind {written + PLAIN!r}"
+    return f"{len(_TEXTS) + 1} calls"
+
+
+def check_streams(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> str:
+    """If a text without special characters comes out while it is written, so does one with them."""
+    writer: CallWriter = load_object(spec.writer)
+    tool = {"name": "say_it", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}
+
+    def seen(text: str) -> int:
+        """How much of the arguments comes out before the end of the text."""
+        parser = made(ParserContext(tools=(tool,)))()
+        written = writer.render([WrittenCall("say_it", {"text": text + "MARK"}, "call_x")])
+        events = [event for character in written[: written.rindex("MARK")] for event in parser.push(character)]
+        return sum(len(event.text) for event in events if isinstance(event, ToolCallArguments))
+
+    if seen("x" * 300) < 200:
+        raise Skip("it returns arguments when they are complete")
+    for text in _TEXTS:
+        count = seen(text + "x" * 300)
+        assert count > 200, f"{count} characters of arguments come out before the end of {text!r} and 300 others"
+    return f"{len(_TEXTS)} texts"
 
 
 def _check(spec: ParserSpec, make: Factory, arguments: dict[str, Any], *, must: bool) -> bool:
