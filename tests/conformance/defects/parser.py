@@ -63,7 +63,9 @@ class Good:
         return events
 
     def _may_be_call(self) -> bool:
-        return len(self._held) < self.limit and OPEN.startswith(self._held[: len(OPEN)])
+        _, _, arguments = self._held[len(OPEN) :].partition(" ")
+        starts = OPEN.startswith(self._held[: len(OPEN)]) and arguments[:1] in ("", *'{["')
+        return starts and len(self._held) < self.limit
 
     def _call(self, held: str) -> list[Event]:
         name, _, arguments = held[len(OPEN) : -len(CLOSE)].partition(" ")

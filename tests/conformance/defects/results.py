@@ -339,6 +339,29 @@ class Dots(Calls):
         return [*events, TextDelta("…")] if events else []
 
 
+class AtEnd(Calls):
+    """Calls come when the answer is complete."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._waiting: list[Event] = []
+
+    def push(self, text: str) -> list[Event]:
+        events = super().push(text)
+        self._waiting += [event for event in events if not isinstance(event, TextDelta)]
+        return [event for event in events if isinstance(event, TextDelta)]
+
+    def finish(self) -> list[Event]:
+        return [*self._waiting, *super().finish()]
+
+
+class Patient(Calls):
+    """Waits for the end of what is no call."""
+
+    def _may_be_call(self) -> bool:
+        return parser.OPEN.startswith(self._held[: len(parser.OPEN)])
+
+
 class BehindCalls(Calls):
     """What is behind a call in the same piece waits for the next piece."""
 
@@ -364,6 +387,8 @@ TOOL_PARSERS = (
     Defect("halves", "a text with JSON in it is read wrongly", Halves, "a text with JSON in it"),
     Defect("any-object", "an answer in JSON is a call", AnyObject, "answers in JSON"),
     Defect("dots", "text is made up", Dots, "nothing is made up"),
+    Defect("at-end", "calls come when the answer is complete", AtEnd, "complete before the answer is"),
+    Defect("patient", "what is no call is held back", Patient, "comes out, if it is none"),
     Defect("behind-calls", "what is behind a call waits", BehindCalls, "what is certain comes out at once"),
     Defect(
         "needs-parameters",
