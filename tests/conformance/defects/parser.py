@@ -63,13 +63,15 @@ class Good:
         return events
 
     def _may_be_call(self) -> bool:
-        return len(self._held) < self.limit and OPEN.startswith(self._held[: len(OPEN)])
+        _, _, arguments = self._held[len(OPEN) :].partition(" ")
+        starts = OPEN.startswith(self._held[: len(OPEN)]) and arguments[:1] in ("", *'{["')
+        return starts and len(self._held) < self.limit
 
     def _call(self, held: str) -> list[Event]:
         name, _, arguments = held[len(OPEN) : -len(CLOSE)].partition(" ")
         try:
             json.loads(arguments, parse_constant=_refuse)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [TextDelta(held)]
         if not self._may_be_name(name):
             return [TextDelta(held)]
@@ -117,12 +119,10 @@ class Rewriting(Good):
     """Arguments are written anew, in a form of their own."""
 
     def _call(self, held: str) -> list[Event]:
-        opening, _, arguments = held[: -len(CLOSE)].partition(" {")
-        try:
-            held = f"{opening} {json.dumps(json.loads('{' + arguments))}{CLOSE}"
-        except ValueError:
-            return [TextDelta(held)]
-        return super()._call(held)
+        events = super()._call(held)
+        if len(events) == 3:
+            events[1] = ToolCallArguments(events[1].index, json.dumps(json.loads(events[1].text)))
+        return events
 
 
 class Late(Good):

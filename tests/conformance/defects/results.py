@@ -62,7 +62,7 @@ class Writer:
 
     def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
         """The schema of the arguments of ``tool``."""
-        return dict(tool["parameters"])
+        return {"type": "object", **(tool.get("parameters") or {})}
 
 
 class AnyArguments(Writer):
@@ -76,9 +76,9 @@ class NoOptions(Writer):
     """The grammar allows the required arguments alone."""
 
     def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
-        schema = tool["parameters"]
-        wanted = schema.get("required", ())
-        return {**schema, "properties": {name: value for name, value in schema["properties"].items() if name in wanted}}
+        schema = super().schema(tool)
+        wanted, named = schema.get("required", ()), schema.get("properties", {})
+        return {**schema, "properties": {name: value for name, value in named.items() if name in wanted}}
 
 
 class Unlimited(Writer):
@@ -88,7 +88,7 @@ class Unlimited(Writer):
         parameters = super().schema(tool)
         properties = {
             name: {key: each for key, each in value.items() if key != "maxLength"}
-            for name, value in parameters["properties"].items()
+            for name, value in parameters.get("properties", {}).items()
         }
         return {**parameters, "properties": properties}
 
@@ -112,11 +112,29 @@ class NoNotes(Writer):
 
     def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
         parameters = super().schema(tool)
-        if any(
-            "title" in value for value in (parameters, *parameters["properties"].values()) if value not in (True, False)
-        ):
+        named = parameters.get("properties", {}).values()
+        if any("title" in value for value in (parameters, *named) if value not in (True, False)):
             raise ValueError("'title' can't be enforced")
         return parameters
+
+
+class NeedsParameters(Writer):
+    """Every tool has parameters."""
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict(tool["parameters"])
+
+
+class OtherTrigger(Writer):
+    """Calls start otherwise than it says."""
+
+    trigger = "<call>"
+
+
+class NoStops(Writer):
+    """Does not tell what ends a text."""
+
+    stops = ()
 
 
 class OneMarker(Writer):
@@ -132,6 +150,7 @@ class OneMarker(Writer):
 
 WRITER, ANY_ARGUMENTS, NO_OPTIONS, UNLIMITED = Writer(), AnyArguments(), NoOptions(), Unlimited()
 NOTHING_REQUIRED, CHATTY, NO_NOTES, ONE_MARKER = NothingRequired(), Chatty(), NoNotes(), OneMarker()
+NEEDS_PARAMETERS, OTHER_TRIGGER, NO_STOPS = NeedsParameters(), OtherTrigger(), NoStops()
 
 
 class Calls(parser.Good):
@@ -276,7 +295,109 @@ class Tildes(Calls):
         return super()._call(held.replace("~", ""))
 
 
+class Deep(Calls):
+    """Values of any depth are read."""
+
+    def _call(self, held: str) -> list[Event]:
+        try:
+            json.loads(held[len(parser.OPEN) : -len(parser.CLOSE)].partition(" ")[2])
+        except ValueError:
+            return [TextDelta(held)]
+        return super()._call(held)
+
+
+class Short(Calls):
+    """A call is no longer than it usually is."""
+
+    limit = 2000
+
+
+class Halves(Calls):
+    """A text with JSON in it is read, without the halves of characters."""
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        if len(events) == 3 and isinstance(said := json.loads(events[1].text), str):
+            events[1] = ToolCallArguments(events[1].index, said.replace("\\ud", "\\u0"))
+        return events
+
+
+class AnyObject(Calls):
+    """An answer in JSON is a call."""
+
+    def push(self, text: str) -> list[Event]:
+        events = super().push(text)
+        ends = [isinstance(one, TextDelta) and one.text == "}" for one in events]
+        return [ToolCallStart(0, "f") if end else one for end, one in zip(ends, events, strict=True)]
+
+
+class Dots(Calls):
+    """Says that a call was cut off."""
+
+    def finish(self) -> list[Event]:
+        events = super().finish()
+        return [*events, TextDelta("…")] if events else []
+
+
+class AtEnd(Calls):
+    """Calls come when the answer is complete."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._waiting: list[Event] = []
+
+    def push(self, text: str) -> list[Event]:
+        events = super().push(text)
+        self._waiting += [event for event in events if not isinstance(event, TextDelta)]
+        return [event for event in events if isinstance(event, TextDelta)]
+
+    def finish(self) -> list[Event]:
+        return [*self._waiting, *super().finish()]
+
+
+class Patient(Calls):
+    """Waits for the end of what is no call."""
+
+    def _may_be_call(self) -> bool:
+        return parser.OPEN.startswith(self._held[: len(parser.OPEN)])
+
+
+class BehindCalls(Calls):
+    """What is behind a call in the same piece waits for the next piece."""
+
+    _rest = ""
+
+    def push(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        before, close, self._rest = (self._rest + text).partition(parser.CLOSE)
+        return super().push(before + close)
+
+    def finish(self) -> list[Event]:
+        events: list[Event] = []
+        while self._rest:
+            before, close, self._rest = self._rest.partition(parser.CLOSE)
+            events += super().push(before + close)
+        return events + super().finish()
+
+
 TOOL_PARSERS = (
+    Defect("deep", "a deeply nested value raises", Deep, "nested as deeply as may be"),
+    Defect("short", "long calls are text", Short, "long values come back"),
+    Defect("halves", "a text with JSON in it is read wrongly", Halves, "a text with JSON in it"),
+    Defect("any-object", "an answer in JSON is a call", AnyObject, "answers in JSON"),
+    Defect("dots", "text is made up", Dots, "nothing is made up"),
+    Defect("at-end", "calls come when the answer is complete", AtEnd, "complete before the answer is"),
+    Defect("patient", "what is no call is held back", Patient, "comes out, if it is none"),
+    Defect("behind-calls", "what is behind a call waits", BehindCalls, "what is certain comes out at once"),
+    Defect(
+        "needs-parameters",
+        "a tool without parameters raises",
+        {"writer": f"{__name__}:NEEDS_PARAMETERS"},
+        "schemas that say little",
+    ),
+    Defect("other-trigger", "calls start otherwise", {"writer": f"{__name__}:OTHER_TRIGGER"}, "the start of a call"),
+    Defect("no-stops", "the grammar allows what ends a text", {"writer": f"{__name__}:NO_STOPS"}, "markers that the"),
     Defect("first-arguments", "every call has the first one's arguments", FirstArguments, WRITTEN),
     Defect("texts", "every value becomes a text", Texts, WRITTEN),
     Defect("once", "the second of two equal calls is lost", Once, WRITTEN),
@@ -372,6 +493,28 @@ class Swapped(Thoughts):
         return TextDelta(text) if self._inside else ReasoningDelta(text)
 
 
+class Whole(Thoughts):
+    """A thought comes when it is complete."""
+
+    _thought = ""
+
+    def push(self, text: str) -> list[Event]:
+        events: list[Event] = []
+        for one in super().push(text):
+            if isinstance(one, ReasoningDelta):
+                self._thought += one.text
+            else:
+                events.append(one)
+        return events if self._inside else [*self._thoughts(), *events]
+
+    def finish(self) -> list[Event]:
+        return [*self._thoughts(), *super().finish()]
+
+    def _thoughts(self) -> list[Event]:
+        thought, self._thought = self._thought, ""
+        return [ReasoningDelta(thought)] if thought else []
+
+
 class Trimmed(Thoughts):
     """White space is lost."""
 
@@ -391,6 +534,7 @@ REASONING_PARSERS = (
     Defect("reopened", "a block that the prompt ended is opened again", Reopened, "where the prompt ended"),
     Defect("ends-early", "any closing tag ends a thought", EndsEarly, "thoughts and answers come back"),
     Defect("swapped", "thoughts are content", Swapped, "thoughts and answers come back"),
+    Defect("whole", "a thought comes when it is complete", Whole, "thoughts and answers come out soon"),
     Defect("trimmed", "white space is lost", Trimmed, "examples are answered as they say"),
 )
 

@@ -98,6 +98,16 @@ class CallObject(CallReader):
             call without arguments, are ``bad``.
     """
 
+    _key: str
+    """Of the member that is read."""
+    _value: JsonValue
+    """Of a name, a key or another member, as far as it is read."""
+    _literal: list[str]
+    """The pieces of a name or a key."""
+    _literal_size: int
+    _then: Callable[[str], None]
+    """What takes the name or the key."""
+
     def __init__(
         self,
         index: int,
@@ -111,11 +121,6 @@ class CallObject(CallReader):
         self._argument_keys = arguments
         self._strict = strict
         self._step = self._start
-        self._key = ""
-        self._value = JsonValue()
-        self._literal: list[str] = []
-        self._literal_size = 0
-        self._then: Callable[[str], None] = self._after_key
         self._arguments: CallArguments | None = None
 
     def _start(self, text: str, at: int) -> int:
@@ -147,9 +152,7 @@ class CallObject(CallReader):
         at = self._skip_space(text, at)
         if at == len(text):
             return at
-        if text[at] in ",}]:":
-            self.bad = True
-        elif self._key in self._names and self._name is None:
+        if self._key in self._names and self._name is None:
             self._read_literal(self._after_name)
             self.bad = text[at] != '"'
         elif self._key in self._argument_keys and self._arguments is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from llmk.api import ParserContext
-from llmk_parsers.machine import markers
+from llmk_parsers.machine import Markers, markers
 from llmk_parsers.tool_machine import ToolMachine
 
 _SPACE = re.compile(r"\s*")
@@ -32,16 +32,19 @@ class CallRegions(ToolMachine):
     """Whether a line that starts with ``[`` may be a list of calls, without a marker."""
     SEPARATORS: ClassVar[str] = ",;"
 
+    _next_closing: str
+    """Closes the open region once it has a call."""
+    _in_list: bool
+    """Of the open region: whether a list is open."""
+    _found: bool
+    """Whether something that may have been a call was read in it."""
+    _verbatim_end: Markers
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
         self._expect_closing("")
-        self._next_closing = ""
-        self._in_list = False
-        self._found = False
-        """Whether something that may have been a call was read in this region."""
         self._called = False
         self._line_starts = True
-        self._verbatim_end = markers()
         self._state = self._content
 
     def _starts_call(self, mark: str) -> bool:

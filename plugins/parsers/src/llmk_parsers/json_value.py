@@ -43,13 +43,15 @@ class JsonValue:
     _rest: str
     """The characters that must follow in a literal or an escape (``x``: a hexadecimal digit)."""
 
+    _number: str
+    """The state of a number."""
+
     def __init__(self) -> None:
         self.complete = False
         self.stopped = False
         self._open: list[str] = []
         self._state: Callable[[str, int], int] = self._value
         self._is_key = False
-        self._number = ""
 
     def feed(self, text: str, at: int) -> int:
         """Reads ``text`` from ``at`` on; returns the position after the value, of the invalid character, or the end."""
@@ -253,10 +255,9 @@ class StringDecoder:
         self._pending = ""
         while at < len(text):
             escape = text.find("\\", at)
-            if escape < 0:
-                escape = len(text)
-            pieces.append(text[at:escape])
-            at = escape
+            end = escape if escape >= 0 else len(text)
+            pieces.append(text[at:end])
+            at = end
             if at < len(text):
                 size, said = _decode(text[at : at + 12])
                 if not size:

@@ -123,7 +123,7 @@ class MarkedCalls(ToolMachine):
             self._say(skipped)
         else:
             self._opening.append(skipped)
-        if marker is None or (self._at == len(self._text) and not self._ended):
+        if marker is None:
             return False
         self._at += len(marker)
         if marker in marks.fillers:
@@ -154,7 +154,8 @@ class MarkedCalls(ToolMachine):
         self._mark = self._at
 
     def _raw_text(self) -> str:
-        return "".join([*(self._raw or ()), self._text[self._mark : self._at]])
+        assert self._raw is not None
+        return "".join([*self._raw, self._text[self._mark : self._at]])
 
     def _start_stream(self, name: str, call_id: str | None = None, *, drop: bool = False) -> CallStream:
         """Starts a call, of which no events are returned if it is to ``drop``."""
@@ -240,7 +241,7 @@ class MarkedCalls(ToolMachine):
         return skipped
 
     def _next_is(self, *texts: str) -> str | None:
-        """Which of ``texts`` comes next: ``""`` for none, ``None`` if that isn't known yet."""
+        """Which of ``texts`` comes next: ``""`` for none, ``None`` if that isn't known yet, as at the end."""
         for text in texts:
             if self._text.startswith(text, self._at):
                 return text

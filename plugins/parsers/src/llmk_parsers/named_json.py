@@ -38,10 +38,12 @@ class NamedJson(MarkedCalls):
         cls.NAME_ENDS = markers(*marks.name_ends)
         cls.CALL_ENDS = markers(marks.call_end, *marks.list_ends, marks.call)
 
+    _identity: tuple[str, str | None]
+    """Of the open call: its name and its id."""
+    _arguments: JsonValue
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
-        self._arguments = JsonValue()
-        self._identity: tuple[str, str | None] = ("", None)
 
     def _name(self) -> bool:
         header = self._read_header(self.NAME_ENDS, self.MARKS.name)

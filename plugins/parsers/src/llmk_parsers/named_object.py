@@ -21,9 +21,9 @@ class NamedObject(CallReader):
         before_id: what stands before the call's id, which may follow its name.
     """
 
-    def __init__(self, index: int, before_arguments: Sequence[str] = (), before_id: str = "") -> None:
+    def __init__(self, index: int, before_arguments: Sequence[str] = (), before_id: str | None = None) -> None:
         super().__init__(index)
-        self._texts = [text for text in (*before_arguments, before_id) if text]
+        self._texts = [*before_arguments, *([before_id] if before_id else [])]
         self._before_id = before_id
         self._word = ""
         self._arguments = JsonValue()

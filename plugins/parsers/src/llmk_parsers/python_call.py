@@ -56,6 +56,14 @@ class PythonCall(CallReader):
             don't escape quotes: ``run(cmd='sed -n '1,9p' x')``.
     """
 
+    _called: str
+    """The call's name."""
+    _quote: str
+    """Of the open string: how it starts, one of three quotes where there are three."""
+    _closing: str
+    """Of the open string: how it ends."""
+    _raw_string: bool
+
     def __init__(
         self, index: int, parameters: Callable[[str], Sequence[str]] = lambda name: (), *, loose_quotes: bool = False
     ) -> None:
@@ -66,10 +74,6 @@ class PythonCall(CallReader):
         self._word = ""
         self._frames: list[_Frame] = []
         self._keywords: set[str] = set()
-        self._called = ""
-        self._quote = ""
-        self._closing = ""
-        self._raw_string = False
         self._is_string = False
         """Whether the last value is a string, which another one may continue."""
 
@@ -326,7 +330,8 @@ class PythonCall(CallReader):
         return at + 1
 
     def _colon(self, at: int, frame: _Frame) -> int:
-        if frame.kind == "brace" and frame.held is not None:
+        if frame.kind == "brace":
+            assert frame.held is not None
             key = "".join(frame.held)
             self.bad = key[0] in "[{"
             frame.held = [key if key[0] == '"' else f'"{key}"']

@@ -24,6 +24,7 @@ _ENFORCED = _LIMITS | {
 _NOTES = {
     *("title", "description", "default", "examples", "deprecated", "nullable"),
     *("$defs", "definitions", "$schema", "$id", "$comment"),
+    *("contentEncoding", "contentMediaType"),
 }
 
 
@@ -77,15 +78,15 @@ class _QuoteGrammar:
     def value(self, schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
         """The name of the rule of a value."""
         schema = schema if isinstance(schema, Mapping) else {}
-        if isinstance(schema.get("$ref"), str):
-            return self.value(Schema(schema, root).target, root, depth + 1)
         refused = sorted(schema.keys() - _ENFORCED - _NOTES)
         if refused or depth > _DEEPEST:
-            found = repr(refused[0]) if refused else f"nesting deeper than {_DEEPEST}"
+            found = repr(refused[0]) if refused else f"{min(schema, default='')!r}, nested deeper than {_DEEPEST},"
             raise ValueError(
                 f"{found} can't be enforced in this model's dialect; remove it from the tool's schema, or use a tool "
                 "that is not strict"
             )
+        if isinstance(schema.get("$ref"), str):
+            return self.value(Schema(schema, root).target, root, depth + 1)
         return self._rule("value", " | ".join(self._choices(schema, root, depth)))
 
     def _choices(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> list[str]:

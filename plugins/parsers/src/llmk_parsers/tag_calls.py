@@ -71,12 +71,15 @@ class TagCalls(MarkedCalls):
         cls.NAME_ENDS = markers(*dict.fromkeys((tags.name_end, *others)))
         cls.KEY_END = markers(tags.key_end)
 
+    _argument: tuple[str, bool | None]
+    """Of the open argument: its name, and whether it is a string."""
+    _closing: str
+    """Of the open argument: what ends it."""
+    _line_break: bool
+    """Whether a line break was held back that may be the last one of the open argument."""
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
-        self._line_break = False
-        self._value_starts = False
-        self._closing = ""
-        self._argument: tuple[str, bool | None] = ("", None)
 
     def _name(self) -> bool:
         tags = self.MARKS
@@ -149,16 +152,15 @@ class TagCalls(MarkedCalls):
     def _start_value(self) -> None:
         assert self._call is not None
         self._call.start_value(*self._argument)
-        self._value_starts = self.MARKS.trim or self.MARKS.cdata
         self._line_break = False
         self._closing = self.MARKS.value_end
-        self._state = self._value_start if self._value_starts else self._value
+        self._state = self._value_start if self.MARKS.trim or self.MARKS.cdata else self._value
 
     def _before_value(self) -> bool:
         """State between an argument's name and the marker of its value."""
         self._skip_space()
         marker = self._next_is(self.MARKS.value)
-        if marker is None or (self._at == len(self._text) and not self._ended):
+        if marker is None:
             return False
         self._at += len(marker)
         if marker:
@@ -172,7 +174,7 @@ class TagCalls(MarkedCalls):
     def _value_start(self) -> bool:
         """State at the first character of a value."""
         marker = self._next_is(*(("\n",) if self.MARKS.trim else ()), *((_CDATA[0],) if self.MARKS.cdata else ()))
-        if marker is None or (self._at == len(self._text) and not self._ended):
+        if marker is None:
             return False
         self._at += len(marker)
         if marker == _CDATA[0]:
@@ -185,7 +187,7 @@ class TagCalls(MarkedCalls):
         assert self._call is not None
         stops = tags.value_stops if self._closing == tags.value_end else ()
         text, marker = self._read_until(markers(self._closing, *stops))
-        self._value_text(text, last=bool(marker))
+        self._value_text(text)
         if marker:
             if marker != self._closing:
                 self._at -= len(marker)
@@ -195,10 +197,10 @@ class TagCalls(MarkedCalls):
             self._fail_stream()
         return bool(marker)
 
-    def _value_text(self, text: str, *, last: bool) -> None:
-        """Passes on ``text`` without the line break before the end of the value."""
+    def _value_text(self, text: str) -> None:
+        """Passes on ``text`` without a line break at its end, which may be that of the value."""
         assert self._call is not None
-        if self.MARKS.trim and (text or last):
+        if self.MARKS.trim:
             text = "\n" * self._line_break + text
             self._line_break = text.endswith("\n")
             text = text.removesuffix("\n")

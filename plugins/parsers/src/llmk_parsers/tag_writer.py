@@ -12,8 +12,8 @@ from llmk.api import WrittenCall
 from llmk_parsers.lark import allowed, json_value, parameters, quoted, terms
 from llmk_parsers.schema_values import JSON_TYPES, Schema, type_of
 
-_UNENFORCED = ("pattern", "format", "not", "contentEncoding", "contentMediaType", "if", "allOf", "oneOf")
-_STARTS = {"integer": "-+.0-9", "number": "-+.0-9", "object": '{[\\"', "array": '{[\\"'}
+_UNENFORCED = ("pattern", "format", "not", "if", "allOf", "oneOf")
+_STARTS = {"integer": "-+.0-9", "number": "-+.0-9", "object": '{\\[\\"', "array": '{\\[\\"'}
 """How text starts that is read as this type, where the schema has it and strings: it is written as JSON, and no other
 text may start so."""
 _PLACEHOLDER = re.compile(r"(\{(?:number|type)\})")

@@ -127,7 +127,7 @@ class ThinkTags(Machine):
         self._blank.clear()
 
     def _think(self, text: str) -> None:
-        if self.TRIM and text:
+        if self.TRIM:
             text = self._break + text
             self._break = "\n" if text.endswith("\n") else ""
             text = text.removesuffix("\n")

@@ -22,16 +22,19 @@ class ToolMachine(Machine):
     STRIP: ClassVar[bool] = False
     """Whether white space between content and a call is dropped."""
 
+    _before: str
+    """The white space and opening of a started call, in case it becomes text."""
+    _object: CallReader
+    """Of the open call."""
+    _other: Brackets
+    """Of the open brackets that are no call."""
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
         self._calls = 0
         self._said = False
         self._blank: list[str] = []
         self._opening: list[str] = []
-        self._before = ""
-        """The white space and opening of a started call, in case it becomes text."""
-        self._object: CallReader = CallObject(0)
-        self._other = Brackets()
 
     def _say(self, text: str) -> None:
         if not text:

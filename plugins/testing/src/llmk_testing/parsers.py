@@ -175,13 +175,15 @@ def check_hostile(factory: Factory, samples: Sequence[str], count: int = 100, se
             raise AssertionError(f"raised {error!r} on {text!r}") from error
 
 
-def check_hold_back(factory: Factory, text: str, limit: int = 64) -> None:
+def check_hold_back(factory: Factory, text: str, limit: int = 64, before: str = "") -> None:
     """Fed character by character, the parser never holds back more than ``limit`` characters of ``text``.
 
     Nor does it keep more than twice as many in memory. ``text`` is plain content or reasoning, which a parser returns
-    in full.
+    in full, behind ``before``.
     """
     parser = factory()
+    for character in before:
+        parser.push(character)
     lag, at_first = 0, retained_characters(parser)
     for character in text:
         events = parser.push(character)

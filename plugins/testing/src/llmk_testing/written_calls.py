@@ -4,6 +4,7 @@ brackets and braces in texts, texts that look like other types, several calls, a
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "ratio": {"type": "number"},
     "flag": {"type": "boolean"},
     "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "soft": {"type": "string", "nullable": True},
     "note": {"type": ["string", "null"]},
     "unit": {"enum": ["c", "7", "true"]},
     "point": {"$ref": "#/$defs/point"},
@@ -34,6 +36,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "free": {"type": "object"},
 }
 """The schema of each argument, by its name."""
+_ELEMENT = re.compile(r"<[^<>]+>?")
 NAMES = ("weather", "say_it", "now", "f2", "Get_Weather_in_the_City", "_ns.get-time")
 
 
@@ -61,18 +64,18 @@ def written(writer: CallWriter, count: int, seed: int, *, marks: bool = False) -
             drawn.append(WrittenCall(drawn[0].name, drawn[0].arguments, "call_again"))  # twice the same
         if rendered := _rendered(writer, drawn):
             yield rendered
-    for text in (*TEXTS, *(_own_marks(writer) if marks else ())):
+    for text in (*TEXTS, *(f"a {mark} b" for mark in (own_marks(writer) if marks else ()))):
         if rendered := _rendered(writer, [_of("say_it", {"text": text, "count": 1})]):
             yield rendered
 
 
-def _own_marks(writer: CallWriter) -> list[str]:
-    """The dialect's own markers inside of texts: what is around names and arguments."""
+def own_marks(writer: CallWriter) -> list[str]:
+    """The dialect's own markers: what is around names and arguments."""
     bare = _rendered(writer, [_of("now", {})])
     full = _rendered(writer, [_of("say_it", {"text": "MARK", "count": 1})])
     pieces = [writer.trigger, *(bare.text.split("now") if bare else ()), *(full.text.split("MARK") if full else ())]
-    lines = [line.strip() for piece in pieces for line in piece.split("\n") if line.strip()]
-    return [f"a {line} b" for line in dict.fromkeys(lines)]
+    pieces += [part for piece in pieces for part in _ELEMENT.findall(piece)]
+    return list(dict.fromkeys(line.strip() for piece in pieces for line in piece.split("\n") if line.strip()))
 
 
 def _rendered(writer: CallWriter, calls: Sequence[WrittenCall]) -> Written | None:
@@ -138,6 +141,7 @@ _VALUES: dict[str, Callable[[random.Random], Any]] = {
     "ratio": _number,
     "flag": lambda generator: generator.random() < 0.5,
     "maybe": lambda generator: generator.choice((None, 3)),
+    "soft": lambda generator: generator.choice((None, "x", "1")),
     "note": lambda generator: generator.choice((None, "x", "1", "a\nb")),
     "unit": lambda generator: generator.choice(("c", "7", "true")),
     "point": _point,

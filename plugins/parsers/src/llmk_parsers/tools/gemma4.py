@@ -43,16 +43,19 @@ class Gemma4(MarkedCalls):
         cls.QUOTE = markers(marks.quote)
         cls.NESTED = markers("{", "}", "[", "]", marks.quote)
 
+    _key: str
+    """Of the open argument."""
+    _depth: int
+    """Open brackets of its value."""
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
-        self._key = ""
         self._pieces: list[str] = []
-        self._depth = 0
         self._quoted = False
 
     def _name(self) -> bool:
         empty = self._next_is(*self.MARKS.list_ends)
-        if empty is None or (self._at == len(self._text) and not self._ended):
+        if empty is None:
             return False
         if empty:
             self._at += len(empty)
@@ -72,12 +75,9 @@ class Gemma4(MarkedCalls):
         found = _BETWEEN.match(self._text, self._at)
         self._at = found.end() if found else self._at
         marker = self._next_is("}", ")", *self.MARKS.list_ends, self.MARKS.quote)
-        if marker is None or (self._at == len(self._text) and not self._ended):
+        if marker is None:
             return False
-        if marker in ("}", ")"):
-            self._at += 1
-            self._end_stream()
-        elif marker in self.MARKS.list_ends:
+        if marker in ("}", ")", *self.MARKS.list_ends):
             self._end_stream()
         elif self._at == len(self._text):
             self._fail_stream()
@@ -106,7 +106,7 @@ class Gemma4(MarkedCalls):
     def _colon(self) -> bool:
         self._skip_space()
         marker = self._next_is(":")
-        if marker is None or (self._at == len(self._text) and not self._ended):
+        if marker is None:
             return False
         self._at += len(marker)
         if marker:
@@ -119,7 +119,7 @@ class Gemma4(MarkedCalls):
         assert self._call is not None
         self._skip_space()
         marker = self._next_is(self.MARKS.quote, "{", "[")
-        if marker is None or (self._at == len(self._text) and not self._ended):
+        if marker is None:
             return False
         if marker == self.MARKS.quote:
             self._at += len(marker)

@@ -71,9 +71,11 @@ class _Objects(MarkedCalls):
 
     MARKS = CallMarks(lists=(_LIST,), list_ends=(_LIST_END,), call=_CALL, unknown="text")
 
+    _value: JsonValue
+    """Of the open call."""
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
-        self._value = JsonValue()
         self._body: list[str] = []
 
     def _name(self) -> bool:
@@ -109,7 +111,7 @@ class _Objects(MarkedCalls):
     def _after_value(self) -> bool:
         self._skip_space()
         marker = self._next_is(_CALL_END)
-        if marker is None or (self._at == len(self._text) and not self._ended):
+        if marker is None:
             return False
         self._at += len(marker)
         self._end_stream()

@@ -36,11 +36,14 @@ class MiniMaxM3(MarkedCalls):
     HEADER_END: ClassVar[Markers] = markers(">")
     MARK: ClassVar[Markers] = markers(_MARK)
 
+    _depth: int
+    """The largest one of the open argument."""
+    _end_of_string: Markers
+    """Of the open argument."""
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
         self._stack: list[_Element] = []
-        self._depth = 0
-        self._end_of_string = self.MARK
 
     def _name(self) -> bool:
         header = self._read_header(self.HEADER_END, NAMED, NAMED_SO_FAR)

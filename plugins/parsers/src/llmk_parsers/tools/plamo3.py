@@ -40,11 +40,13 @@ class Plamo3(PlamoMarkers, ToolMachine):
     """A block of requests. Other text in it is content, and so is what is too long for a name; a request without
     arguments is dropped."""
 
+    _call: ArgumentStream
+    """The open call."""
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
         self._name: list[str] = []
         self._lead: list[str] = []
-        self._call = ArgumentStream(0, "", "")
         self._state = self._content
 
     def _content(self) -> bool:

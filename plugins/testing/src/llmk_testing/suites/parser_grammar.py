@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +38,8 @@ TOOLS: list[dict[str, Any]] = [
     },
     {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}},
 ]
+_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>")
+"""What special tokens look like."""
 _PAIRS = (("<", "</"), ("begin", "end"), ("start", "end"), ("START", "END"), ("open", "close"), ("prefix", "suffix"))
 """What is different in the names of markers that open and close."""
 _LEAST = {"city": "Oslo", "days": 3}
@@ -115,10 +118,12 @@ def check_markers(spec: ParserSpec) -> str:
     text = (
         _rendered(writer, [_call("weather", _LEAST), _call("now", {})]) or _rendered(writer, [_call("now", {})]) or ""
     )
+    for special in _SPECIAL.findall(text):
+        assert any(special in each for each in asked), f"{special!r} is not requested as a marker, and is in {text!r}"
     for one in asked:
         for pair in _PAIRS:
             for this, that in (pair, pair[::-1]):
-                other = one.replace(this, that, 1)
+                other = one.replace(this, that, 1).rstrip(">" if that == "<" else "")
                 missing = this in one and other in text and not any(other in each for each in asked)
                 assert not missing, f"{one!r} is requested as a marker, and {other!r} is not, which is in {text!r}"
     return f"{len(asked)} markers"

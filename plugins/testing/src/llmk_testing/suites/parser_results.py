@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, WrittenCall
+from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, TextDelta, ToolCallStart, WrittenCall
 from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.parser_example import ParserExample
-from llmk_testing.parsers import Answer, Call, Factory
+from llmk_testing.parsers import PLAIN, Answer, Call, Factory
+from llmk_testing.suites.parser_answers import answer_cases
 from llmk_testing.suites.parser_grammar import TOOLS, grammar_cases
 from llmk_testing.suites.parser_schemas import schema_cases
+from llmk_testing.suites.parser_sizes import size_cases
 from llmk_testing.suites.parser_values import value_cases
 from llmk_testing.suites.parser_walks import check_walks
 from llmk_testing.written_calls import Written, tools, written
@@ -33,6 +35,8 @@ THOUGHTS = (
     "x" * 300,
     "<",
 )
+_MOST_HELD = 1024
+"""Characters that may be held back at the start of what may be a call."""
 _SIZES = (64, 256, 2000)
 ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300)
 
@@ -50,7 +54,10 @@ def result_cases(
         return Case(spec.id, kind, name, partial(run, *arguments))
 
     yield case("examples are answered as they say", check_answers, made, answered)
+    yield case("nothing is made up, wherever an example ends", check_made_up, made, answered)
     yield case("what is certain comes out at once", check_at_once, made, answered)
+    if kind == "tool_parser":
+        yield from answer_cases(spec, made, case)
     if kind == "tool_parser" and spec.writer:
         make, drawn = made(ParserContext(tools=tools())), partial(_drawn, spec, bench)
         yield case("what its writer renders comes back, as the tools' schemas type it", check_written, make, drawn)
@@ -60,7 +67,9 @@ def result_cases(
         yield case("text around calls comes back", check_around, make, drawn)
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
         yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
+        yield case("text behind the start of a call comes out, if it is none", check_given_up, make, spec)
         yield from value_cases(spec, make, made(ParserContext()), case)
+        yield from size_cases(spec, made, case)
         yield from grammar_cases(spec, case)
         yield from schema_cases(spec, case)
         walked = made(ParserContext(tools=TOOLS))
@@ -70,6 +79,7 @@ def result_cases(
             yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)
         name = "examples say what becomes of white space around thoughts"
         yield case(name, check_space_is_said, spec.markers, answered)
+        yield case("thoughts and answers come out soon, and aren't kept", check_soon, made, spec.markers)
         yield case("an unfinished thought comes back", check_unfinished, made(ParserContext()), spec.markers)
         yield case("a thought that the prompt started comes back", check_started, made, spec.markers)
         yield case("an answer comes back where the prompt ended the thought", check_ended, made, spec.markers)
@@ -94,6 +104,21 @@ def check_answers(made: Callable[[ParserContext], Factory], answered: Callable[[
     return f"{len(examples)} examples"
 
 
+def check_made_up(made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]) -> str:
+    """Wherever an example ends: what comes back was written, in that order, but for white space."""
+    examples = answered()
+    for one in examples:
+        for end in sorted({*range(0, len(one.text), max(1, len(one.text) // 8)), len(one.text)}):
+            text = one.text[:end]
+            found = parsers.parse(made(one.context), [text])
+            for said in (found.reasoning, found.content):
+                rest = iter(one.context.prompt_tail + text)
+                assert all(character in rest for character in said if not character.isspace()), (
+                    f"{said!r} is found in {text!r}"
+                )
+    return f"{len(examples)} examples"
+
+
 def check_at_once(made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]) -> str:
     """Nothing that more text can't change waits for it: an empty piece returns no event."""
     examples = answered()
@@ -104,7 +129,18 @@ def check_at_once(made: Callable[[ParserContext], Factory], answered: Callable[[
                 parser.push(one.text[start : start + size])
                 late = parser.push("")
                 assert not late, f"{late} comes out only with the next piece, behind {one.text[: start + size]!r}"
+        for end in {len(one.text) // 2, len(one.text) - 1, len(one.text)}:
+            text = one.text[:end]
+            whole, pieces = (_so_far(made(one.context), cut) for cut in ([text], list(text)))
+            assert whole == pieces, f"of {text!r}, in one piece {whole} comes out, and by character {pieces}"
     return f"{len(examples)} examples"
+
+
+def _so_far(make: Factory, chunks: Sequence[str]) -> tuple[int, int, list[int]]:
+    """How many characters of reasoning, of content and of each call came out before the end is known."""
+    parser = make()
+    answer = parsers.fold(event for chunk in chunks for event in parser.push(chunk))
+    return len(answer.reasoning), len(answer.content), [len(call.arguments) for call in answer.calls]
 
 
 def _drawn(spec: ParserSpec, bench: Bench) -> tuple[CallWriter, list[Written]]:
@@ -215,7 +251,8 @@ def check_cut_calls(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequenc
 def check_lookalikes(make: Factory, spec: ParserSpec) -> None:
     """A part of the text with which calls start, and that text before something else."""
     writer: CallWriter = load_object(spec.writer)
-    trigger = writer.trigger
+    trigger, text = writer.trigger, writer.render([WrittenCall("now", {}, "call_now")])
+    assert text.startswith(trigger), f"calls are written as {text!r}, which does not start with {trigger!r}"
     for end in range(1, len(trigger)):
         text = f"a {trigger[:end]} b"
         for chunks in ([text], list(text)):
@@ -228,6 +265,21 @@ def check_lookalikes(make: Factory, spec: ParserSpec) -> None:
         assert whole, f"{text!r} comes back as {answer}"
 
 
+def check_given_up(make: Factory, spec: ParserSpec) -> str:
+    """A parser may wait for the end of a name, and no longer."""
+    writer: CallWriter = load_object(spec.writer)
+    text, count = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")]), 0
+    for end in range(len(writer.trigger), text.index("say_it") + len("say_it") + 1):
+        whole = text[:end] + PLAIN * 30
+        parser = make()
+        events = [event for at in range(0, len(whole), 7) for event in parser.push(whole[at : at + 7])]
+        if not any(isinstance(event, ToolCallStart) for event in events):
+            said = sum(len(event.text) for event in events if isinstance(event, TextDelta))
+            assert said >= len(whole) - _MOST_HELD, f"{len(whole) - said} characters are held back of {whole[:400]!r}"
+            count += 1
+    return f"{count} texts"
+
+
 def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
     """Between the markers is reasoning, behind them the answer; white space around them may go."""
     opens, closes = markers
@@ -236,6 +288,14 @@ def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
             text = f"{opens}{thought}{closes}{answer}"
             found = parsers.check_chunking(make, text, rounds=1)
             _check_thought(found, thought, answer, text)
+
+
+def check_soon(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
+    """Behind each marker, and where the prompt started the thought."""
+    opens, closes = markers
+    started = ParserContext(thinking=True, prompt_tail=f"<|assistant|>\n{opens}\n")
+    for context, before in ((ParserContext(), opens), (ParserContext(), f"{opens}Hm.{closes}"), (started, "")):
+        parsers.check_hold_back(made(context), PLAIN * 4, before=before)
 
 
 def check_space_is_said(markers: tuple[str, str], answered: Callable[[], Sequence[ParserExample]]) -> str:

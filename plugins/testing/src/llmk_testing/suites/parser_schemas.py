@@ -12,9 +12,16 @@ from llmk.api import CallWriter, ParserSpec, RequestError, WrittenCall
 from llmk.kernel.loader import load_object
 from llmk_testing.case import Case
 from llmk_testing.suites.parser_grammar import Grammar, Unreadable
+from llmk_testing.suites.parser_sizes import LITTLE
 
 _NAME = "f"
 _POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+_TREE = {
+    "type": "object",
+    "properties": {"value": {"type": "integer"}, "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+    "required": ["value"],
+    "additionalProperties": False,
+}
 _HARD = {"pattern", "format", "not", "allOf", "oneOf", "patternProperties", "nullable", "x-unheard-of", "definitions"}
 _PARTS = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}}
 
@@ -29,13 +36,30 @@ class Schema:
     bad: Sequence[Any]
     more: Mapping[str, Any] | None = None
     """Further keywords of the arguments' schema."""
+    hard: bool = False
+    """Whether it is more than what tools that are strict may have everywhere."""
 
     @property
     def may_be_refused(self) -> bool:
         """Whether it has more than what tools that are strict may have everywhere, or several kinds of texts."""
         choices = self.schema.get("anyOf", ()) if isinstance(self.schema, Mapping) else ()
         texts = [each for each in choices if "string" in each.get("type", ()) or "enum" in each or "const" in each]
-        return not self.good or len(texts) > 1 or not _HARD.isdisjoint(_words([self.schema, self.more]))
+        return self.hard or not self.good or len(texts) > 1 or not _HARD.isdisjoint(_words([self.schema, self.more]))
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    """Lists of lists of integers."""
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth + 1):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def _lists(depth: int, value: Any) -> Any:
+    """A value inside of lists."""
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 SCHEMAS: tuple[Schema, ...] = (
@@ -48,7 +72,11 @@ SCHEMAS: tuple[Schema, ...] = (
     Schema({"type": "number"}, [0, -1.5, 1e-9], ["x", None, True]),
     Schema({"type": ["integer", "boolean"]}, [3, True], ["x", None, 1.5]),
     Schema({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [3, None], ["x", 1.5, True]),
-    Schema({"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["a b", 3, *(f"{x} y" for x in ascii_letters)], []),
+    *(
+        Schema({"anyOf": [{"type": "string"}, {"type": kind}]}, ["a b", other, *(f"{x} y" for x in ascii_letters)], [])
+        for kind, other in (("integer", 3), ("number", 0.5), ("boolean", True), ("null", None), ("array", [1]))
+    ),
+    Schema({"anyOf": [{"type": "string"}, {"type": "object"}]}, [{"a": 1}, *(f"{x} y" for x in ascii_letters)], []),
     Schema({"anyOf": [{"const": "on"}, _POINT]}, ["on", {"x": 1}], ["off", {"x": "a"}, {}]),
     Schema({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}, ["", "ab", None], ["abc", '"a"']),
     Schema({"anyOf": [{"enum": ["a", "b"]}, {"enum": ["c", 1]}]}, ["a", "c", 1], ["d", 2, '"a"']),
@@ -110,7 +138,27 @@ SCHEMAS: tuple[Schema, ...] = (
         [{"x": "a"}, 3],
         {"$defs": {"point": _POINT}},
     ),
+    Schema(
+        {"$ref": "#/$defs/tree"},
+        [{"value": 1}, {"value": 1, "children": [{"value": 2, "children": []}, {"value": 3}]}],
+        [{"value": "a"}, {"value": 1, "children": [{}]}, {"value": 1, "children": [{"value": 2, "children": [3]}]}],
+        {"$defs": {"tree": _TREE}},
+        hard=True,
+    ),
+    Schema({"$ref": "#/$defs/same"}, [], [], {"$defs": {"same": {"$ref": "#/$defs/same"}}}, hard=True),
+    Schema(_nested(5), [_lists(5, [3])], [_lists(5, ["a"]), _lists(5, 3), 3]),
+    Schema(_nested(60), [_lists(60, [3])], [_lists(60, ["a"]), 3], hard=True),
     Schema({"type": "integer", "nullable": False}, [3], ["x"]),
+    Schema({"type": "string", "contentEncoding": "base64"}, ["YQ==", "?"], []),
+    Schema({"type": "string", "contentMediaType": "application/json"}, ["{}", "?"], []),
+    Schema({"type": "string", "if": {"minLength": 2}, "then": {"enum": ["ab"]}}, ["b", "ab"], ["bc"], hard=True),
+    Schema({"type": "integer", "if": {"minimum": 5}, "then": {"const": 6}}, [3, 6], [7], hard=True),
+    Schema({"type": "object", "dependentRequired": {"a": ["b"]}}, [{}, {"a": 1, "b": 2}], [{"a": 1}], hard=True),
+    Schema({"type": "object", "propertyNames": {"maxLength": 1}}, [{}, {"a": 1}], [{"ab": 1}], hard=True),
+    Schema({"type": "object", "maxProperties": 1}, [{}, {"a": 1}], [{"a": 1, "b": 1}], hard=True),
+    Schema({"type": "array", "uniqueItems": True}, [[], [1, 2]], [[1, 1]], hard=True),
+    Schema({"type": "array", "contains": {"const": 1}}, [[1], [2, 1]], [[], [2]], hard=True),
+    Schema({"type": "array", "prefixItems": [{"const": 1}]}, [[1], [1, "a"]], [[2]], hard=True),
     Schema({"type": "integer", "x-unheard-of": 1}, [3], ["x"]),
     Schema({"type": "string", "not": {"const": "a"}}, ["b"], ["a"]),
     Schema({"type": "string", "allOf": [{"maxLength": 2}]}, ["b"], ["abc"]),
@@ -127,6 +175,7 @@ def schema_cases(spec: ParserSpec, case: Callable[..., Case]) -> Iterator[Case]:
     yield case("its writer's grammar follows each keyword of a schema, or refuses it by name", check_schemas, spec)
     yield case("its writer's grammar follows what arguments are required", check_arguments, spec)
     yield case("its writer's grammar follows schemas with notes", check_notes, spec)
+    yield case("its writer's grammar follows schemas that say little", check_little, spec)
 
 
 def check_schemas(spec: ParserSpec) -> str:
@@ -164,6 +213,17 @@ def check_notes(spec: ParserSpec) -> str:
         followed = _check(writer, parameters, good, [{}, {"a": "x"}, {"a": 1, "d": {}}])
         assert followed, f"a schema with {name!r}, which says nothing of values, is refused"
     return f"{len(NOTES_OF_ALL)} notes"
+
+
+def check_little(spec: ParserSpec) -> str:
+    """A tool without arguments may come without parameters, or with none that are named."""
+    writer = _writer(spec)
+    for little in LITTLE:
+        grammar = Grammar(writer, many=False, tools=[{"name": _NAME, "description": "", **little}])
+        text = _rendered(writer, {})
+        assert text is not None, "its writer does not render a call without arguments"
+        assert grammar.allows(text), f"{text!r} is refused of a tool that says {little}"
+    return f"{len(LITTLE)} tools"
 
 
 def _check(writer: CallWriter, parameters: dict[str, Any], good: Sequence[Any], bad: Sequence[Any]) -> bool:

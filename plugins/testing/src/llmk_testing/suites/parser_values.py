@@ -25,6 +25,9 @@ JSON = (
         '" a "',
         '"\\u00e9"',
         '"\\ud83d\\ude00"',
+        '"\\ud800\\udc00"',
+        '"\\uDBFF\\uDFFF"',
+        '"\\ud7ff\\ue000"',
         '"\\" \\\\ \\n\\r\\t\\b\\f"',
         '"é😀\u2028"',
         '"}]"',
@@ -33,6 +36,12 @@ JSON = (
     *('"it\'s"', '"{\\"a\\": [1, \\"}\\"]}"', '"\\\\"', '"\\\\\\""', '["a", "b\\\\", "c"]', '"//"', '"null"', '"1"'),
 )
 """Texts that JSON and Python read alike."""
+HALVES = tuple(
+    f'"{one}{other}"'
+    for one in ("\\ud7ff", "\\ud800", "\\udbff", "\\udc00", "\\udfff", "\\ue000")
+    for other in ("\\udbff", "\\udc00", "\\udfff", "\\ue000", "x", "")
+)
+"""Escapes at the ends of the ranges of halves of characters."""
 NO_JSON = (
     *(
         "01",
@@ -94,6 +103,7 @@ def value_cases(spec: ParserSpec, make: Factory, bare: Factory, case: Callable[.
     """The cases of one dialect that has a writer. ``bare`` makes parsers for requests without tools."""
     yield case("JSON in a call comes back, however it is written", check_json_values, spec, make)
     yield case("what is no JSON does not come back as arguments", check_no_json, spec, make)
+    yield case("arguments that are a text with JSON in it come back", check_unwrapped, spec, make)
     yield case("values with any character in any place come back, or nothing is lost", check_characters, spec, make)
     yield case("names of any letters come back", check_letters, spec, bare)
     yield case("a call whose name is missing is no call", check_names, spec, make)
@@ -124,6 +134,35 @@ def check_no_json(spec: ParserSpec, make: Factory) -> str:
             parsers.check_json(call)
         assert answer.calls or "say_it" in answer.content, f"{text!r} is lost: {answer}"
     return f"{len(NO_JSON)} values"
+
+
+def check_unwrapped(spec: ParserSpec, make: Factory) -> str:
+    """Models trained on OpenAI's format write arguments as a text, which is taken for what it says, or for a text."""
+    before, after = _around(spec)
+    (start, end), count = (f'{{"free": {{"k": {_VALUE}}}}}').split(str(_VALUE)), 0
+    if not (before.endswith(start) and after.startswith(end)):
+        raise Skip("its writer does not write all arguments as one object")
+    stops = [stop for stop in getattr(load_object(spec.writer), "stops", ()) if stop]
+    for value in (*JSON, *HALVES):
+        inner = f'{{"free": {{"k": {value}}}}}'
+        for outer in (json.dumps(inner), f'" {json.dumps(inner)[1:]}', _all_escaped(inner)):
+            text = before.removesuffix(start) + outer + after.removeprefix(end)
+            if any(stop in outer for stop in stops):
+                continue
+            answer = parsers.check_chunking(make, text, rounds=1)
+            assert answer.calls or "say_it" in answer.content, f"{text!r} is lost: {answer}"
+            for call in answer.calls:
+                found = json.loads(call.arguments)
+                same = found in (json.loads(outer), json.loads(json.loads(outer)))
+                assert same, f"arguments {call.arguments}, expected {inner} or its text: {text!r}"
+            count += 1
+    return f"{count} texts"
+
+
+def _all_escaped(text: str) -> str:
+    """A JSON string of escapes alone."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return '"' + "".join(f"\\u{units[at]:02x}{units[at + 1]:02X}" for at in range(0, len(units), 2)) + '"'
 
 
 def check_characters(spec: ParserSpec, make: Factory) -> str:
