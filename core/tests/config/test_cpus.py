@@ -33,12 +33,12 @@ def test_follows_the_affinity_mask() -> None:
         os.sched_setaffinity(0, before)
 
 
-def test_threads_of_a_core_follow_one_another(tmp_path: Path) -> None:
+def test_threads_of_a_core_are_neighbours(tmp_path: Path) -> None:
     host = machine(tmp_path, ["0-7"], {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)})
     assert in_order(frozenset(range(8)), host) == (0, 4, 1, 5, 2, 6, 3, 7)
 
 
-def test_nodes_follow_one_another(tmp_path: Path) -> None:
+def test_cpus_of_a_node_are_neighbours(tmp_path: Path) -> None:
     """Those of a machine that numbers its nodes' CPUs in turn."""
     host = machine(tmp_path, ["0,2,4,6", "1,3,5,7"], {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)})
     assert in_order(frozenset(range(8)), host) == (0, 4, 2, 6, 1, 5, 3, 7)

@@ -24,7 +24,7 @@ def allowed() -> frozenset[int]:
 
 
 def in_order(cpus: frozenset[int], host: Host) -> tuple[int, ...]:
-    """The CPUs such that those of a NUMA node, and the hardware threads of a core, follow one another: their numbers
+    """The CPUs such that those of a NUMA node, and the hardware threads of a core, are neighbours: their numbers
     often alternate between nodes, and give second threads after all first ones."""
     folder = host.path(f"{_SYSTEM}/node")
     files = sorted(folder.glob("node[0-9]*/cpulist")) if folder.is_dir() else []
