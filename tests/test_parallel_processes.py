@@ -37,8 +37,9 @@ LONG = EngineRequest(
 class Engine:
     """A model over several processes, and what there is to see of them."""
 
-    def __init__(self, folder: Path, tensor: int, pipeline: int) -> None:
-        self.llm = LLM(str(folder), **tight(folder.name), parallel={"tensor": tensor, "pipeline": pipeline})
+    def __init__(self, folder: Path, tensor: int, pipeline: int, *, bind: bool = False) -> None:
+        parallel = {"tensor": tensor, "pipeline": pipeline, "bind": bind}
+        self.llm = LLM(str(folder), **tight(folder.name), parallel=parallel)
         core: Any = self.llm._core
         self.core = core
         self.workers: MultiProcessExecutor = core.runner
@@ -66,8 +67,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start() -> Iterator[Any]:
     engines: list[Engine] = []
 
-    def started(*args: Any) -> Engine:
-        engines.append(Engine(*args))
+    def started(*args: Any, **options: Any) -> Engine:
+        engines.append(Engine(*args, **options))
         return engines[-1]
 
     yield started
@@ -90,9 +91,11 @@ def nonsense(step: int) -> StepPlan:
 @pytest.mark.slow
 def test_ranks_that_cut_layers(folder: Path, start: Any) -> None:
     checkpoint = make(folder, "qwen3-tied-odd-vocabulary")
-    engine = start(checkpoint, 2, 1)
+    engine = start(checkpoint, 2, 1, bind=True)
     engine.core.depth = 2
     check(answers(engine.llm), alone(checkpoint))
+    bound = [process.cpu_affinity() for process in engine.processes]
+    assert sorted(bound[0] + bound[1]) == sorted(os.sched_getaffinity(0)) or os.cpu_count() == 1
     connections = [each for process in engine.processes for each in process.net_connections("inet")]
     assert {each.laddr.ip for each in connections} == {"127.0.0.1"}
     listening = [each.laddr for each in connections if each.status == psutil.CONN_LISTEN]

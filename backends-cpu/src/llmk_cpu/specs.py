@@ -185,7 +185,10 @@ def _advise_threads(host: Host, model: ModelFacts | None) -> Default:
     if here.reserved:
         why += f", less {here.reserved} for the front end"
     if here.nodes > 1:
-        why += f"; they span {here.nodes} NUMA nodes, so one engine per node, each bound with numactl, would be faster"
+        why += (
+            f"; they span {here.nodes} NUMA nodes: --replicas {here.nodes} puts an engine on each, and "
+            f"--parallel.tensor {here.nodes} with --parallel.bind a rank"
+        )
     return Default("platform.threads", here.advised_threads, why)
 
 

@@ -17,6 +17,7 @@ from llmk.api import GrammarContext, GrammarSpec, LlmkError, PluginError, Reques
 from llmk.config.schema import Config
 from llmk.engine.core import EngineCore
 from llmk.engine.text import grammars as module
+from llmk.engine.text import tokenizer
 from llmk.engine.text.grammars import GrammarChecker, GrammarStarter, Started, kinds_of, token_table
 from llmk.engine.text.guarded_grammar import GuardedGrammar
 from llmk.engine.text.input_processor import InputProcessor
@@ -119,7 +120,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     for kept in (Letters.made, Letters.compiled, Alphabet.loads):
         kept.clear()
     Letters.gate.clear()
-    monkeypatch.setattr(module, "Tokenizer", Alphabet)
+    monkeypatch.setattr(tokenizer, "Tokenizer", Alphabet)
     monkeypatch.setattr(module, "load_object", lambda location, **_: globals()[location.partition(":")[2]])
 
 

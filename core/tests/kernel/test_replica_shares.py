@@ -10,10 +10,9 @@ import pytest
 from wheelhouse import Wheelhouse
 
 from llmk.api import PlatformFacts, SelectionError
-from llmk.config import Settings, load
-from llmk.planning import replicas as module
+from llmk.config import Settings, cpus, load
 from llmk.planning.choices.policies import choose_router, router_of
-from llmk.planning.replicas import cpus_of, replica_problems, share_of
+from llmk.planning.replicas import replica_problems, share_of
 
 GPU = PlatformFacts(name="acme", arch="a", device_type="acme", num_devices=8)
 SHARED = replace(GPU, num_devices=1, shared_device=True)
@@ -48,10 +47,10 @@ def test_replicas_get_devices_of_their_own() -> None:
 
 
 def test_a_device_that_all_share_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_usable", lambda: [0, 1, 2, 3, 4, 5, 6])
+    monkeypatch.setattr(cpus, "in_order", lambda *_: (0, 4, 1, 2, 3, 5, 6))
     whole = boot(SHARED, replicas__count=2, platform__threads=5, cache__memory_share=0.8)
     first, second = share_of(whole, 0), share_of(whole, 1, num_blocks=70)
-    assert (first.cpus, second.cpus) == (frozenset({0, 1, 2}), frozenset({3, 4, 5, 6}))
+    assert (first.cpus, second.cpus) == (frozenset({0, 1, 4}), frozenset({2, 3, 5, 6}))
     assert first.settings.config.cache.memory_share == pytest.approx(0.4)
     assert (first.settings.config.platform.threads, first.first_device) == (2, 0)
     assert second.settings.config.cache.num_blocks == 70, "all have caches of one size"
@@ -60,17 +59,6 @@ def test_a_device_that_all_share_is_divided(monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_engine_has_it_all() -> None:
     whole = boot(SHARED)
     assert share_of(whole, 0) is whole
-
-
-@pytest.mark.parametrize(("count", "cpus"), [(2, 2), (3, 7), (4, 64), (5, 4), (1, 1)])
-def test_each_cpu_is_of_one_replica(count: int, cpus: int) -> None:
-    usable = list(range(10, 10 + cpus))
-    shares = [cpus_of(number, count, usable) for number in range(count)]
-    if cpus < count:
-        assert not any(shares)
-        return
-    assert sorted(cpu for share in shares for cpu in share) == usable
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_too_few_devices_are_named_with_what_fits() -> None:

@@ -19,6 +19,11 @@ class ParallelSection(Section):
         description="What sums over tensor-parallel ranks: 'auto', the platform's own all-reduce where it is faster; "
         "'library', torch.distributed's backend alone.",
     )
+    bind: bool = Field(
+        default=False,
+        description="Bind ranks that share a device, as those on CPUs do, to a share of the CPUs each: consecutive "
+        "cores, of a NUMA node of their own where there are as many.",
+    )
     silence_seconds: Annotated[float, Field(ge=1)] = Field(
         default=15.0,
         description="A process on another machine whose connection is silent for so long is given up.",

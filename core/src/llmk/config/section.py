@@ -15,4 +15,4 @@ Timeout = Annotated[float, Field(gt=0)]
 class Section(BaseModel):
     """Base of all sections: frozen, and without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)

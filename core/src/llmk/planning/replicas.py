@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from llmk.api import PlatformFacts, Problem
+from llmk.api import Host, PlatformFacts, Problem
+from llmk.config import cpus
 from llmk.planning.choices.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -44,20 +44,4 @@ def share_of(boot: Boot, number: int, num_blocks: int = 0) -> Boot:
     platform = config.platform.model_copy(update={"threads": threads})
     update = {"cache": config.cache.model_copy(update=cache), "platform": platform}
     settings = replace(boot.settings, config=config.model_copy(update=update))
-    return replace(boot, settings=settings, cpus=cpus_of(number, count, _usable()))
-
-
-def cpus_of(number: int, count: int, usable: Sequence[int]) -> frozenset[int]:
-    """The CPUs of a replica: consecutive ones, since these share caches; none of its own where there are fewer
-    than replicas."""
-    if len(usable) < count:
-        return frozenset()
-    first, last = (len(usable) * place // count for place in (number % count, number % count + 1))
-    return frozenset(usable[first:last])
-
-
-def _usable() -> list[int]:
-    try:
-        return sorted(os.sched_getaffinity(0))
-    except AttributeError:  # not every operating system binds processes to CPUs
-        return []
+    return replace(boot, settings=settings, cpus=cpus.share(number, count, cpus.in_order(cpus.allowed(), Host())))

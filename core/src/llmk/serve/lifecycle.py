@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from llmk.api import ConfigError, Default, PortInUse
 from llmk.config import Settings, logs
 from llmk.engine.async_llm import AsyncLLM
+from llmk.engine.device.heap import find_trim
 from llmk.planning.choices.sources import fetch_ahead
 from llmk.serve.http.allowed_hosts import is_loopback
 from llmk.serve.http.listener import BACKLOG, Listener, room_for
@@ -195,6 +196,8 @@ async def _run(
                 while not server.started and not serving.done():
                     await asyncio.sleep(0.01)
                 gc.collect()
+                if trim := find_trim():
+                    trim()  # what reading the tokenizer took would else stay with this process
                 gc.freeze()  # objects created so far are permanent: excluded from garbage collection
                 if not server.should_exit:
                     ready(service, url_of(listener))

@@ -21,7 +21,6 @@ from llmk.api import (
     RequestError,
 )
 from llmk.engine.text.guarded_grammar import GuardedGrammar, guard
-from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.grammar_params import PARAM, GrammarParams
 from llmk.engine.wire.plugin_calls import GRAMMAR, Call, is_distrusted, mark_of
 from llmk.kernel.contracts import check_made
@@ -30,6 +29,7 @@ from llmk.planning.choices.grammars import choose_grammar
 
 if TYPE_CHECKING:
     from llmk.config import Config
+    from llmk.engine.text.tokenizer import Tokenizer
     from llmk.engine.wire.plugin_mark import PluginMark
     from llmk.engine.wire.request import EngineRequest
     from llmk.kernel.registry import Registered
@@ -185,6 +185,8 @@ class GrammarStarter:
 
     def _model_context(self, found: Registered[GrammarSpec]) -> GrammarContext:
         boot, vocab = self._boot, self._boot.facts.vocab_size
+        from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options  # an engine starts without it
+
         tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(boot.settings.config.model))
         return _context(boot.settings.config, found, token_table(tokenizer, vocab), tokenizer)
 

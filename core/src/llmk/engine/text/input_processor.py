@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
 from llmk.config.logs import request_id
-from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.grammar_params import PARAM
 from llmk.engine.wire.prompt import EmbeddedPrompt, token_ids_of
 from llmk.engine.wire.request import EngineRequest, RequestContext, Returns
 from llmk.engine.wire.sampling_params import SamplingParams, parameters
 from llmk.kernel.first_party import how_to_install
+
+if TYPE_CHECKING:
+    from llmk.engine.text.tokenizer import Tokenizer
 
 _SEED_BITS = 63
 _MAX_WORDS = 1000

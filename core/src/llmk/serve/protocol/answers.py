@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Answer(BaseModel):
     """Base of the schemas of responses, which have no other fields."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class ErrorBody(Answer):

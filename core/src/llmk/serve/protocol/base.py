@@ -44,7 +44,7 @@ class RequestModel(BaseModel):
     Types are strict: ``"5"`` is not a number.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     refused: ClassVar[Mapping[str, Refused]] = {}
     taken: ClassVar[frozenset[str]] = frozenset()

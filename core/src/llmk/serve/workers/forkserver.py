@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from llmk.config import logs
+from llmk.engine.device.heap import find_trim
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.serve.workers.frames import encode, framed, receive_with_socket
@@ -151,6 +152,8 @@ class ForkServer:
         except Exception as error:
             return Ready(Failure.of(error))
         gc.collect()
+        if trim := find_trim():
+            trim()
         gc.freeze()  # garbage collection of these objects in a worker would copy shared pages
         return Ready()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import pickle
 import socket
 from collections import deque
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from llmk.api import ConfigError, Platform
+from llmk.api import ConfigError, Host, Platform
+from llmk.config import cpus
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
 from llmk.engine.processes.ranks.rank_meter import RankMeter
 from llmk.engine.processes.ranks.worker_messages import (
@@ -107,6 +109,8 @@ class Worker:
 
     def _build(self, boot: Boot) -> Runner:
         start, self._num_ranks = self._start, boot.plan.num_ranks
+        if boot.settings.config.parallel.bind:
+            _bind(start)
         where = {"index": start.index, "num_sharing": start.num_sharing}
         loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, start, self._store), **where)
         self._parallel = loaded.build.parallel
@@ -173,6 +177,14 @@ class Worker:
 
     def _send(self, reply: Reply) -> None:
         self._replies.send(self._encoder.encode(reply))
+
+
+def _bind(start: RankStart) -> None:
+    """Binds this process to its share of the CPUs, before it has memory and threads, which are near them then."""
+    own = cpus.share(start.index, start.num_sharing, cpus.in_order(cpus.allowed(), Host()))
+    if start.num_sharing > 1 and own:
+        os.sched_setaffinity(0, own)
+        logger.info("rank %d: CPUs %s", start.rank, ", ".join(map(str, sorted(own))))
 
 
 def join(boot: Boot, platform: Platform, start: RankStart, store: Callable[[], Any]) -> Parallel:
