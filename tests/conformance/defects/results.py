@@ -388,7 +388,7 @@ TOOL_PARSERS = (
     Defect("any-object", "an answer in JSON is a call", AnyObject, "answers in JSON"),
     Defect("dots", "text is made up", Dots, "nothing is made up"),
     Defect("at-end", "calls come when the answer is complete", AtEnd, "complete before the answer is"),
-    Defect("patient", "what is no call is held back", Patient, "comes out, if it is none"),
+    Defect("patient", "what is no call is held back", Patient, "only starts like a call"),
     Defect("behind-calls", "what is behind a call waits", BehindCalls, "what is certain comes out at once"),
     Defect(
         "needs-parameters",

@@ -67,7 +67,7 @@ def result_cases(
         yield case("text around calls comes back", check_around, make, drawn)
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
         yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
-        yield case("text behind the start of a call comes out, if it is none", check_given_up, make, spec)
+        yield case("text that only starts like a call comes out soon", check_given_up, make, spec)
         yield from value_cases(spec, make, made(ParserContext()), case)
         yield from size_cases(spec, made, case)
         yield from grammar_cases(spec, case)
