@@ -359,6 +359,8 @@ def test_registers_all_families() -> None:
         "models.axk1": {"AXK1ForCausalLM"},
         "models.deepseek_v4": {"DeepseekV4ForCausalLM"},
         "models.gptj": {"GPTJForCausalLM"},
+        "models.bloom": {"BloomForCausalLM"},
+        "models.mpt": {"MptForCausalLM"},
         "models.falcon": {"FalconForCausalLM"},
         "models.gemma": {"GemmaForCausalLM"},
         "models.glm4": {"GlmForCausalLM", "Glm4ForCausalLM"},
@@ -417,6 +419,8 @@ def test_the_demo_is_offered_where_its_weights_are(tmp_path: Path, monkeypatch: 
 
 
 NEEDED = {
+    "BloomForCausalLM": {"n_head": 4, "n_layer": 2},
+    "MptForCausalLM": {"d_model": 64, "n_heads": 4, "n_layers": 2},
     "DeepseekV4ForCausalLM": {"o_groups": 2},
     "GPTJForCausalLM": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8},
     "Gemma3nForCausalLM": {"num_kv_shared_layers": 0},

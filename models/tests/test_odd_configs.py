@@ -18,7 +18,7 @@ FAMILIES = (
     "gemma3_text", "granite", "olmo2", "olmo3", "phi3", "gpt2", "qwen2_moe", "gpt_bigcode", "gpt_oss", "deepseek_v3",
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "nemotron_h",
     "qwen3_5_text", "qwen3_5_moe_text", "lfm3", "kimi_linear", "bailing_hybrid", "minimax", "deepseek_v32",
-    "deepseek_v4",
+    "deepseek_v4", "bloom", "mpt",
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 3, 5, 0.5, 2.0, 1e308, float("inf"), float("nan"), 2**31 - 1, 2**31, 10**400, 10**9,
