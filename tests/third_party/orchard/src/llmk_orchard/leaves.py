@@ -59,6 +59,10 @@ class Leaves:
             events += self._ended(lines, newline)
         else:
             self._lines.append(line + newline)
+            if len(self._lines) % 2 == 0 and not line.startswith(ARGUMENT):
+                # No call goes on so: what was read is text, and this line may start another one.
+                events += _text("".join(self._lines[:-1]))
+                self._text, self._lines = self._lines[-1] + self._text, None
         return True
 
     def _ended(self, lines: list[str], newline: str) -> list[Event]:
@@ -66,8 +70,6 @@ class Leaves:
         arguments: dict[str, Any] = {}
         try:
             for at in range(1, len(lines), 2):
-                if not lines[at].startswith(ARGUMENT):
-                    raise ValueError(lines[at])
                 key = lines[at].removeprefix(ARGUMENT).removesuffix("\n")
                 arguments[key] = json.loads(lines[at + 1], parse_constant=_refuse, parse_float=_number)
         except (ValueError, IndexError, RecursionError):
