@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,13 +29,15 @@ def reviewed(pairs: Sequence[tuple[str, Any]], tool: Schema) -> Mapping[str, Any
 
 
 def _literal(value: Any) -> dict[str, Any]:
-    """The object in ``value``, which may be the text of one in JSON or in Python."""
+    """The object in ``value``, which may be the text of one in JSON or in Python; empty where JSON has no such object:
+    Python also reads sets, bytes and ``1e400``."""
     if isinstance(value, str) and len(value) < 1 << 16:
         try:
             value = ast.literal_eval(value.strip())
+            json.dumps(value, allow_nan=False)
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             return {}
-    return value if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) and all(isinstance(name, str) for name in value) else {}
 
 
 class MiniCpm5(TagCalls):
