@@ -140,7 +140,10 @@ def test_sparse_models_have_their_experts_measured(house: Wheelhouse, tmp_path: 
     booted = boot(load(settings(house, checkpoint), environ={}), verify=False)
     unrecorded(booted, said.append, frozenset(), lambda done, total: seen.append((done, total))).run()
     assert [done for done, _ in seen] == list(range(len(seen)))
-    assert seen[0][1] == len(seen) - 1, "how many sites there are is known at the start"
+    totals = [total for _, total in seen]
+    assert totals[0] > 10, "sites are counted at the start"
+    assert all(done < total for done, total in seen[:-1])
+    assert totals[-1] == len(seen) - 1, "ops that turn out slow are composed of others, which become sites"
     lines = "\n".join(said)
     for id in ("reference.fused_moe", "other.moe"):
         assert f"us by {id}" in lines

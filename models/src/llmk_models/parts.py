@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from llmk.tree import (
@@ -24,6 +25,7 @@ from llmk.tree import (
     SelfAttention,
     default_length,
 )
+from llmk.tree.config import MOST_LAYERS
 from llmk.tree.spec import Spec
 from llmk_models.windows import layer_windows
 
@@ -193,7 +195,8 @@ class Parts:
 
     @property
     def _num_ahead(self) -> int:
-        return self.config.nullable(self.config.count, "num_nextn_predict_layers", 0) or 0
+        count = partial(self.config.count, most=MOST_LAYERS)
+        return self.config.nullable(count, "num_nextn_predict_layers", 0) or 0
 
     def decoder(
         self,
