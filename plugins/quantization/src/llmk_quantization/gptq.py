@@ -17,7 +17,9 @@ from llmk.nn.quantization import Quantization
 from llmk.reference.quantize import quantize_int4_group, quantize_int8_group
 from llmk_quantization import schemes
 from llmk_quantization.bits import from_nibbles, in_nibbles
+from llmk_quantization.dummy import group_size_of
 from llmk_quantization.fp8 import CACHE_SCALES, bad, of_other_dtype
+from llmk_quantization.modules import unmatched
 from llmk_quantization.ordered import GROUP_INDEX, order_of, presented
 from llmk_quantization.schemes import NARROW, WIDE, Finder, Scheme
 from llmk_quantization.transposed import WORD, Inputs, Outputs, PackedOutputs, Scales, by_name, decoded
@@ -139,10 +141,8 @@ class ByInputs(Quantization):
         return found | {"weight_order": order}
 
     def _dummy(self, weight: Tensor) -> dict[str, Tensor]:
-        size = self._config.get("group_size", self._config.get("q_group_size"))
-        groups = Scheme(4, size if isinstance(size, int) and size > 0 else -1).groups(weight.shape[1]) or 1
         quantize = quantize_int4_group if self.bits == NARROW else quantize_int8_group
-        return quantize(weight, weight.shape[1] // groups)
+        return quantize(weight, group_size_of(weight))
 
 
 class Gptq(ByInputs):
@@ -179,6 +179,10 @@ class Awq(ByInputs):
 
     def _finder(self) -> Finder:
         return schemes.awq_schemes(self._config)
+
+    def unmatched(self, modules: Collection[str]) -> list[str]:
+        """As the base class says."""
+        return unmatched(self._config, modules)
 
     def _weight(self, module: str, stored: StoredTensor, outputs: int, scheme: Scheme) -> StoredTensor:
         inputs, words = stored.shape

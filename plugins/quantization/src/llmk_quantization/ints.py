@@ -12,6 +12,7 @@ from llmk.api import Checkpoint, StoredTensor
 from llmk.nn.quantization import Quantization
 from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel, quantize_int8_group
 from llmk_quantization.bits import from_nibbles, in_nibbles, signed
+from llmk_quantization.dummy import group_size_of
 from llmk_quantization.fp8 import CACHE_SCALES, bad, of_other_dtype
 from llmk_quantization.modules import group_finder, unmatched
 from llmk_quantization.ordered import GROUP_INDEX, order_of, presented
@@ -22,7 +23,6 @@ _WORD = 32
 compressed-tensors)."""
 _ORDERED = ("group", "dynamic")
 """Values of ``actorder`` with which inputs have an index of their group."""
-_LARGEST_GROUP = 128
 _UNUSED = ("input_scale", "input_zero_point", "azp_adj")
 """The static scale and zero point of activations. They are ignored: kernels that round activations compute a scale per
 row."""
@@ -132,7 +132,7 @@ class PackedInt4(Integers):
         """The parameters of the weight format; zero points have a byte each."""
         if "weight" in parameters:  # dummy values
             weight = parameters["weight"]
-            return self._quantized(weight, _group_size(weight.shape[1]))
+            return self._quantized(weight, group_size_of(weight))
         # A little-endian word holds its numbers in the order of the format's bytes.
         numbers, scale = parameters["weight_packed"].contiguous().view(torch.uint8), parameters["weight_scale"].float()
         converted = {"weight_scale": scale}
@@ -171,11 +171,6 @@ class PackedInt8(PackedInt4):
         if "weight_zero_point" in others:
             others["weight_zero_point"] = others["weight_zero_point"].float() - 128
         return {"weight": signed(numbers), **others}
-
-
-def _group_size(columns: int) -> int:
-    """The largest power of two that divides ``columns``, at most 128."""
-    return min(columns & -columns, _LARGEST_GROUP)
 
 
 def _required(
