@@ -158,7 +158,7 @@ class Gptq(ByInputs):
     def _weight(self, module: str, stored: StoredTensor, outputs: int, scheme: Scheme) -> StoredTensor:
         words, columns = stored.shape
         inputs, left = divmod(words * WORD, scheme.bits)
-        if columns != outputs or left or inputs % 2:
+        if columns != outputs or left:
             raise bad(module, f"has qweight of {list(stored.shape)} for {outputs} outputs and {scheme.bits} bits")
         wide = scheme.bits == 8
         name, dtype, shape = ("weight", "I8", inputs) if wide else ("weight_packed", "U8", inputs // 2)

@@ -13,7 +13,7 @@ from llmk.nn.quantization import Quantization
 from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel, quantize_int8_group
 from llmk_quantization.bits import from_nibbles, in_nibbles, signed
 from llmk_quantization.dummy import group_size_of
-from llmk_quantization.fp8 import CACHE_SCALES, bad, of_other_dtype
+from llmk_quantization.fp8 import CACHE_SCALES, bad, check_scale, of_other_dtype
 from llmk_quantization.modules import group_finder, unmatched
 from llmk_quantization.ordered import GROUP_INDEX, order_of, presented
 
@@ -48,7 +48,7 @@ class StoredInt8(Integers):
         if weight.dtype != "I8":
             raise bad(module, f"is stored as {weight.dtype}, not as I8")
         rows = weight.shape[0]
-        _check_scale(module, scale, [(), (1,), (1, 1), (rows,), (rows, 1)])
+        check_scale(module, scale, [(), (1,), (1, 1), (rows,), (rows, 1)])
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """``weight`` and ``weight_scale``."""
@@ -100,7 +100,7 @@ class PackedInt4(Integers):
         groups = scale.shape[1] if len(scale.shape) == 2 else 0
         if not groups or columns % groups:
             raise bad(module, f"has a scale of {list(scale.shape)}, which does not divide {columns} inputs into groups")
-        _check_scale(module, scale, [(rows, groups)])
+        check_scale(module, scale, [(rows, groups)])
         group = self._group_of(module)
         weights = {} if group is None else group.weights
         if (size := weights.get("group_size")) and size > 0 and groups * size != columns:
@@ -185,9 +185,3 @@ def _required(
     if unknown := sorted(set(stored) - {*names, *optional, *_UNUSED}):
         raise bad(module, f"stores {', '.join(unknown)}, which weights of this format don't have")
     return [stored[name] for name in names]
-
-
-def _check_scale(module: str, scale: StoredTensor, shapes: Sequence[tuple[int, ...]]) -> None:
-    if scale.dtype not in _WIDE or scale.shape not in shapes:
-        wanted = " or ".join(str(list(shape)) for shape in shapes)
-        raise bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of {wanted}")
