@@ -75,7 +75,7 @@ class ByInputs(Quantization):
         groups, outputs = scales.shape
         made = self._weight(module, weight, outputs, scheme)
         inputs = self.shape({made.name.rpartition(".")[2]: made})[1]
-        if groups != scheme.groups(inputs) or zeros.shape != (groups, outputs * scheme.bits // WORD):
+        if groups * scheme.size(inputs) != inputs or zeros.shape != (groups, outputs * scheme.bits // WORD):
             found = f"scales of {list(scales.shape)} and qzeros of {list(zeros.shape)}"
             raise bad(module, f"has {found} for {inputs} inputs in groups of {scheme.group_size} (group_size)")
         shape = (outputs, groups)
