@@ -28,8 +28,6 @@ _WIDE_DTYPES = ("F32", "BF16", "F16")
 _STORED = {"qweight": ("I32",), "qzeros": ("I32",), "scales": _WIDE_DTYPES}
 """What files store for a weight, with the dtypes that it may have."""
 _INDEX = "g_idx"
-_MOST_ZEROS = 1 << 22
-"""Bytes of the largest bias that is looked at."""
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where a word of AWQ has the numbers of consecutive outputs."""
 
@@ -100,7 +98,7 @@ class ByInputs(Quantization):
 
     def is_empty(self, tensor: StoredTensor) -> bool:
         """A bias of zeros, which AutoGPTQ stores for layers that have none."""
-        if not tensor.name.endswith(".bias") or tensor.num_bytes > _MOST_ZEROS:
+        if not tensor.name.endswith(".bias"):
             return False
         with tensor.file.open() as file:
             file.seek(tensor.start)
