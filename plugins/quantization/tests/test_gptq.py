@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from stored import QUANTIZED, stored
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, SelectionError
 from llmk_quantization.bits import from_nibbles, in_nibbles, unpacked
 from llmk_quantization.examples import SIZES
 from llmk_quantization.gptq_examples import restored_gptq, stored_awq, stored_gptq, transposed_words
@@ -104,3 +104,10 @@ def test_files_that_do_not_fit_are_refused(
     folder = write(tmp_path, config, change)
     with pytest.raises(CheckpointError, match=message):
         ModelHarness.of(folder)
+
+
+@pytest.mark.parametrize(("config", "name"), [(GPTQ, "gptq"), (GPTQ, "gptq_int8"), (AWQ, "awq")])
+def test_a_pinned_method_names_the_bits_that_a_config_lacks(config: dict[str, Any], name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, {key: value for key, value in config.items() if key != "bits"}, lambda t: None)
+    with pytest.raises(SelectionError, match=rf"quantization\.{name} is pinned (?s:.)*bits: wanted .*, found None"):
+        ModelHarness.of(folder, {"select.quantization.use": f"quantization.{name}"})

@@ -93,8 +93,16 @@ def replaced(name: str, make: Callable[[Tensor], Tensor]) -> Callable[[dict[str,
         ("fp8 static", without("weight"), r"q_proj stores input_scale, weight_scale, but no weight"),
         ("fp8 static", replaced("weight", Tensor.float), r"q_proj is stored as F32, not as F8_E4M3"),
         ("fp8 static", replaced("weight", lambda w: w[:-1].clone()), r"has shape \[255, 256\], not \[256, 256\]"),
-        ("fp8 static", replaced("weight_scale", lambda w: torch.ones(3)), r"scale of F32 \[3\], not of \[\] or \[1\]"),
-        ("fp8 block", replaced("weight_scale_inv", lambda w: torch.ones(2, 3)), r"F32 \[2, 3\], not of \[2, 2\]"),
+        (
+            "fp8 static",
+            replaced("weight_scale", lambda w: torch.ones(3)),
+            r"scale of F32 \[3\], not of any of \[\[\], \[1\]",
+        ),
+        (
+            "fp8 block",
+            replaced("weight_scale_inv", lambda w: torch.ones(2, 3)),
+            r"F32 \[2, 3\], not of any of \[\[2, 2\]\]",
+        ),
         ("fp8 static", replaced("g_idx", lambda w: torch.ones(3)), r"q_proj stores g_idx, which fp8 weights don't"),
         (
             "compressed channel",

@@ -46,8 +46,8 @@ def source_of(checkpoint: Checkpoint | None) -> str:
 def kept(layer: str, weight: Tensor, rounded: Callable[[Tensor], Parts], source: str) -> Parts:
     """``rounded(weight)``, from a file where there is one, which is written else. ``source`` is as :func:`source_of`
     says."""
-    where = folder()
-    if where is None or weight.numel() < LEAST:
+    where = folder() if weight.numel() >= LEAST else None
+    if where is None:
         return rounded(weight)
     file = where / f"{_name(f'{rounded.__name__} {layer} {source}', weight)}.safetensors"
     if (found := _read(file)) is not None:

@@ -110,9 +110,9 @@ AWQ = (
     ConfigExample(
         config={**_AWQ, "modules_to_not_convert": [GATE, "layers.1", "visual"]},
         modules={Q0: True, LAYER.format(0, GATE): False, LAYER.format(0, "mlp.gate_proj"): True, UP1: False},
+        unmatched=("visual",),
     ),
     _refused("group_size", 0, "-1 or a number of inputs", _AWQ),
-    ConfigExample(config={**_AWQ, "modules_to_not_convert": [7]}, modules={Q0: True}, error=_NOT_TEXTS),
 )
 
 _FP8: Mapping[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
@@ -128,11 +128,6 @@ _NOT_CONVERTED = (
     ([r"model\.layers\.\d+\.mlp"], {UP0: False, Q0: True}),
 )
 """Lists that mean what ``should_convert_module`` of transformers makes of them."""
-
-AWQ += (
-    *(ConfigExample(config={**_AWQ, "modules_to_not_convert": e}, modules=m) for e, m in _NOT_CONVERTED),
-    ConfigExample(config={**_AWQ, "modules_to_not_convert": ["("]}, modules={Q0: True}, error=_NO_PATTERN),
-)
 
 
 def _converted(base: Mapping[str, Any]) -> tuple[ConfigExample, ...]:
@@ -150,6 +145,7 @@ def _converted(base: Mapping[str, Any]) -> tuple[ConfigExample, ...]:
     )
 
 
+AWQ += _converted(_AWQ)
 STORED_FP8 = (
     *_claims(_FP8, quant_method=("gptq", "FP8"), fmt=("e5m2",), weight_block_size=([128, 128], [64, 64])),
     *_converted({**_FP8, "fmt": "e4m3"}),

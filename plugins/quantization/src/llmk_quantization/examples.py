@@ -198,7 +198,7 @@ GPTQ = (
     *_gptq("4 bits", 4, 32),
     *_gptq("4 bits, ordered", 4, 64, ordered=True),
     *_gptq("4 bits, whole rows, v2", 4, -1, v2=True)[:1],
-    *_gptq("3 bits", 3, 128, v2=True)[:1],
+    *_gptq("3 bits, whole rows, v2", 3, -1, v2=True)[:1],
     *_gptq("2 bits", 2, 64)[:1],
 )
 GPTQ_INT8 = (*_gptq("8 bits", 8, 128), *_gptq("8 bits, ordered", 8, 32, v2=True, ordered=True)[:1])

@@ -52,10 +52,7 @@ class Stored(Quantization, ABC):
         scale = next((stored[name] for name in _SCALES if name in stored), None)
         if scale is None:
             raise bad(module, f"lacks a scale ({' or '.join(_SCALES)})")
-        shapes = self._shapes(*weight.shape)
-        if scale.dtype not in _WIDE or scale.shape not in shapes:
-            wanted = " or ".join(str(list(shape)) for shape in shapes)
-            raise bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of {wanted}")
+        check_scale(module, scale, self._shapes(*weight.shape))
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """``weight`` and ``weight_scale``."""
@@ -156,6 +153,13 @@ def of_other_dtype(module: str, found: str, wanted: str) -> CheckpointError:
         f"{module} is stored as {found}, not as {wanted}, as quantization_config in config.json says",
         hint="if its weight is plain, list it there, in modules_to_not_convert (fp8) or ignore (compressed-tensors)",
     )
+
+
+def check_scale(module: str, scale: StoredTensor, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Requires a scale in a wide dtype and one of ``shapes``."""
+    if scale.dtype not in _WIDE or scale.shape not in shapes:
+        wanted = [list(shape) for shape in shapes]
+        raise bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of any of {wanted}")
 
 
 def bad(name: str, what: str) -> CheckpointError:

@@ -17,7 +17,9 @@ from llmk.nn.quantization import Quantization
 from llmk.reference.quantize import quantize_int4_group, quantize_int8_group
 from llmk_quantization import schemes
 from llmk_quantization.bits import from_nibbles, in_nibbles
+from llmk_quantization.dummy import group_size_of
 from llmk_quantization.fp8 import CACHE_SCALES, bad, of_other_dtype
+from llmk_quantization.modules import unmatched
 from llmk_quantization.ordered import GROUP_INDEX, order_of, presented
 from llmk_quantization.schemes import NARROW, WIDE, Finder, Scheme
 from llmk_quantization.transposed import WORD, Inputs, Outputs, PackedOutputs, Scales, by_name, decoded
@@ -26,8 +28,6 @@ _WIDE_DTYPES = ("F32", "BF16", "F16")
 _STORED = {"qweight": ("I32",), "qzeros": ("I32",), "scales": _WIDE_DTYPES}
 """What files store for a weight, with the dtypes that it may have."""
 _INDEX = "g_idx"
-_MOST_ZEROS = 1 << 22
-"""Bytes of the largest bias that is looked at."""
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where a word of AWQ has the numbers of consecutive outputs."""
 
@@ -73,7 +73,7 @@ class ByInputs(Quantization):
         groups, outputs = scales.shape
         made = self._weight(module, weight, outputs, scheme)
         inputs = self.shape({made.name.rpartition(".")[2]: made})[1]
-        if groups != scheme.groups(inputs) or zeros.shape != (groups, outputs * scheme.bits // WORD):
+        if groups * scheme.size(inputs) != inputs or zeros.shape != (groups, outputs * scheme.bits // WORD):
             found = f"scales of {list(scales.shape)} and qzeros of {list(zeros.shape)}"
             raise bad(module, f"has {found} for {inputs} inputs in groups of {scheme.group_size} (group_size)")
         shape = (outputs, groups)
@@ -98,7 +98,7 @@ class ByInputs(Quantization):
 
     def is_empty(self, tensor: StoredTensor) -> bool:
         """A bias of zeros, which AutoGPTQ stores for layers that have none."""
-        if not tensor.name.endswith(".bias") or tensor.num_bytes > _MOST_ZEROS:
+        if not tensor.name.endswith(".bias"):
             return False
         with tensor.file.open() as file:
             file.seek(tensor.start)
@@ -139,10 +139,8 @@ class ByInputs(Quantization):
         return found | {"weight_order": order}
 
     def _dummy(self, weight: Tensor) -> dict[str, Tensor]:
-        size = self._config.get("group_size", self._config.get("q_group_size"))
-        groups = Scheme(4, size if isinstance(size, int) and size > 0 else -1).groups(weight.shape[1]) or 1
         quantize = quantize_int4_group if self.bits == NARROW else quantize_int8_group
-        return quantize(weight, weight.shape[1] // groups)
+        return quantize(weight, group_size_of(weight))
 
 
 class Gptq(ByInputs):
@@ -158,7 +156,7 @@ class Gptq(ByInputs):
     def _weight(self, module: str, stored: StoredTensor, outputs: int, scheme: Scheme) -> StoredTensor:
         words, columns = stored.shape
         inputs, left = divmod(words * WORD, scheme.bits)
-        if columns != outputs or left or inputs % 2:
+        if columns != outputs or left:
             raise bad(module, f"has qweight of {list(stored.shape)} for {outputs} outputs and {scheme.bits} bits")
         wide = scheme.bits == 8
         name, dtype, shape = ("weight", "I8", inputs) if wide else ("weight_packed", "U8", inputs // 2)
@@ -179,6 +177,10 @@ class Awq(ByInputs):
 
     def _finder(self) -> Finder:
         return schemes.awq_schemes(self._config)
+
+    def unmatched(self, modules: Collection[str]) -> list[str]:
+        """As the base class says."""
+        return unmatched(self._config, modules)
 
     def _weight(self, module: str, stored: StoredTensor, outputs: int, scheme: Scheme) -> StoredTensor:
         inputs, words = stored.shape

@@ -12,7 +12,8 @@ from llmk.api import Checkpoint, StoredTensor
 from llmk.nn.quantization import Quantization
 from llmk.reference.quantize import quantize_int4_group, quantize_int8_channel, quantize_int8_group
 from llmk_quantization.bits import from_nibbles, in_nibbles, signed
-from llmk_quantization.fp8 import CACHE_SCALES, bad, of_other_dtype
+from llmk_quantization.dummy import group_size_of
+from llmk_quantization.fp8 import CACHE_SCALES, bad, check_scale, of_other_dtype
 from llmk_quantization.modules import group_finder, unmatched
 from llmk_quantization.ordered import GROUP_INDEX, order_of, presented
 
@@ -22,7 +23,6 @@ _WORD = 32
 compressed-tensors)."""
 _ORDERED = ("group", "dynamic")
 """Values of ``actorder`` with which inputs have an index of their group."""
-_LARGEST_GROUP = 128
 _UNUSED = ("input_scale", "input_zero_point", "azp_adj")
 """The static scale and zero point of activations. They are ignored: kernels that round activations compute a scale per
 row."""
@@ -48,7 +48,7 @@ class StoredInt8(Integers):
         if weight.dtype != "I8":
             raise bad(module, f"is stored as {weight.dtype}, not as I8")
         rows = weight.shape[0]
-        _check_scale(module, scale, [(), (1,), (1, 1), (rows,), (rows, 1)])
+        check_scale(module, scale, [(), (1,), (1, 1), (rows,), (rows, 1)])
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """``weight`` and ``weight_scale``."""
@@ -100,7 +100,7 @@ class PackedInt4(Integers):
         groups = scale.shape[1] if len(scale.shape) == 2 else 0
         if not groups or columns % groups:
             raise bad(module, f"has a scale of {list(scale.shape)}, which does not divide {columns} inputs into groups")
-        _check_scale(module, scale, [(rows, groups)])
+        check_scale(module, scale, [(rows, groups)])
         group = self._group_of(module)
         weights = {} if group is None else group.weights
         if (size := weights.get("group_size")) and size > 0 and groups * size != columns:
@@ -132,7 +132,7 @@ class PackedInt4(Integers):
         """The parameters of the weight format; zero points have a byte each."""
         if "weight" in parameters:  # dummy values
             weight = parameters["weight"]
-            return self._quantized(weight, _group_size(weight.shape[1]))
+            return self._quantized(weight, group_size_of(weight))
         # A little-endian word holds its numbers in the order of the format's bytes.
         numbers, scale = parameters["weight_packed"].contiguous().view(torch.uint8), parameters["weight_scale"].float()
         converted = {"weight_scale": scale}
@@ -173,11 +173,6 @@ class PackedInt8(PackedInt4):
         return {"weight": signed(numbers), **others}
 
 
-def _group_size(columns: int) -> int:
-    """The largest power of two that divides ``columns``, at most 128."""
-    return min(columns & -columns, _LARGEST_GROUP)
-
-
 def _required(
     module: str, stored: Mapping[str, StoredTensor], *names: str, optional: Sequence[str] = ()
 ) -> list[StoredTensor]:
@@ -190,9 +185,3 @@ def _required(
     if unknown := sorted(set(stored) - {*names, *optional, *_UNUSED}):
         raise bad(module, f"stores {', '.join(unknown)}, which weights of this format don't have")
     return [stored[name] for name in names]
-
-
-def _check_scale(module: str, scale: StoredTensor, shapes: Sequence[tuple[int, ...]]) -> None:
-    if scale.dtype not in _WIDE or scale.shape not in shapes:
-        wanted = " or ".join(str(list(shape)) for shape in shapes)
-        raise bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of {wanted}")

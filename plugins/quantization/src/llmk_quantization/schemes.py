@@ -26,11 +26,9 @@ class Scheme:
     group_size: int
     ordered: bool = False
 
-    def groups(self, inputs: int) -> int:
-        """How many groups so many inputs have; 0 if they are not whole groups."""
-        if self.group_size < 0:
-            return 1
-        return 0 if inputs % self.group_size else inputs // self.group_size
+    def size(self, inputs: int) -> int:
+        """How many of so many inputs a group has."""
+        return inputs if self.group_size < 0 else self.group_size
 
 
 Finder = Callable[[str], Scheme | None]

@@ -71,17 +71,19 @@ class Layers(Numbers):
 
     def large(self) -> None:
         """Two matrices of one layer's name and shape whose first and last rows are alike, of a size that methods may
-        treat in pieces, or keep in files, also where no file can be written."""
+        treat in pieces, or keep in files, in the user's cache alone, also where no file can be written."""
         first = self._of(_LARGE, 1)
         second = torch.cat([first[:1], -first[1:-1], first[-1:]])
         tried = {"one": first, "another": second, "the first again": first}
-        with TemporaryDirectory(prefix="llmk-") as folder:
-            for caches in (folder, os.devnull):
-                with patch.dict(os.environ, {"XDG_CACHE_HOME": caches}):
+        with TemporaryDirectory(prefix="llmk-") as folder, TemporaryDirectory(prefix="llmk-") as home:
+            for caches in (folder, os.devnull, ""):
+                with patch.dict(os.environ, {"XDG_CACHE_HOME": caches, "HOME": home}):
                     for what, weight in tried.items():
                         found = self._meaning(self._given(weight), [_LARGE])
                         self._compare(found, self._right(weight), f"{what} large matrix, with caches in {caches},")
                 tried = {"one": first}
+                left = {*os.listdir(home)} - (set() if caches else {".cache"})
+                assert not left, f"with XDG_CACHE_HOME={caches!r} the home directory gets {', '.join(left)}"
 
     def index(self) -> str:
         """One value of each vector of integers, such as the groups of inputs, is that of another place."""

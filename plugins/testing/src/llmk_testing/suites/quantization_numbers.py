@@ -115,7 +115,9 @@ class Numbers:
                     # A weight by itself may have any number of rows.
                     if other < 0 or (self._spec.online and len(good) == 1):
                         continue
-                    self._refuse(good | {part: replace(good[part], shape=shape)}, f"{part} of {list(shape)}")
+                    changed = good | {part: replace(good[part], shape=shape)}
+                    self._refuse(changed, f"{part} of {list(shape)}")
+                    self._decode(changed, part)
                     tried += 1
         return f"{tried} shapes"
 
@@ -191,15 +193,36 @@ class Numbers:
         assert refusal, f"{what} is accepted, with {', '.join(stored)}"
         assert "model.layer" in refusal, f"the refusal of {what} doesn't name the module: {refusal}"
 
+    def _decode(self, changed: Mapping[str, StoredTensor], part: str) -> None:
+        """Tensors of which the model alone says that they are of other sizes, and one may be, can be read."""
+        if 0 in changed[part].shape or not self._shape(changed):
+            return
+        tensors, shape = self._given(self._drawn()), changed[part].shape
+        tensors[part] = torch.zeros(shape, dtype=tensors[part].dtype)
+        try:
+            self._read(tensors)
+        except RuntimeError as error:
+            raise AssertionError(f"{part} of {list(shape)} is taken, and can't be read: {error}") from error
+
+    def _shape(self, stored: Mapping[str, StoredTensor]) -> tuple[int, ...]:
+        """The shape of the weight; ``()`` where the method refuses its tensors."""
+        try:
+            return self._presented(stored)
+        except CheckpointError:
+            return ()
+
     def _check(self, stored: Mapping[str, StoredTensor]) -> None:
         """As a model's layers do: presents the files' tensors, checks them, and compares the weight's shape."""
+        shape = self._presented(stored)
+        if shape != (ROWS, COLUMNS):
+            raise CheckpointError(f"model.layer has shape {list(shape)}, not {[ROWS, COLUMNS]}")
+
+    def _presented(self, stored: Mapping[str, StoredTensor]) -> tuple[int, ...]:
         method = self._method()
         given = [replace(each, name=f"model.layer.{name}") for name, each in stored.items()]
         presented = {each.name.rpartition(".")[2]: each for each in method.present("model.layer", given)}
         method.check("model.layer", presented)
-        shape = tuple(method.shape(presented))
-        if shape != (ROWS, COLUMNS):
-            raise CheckpointError(f"model.layer has shape {list(shape)}, not {[ROWS, COLUMNS]}")
+        return tuple(method.shape(presented))
 
     def _drawn(self) -> Tensor:
         return torch.randn(ROWS, COLUMNS, generator=self._bench.random("numbers", self._example.name))
@@ -298,6 +321,8 @@ def _values(stored: StoredTensor, data: bytes) -> Tensor:
     """The values of a tensor of a file that has no more rows than are decoded at once."""
     taken = torch.frombuffer(bytearray(data[stored.start : stored.stop]), dtype=torch.uint8)
     if stored.decode is not None:
-        rows = stored.shape[0] if stored.decode.multiple else 1
+        multiple = stored.decode.multiple
+        assert isinstance(multiple, int), f"{stored.name} is decoded in multiples of {multiple} rows"
+        rows = stored.shape[0] if multiple else 1
         return stored.decode(taken.view(rows, -1)).reshape(stored.shape).contiguous()
     return taken.view(STORED_DTYPES[stored.dtype]).reshape(stored.shape)
