@@ -34,7 +34,8 @@ NUM_QUICK, NUM_FULL = 8, 120
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    server = Served(tmp_path_factory.mktemp("streams") / "log", "--port", "0")
+    # In bfloat16, what is computed again after an engine was killed may round to another token.
+    server = Served(tmp_path_factory.mktemp("streams") / "log", "--port", "0", "--model.dtype", "float32")
     yield server
     server.close()
 
