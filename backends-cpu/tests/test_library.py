@@ -36,7 +36,7 @@ def test_a_level_that_this_processor_lacks_is_refused() -> None:
     assert where is not None
     lowest = library().levels[-1]
     with pytest.raises(
-        ImportError, match=rf"{LEVEL_VARIABLE} is 'avx1024', and this processor has .*{lowest}: name one"
+        ImportError, match=rf"{LEVEL_VARIABLE} is 'avx1024', and this processor has .*{lowest}: name one, or unset it"
     ):
         Library(where, "avx1024")
     assert Library(where, lowest).levels == (lowest,)

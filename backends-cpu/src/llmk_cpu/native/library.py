@@ -70,7 +70,8 @@ class Library:
         self._library.llmk_levels.restype = ctypes.c_char_p
         levels = tuple(self._library.llmk_levels().decode().split())
         if highest and highest not in levels:
-            raise ImportError(f"{LEVEL_VARIABLE} is {highest!r}, and this processor has {', '.join(levels)}: name one")
+            own = ", ".join(levels) or "none that kernels are compiled for"
+            raise ImportError(f"{LEVEL_VARIABLE} is {highest!r}, and this processor has {own}: name one, or unset it")
         self.levels = levels[levels.index(highest) :] if highest else levels
 
     def function(self, name: str, signature: str) -> Kernel:

@@ -21,7 +21,7 @@ from llmk.nn.tensor_file import read_headers
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
 from llmk_testing.quantization_example import QuantizationExample
-from llmk_testing.suites.quantization_numbers import COLUMNS, ROWS, Numbers
+from llmk_testing.suites.quantization_numbers import COLUMNS, ROWS, Numbers, example_cases
 
 T = TypeVar("T")
 
@@ -45,8 +45,7 @@ def layer_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExamp
         "scales of the cache have the names that the example says": trial.cache_scales,
         "tensors that mean nothing are those that the example says": trial.empty,
     }
-    for name, run in checks.items():
-        yield Case(spec.id, "quantization", f"{example.name}: {name}", torch.inference_mode()(run))
+    return example_cases(spec, example, checks)
 
 
 class Layers(Numbers):

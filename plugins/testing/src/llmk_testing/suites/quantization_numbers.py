@@ -3,7 +3,7 @@ dummy weights; and of tensors in dtypes that no file of the format has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,6 +59,13 @@ def number_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExam
         "a method without a checkpoint converts plain weights": trial.bare,
         "scales in any floating-point dtype of files are read": trial.wide_scales,
     }
+    return example_cases(spec, example, checks)
+
+
+def example_cases(
+    spec: QuantizationSpec, example: QuantizationExample, checks: Mapping[str, Callable[[], str | None]]
+) -> Iterator[Case]:
+    """A case of one example for each of ``checks``, by name."""
     for name, run in checks.items():
         yield Case(spec.id, "quantization", f"{example.name}: {name}", torch.inference_mode()(run))
 
