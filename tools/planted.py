@@ -11,6 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -21,6 +24,9 @@ from typing import Any
 from mutants import Mutant
 from mutation_runs import Ready, Warm
 from mutation_subjects import KINDS_OF, Subject, subjects
+
+Mistake = dict[str, str]
+"""What is wrong, the module, the text ``old``, and ``new`` in its place."""
 
 PLATFORMS = {"platform": "grove"}
 """Kinds whose plugins are tried on a platform of the wheel's."""
@@ -35,12 +41,15 @@ def main() -> int:
         sys.path.insert(0, str(Path(folder) / "site"))
         sys.path.insert(0, str(arguments.wheel / "src"))
         warm = Warm(Path(folder), arguments.seed, specs=20)
-        for kind, what, subject, mutant in _planted(arguments, name, warm.on("")):
-            ready = warm.on(PLATFORMS.get(kind, ""))
+        for kind, mistake, subject in _planted(arguments, name, warm.on("")):
+            ready, what = warm.on(PLATFORMS.get(kind, "")), mistake["what"]
             before = kept.get(kind, {}).get(what)
             if before and not (arguments.again and before["outcome"] == "survived"):
                 continue
-            result = ready.attempt(subject, mutant)
+            if subject is None:
+                result = _checked(arguments.wheel, name, kind, mistake)
+            else:
+                result = ready.attempt(subject, _mutant(subject.path, mistake))
             first = before.get("first", before["outcome"]) if before else result["outcome"]
             kept.setdefault(kind, {})[what] = {**result, "first": first}
             print(f"{result['outcome']:9} {kind}: {what} [{result['case'][:90]}]", flush=True)
@@ -76,25 +85,40 @@ def _install(wheel: Path, site: Path) -> str:
     return str(project["name"])
 
 
-def _planted(arguments: argparse.Namespace, name: str, ready: Ready) -> Iterator[tuple[str, str, Subject, Mutant]]:
-    """The mistakes of the wheel: kind, what is wrong, the module and the text."""
-    kinds: dict[str, list[dict[str, str]]] = tomllib.loads((arguments.wheel / "mistakes.toml").read_text())
+def _planted(arguments: argparse.Namespace, name: str, ready: Ready) -> Iterator[tuple[str, Mistake, Subject | None]]:
+    """The mistakes of the wheel: kind, what is wrong, and the module; ``None`` for one that registers the plugins."""
+    kinds: dict[str, list[Mistake]] = tomllib.loads((arguments.wheel / "mistakes.toml").read_text())
     for kind, mistakes in kinds.items():
         if arguments.kind not in ("", kind):
             continue
         found = {subject.module: subject for subject in subjects(name, ready.specs(name, KINDS_OF.get(kind, (kind,))))}
         for mistake in mistakes:
-            subject = next(one for module, one in found.items() if module.endswith(f".{mistake['module']}"))
-            yield kind, mistake["what"], subject, _mutant(subject, mistake)
+            yield kind, mistake, next((one for at, one in found.items() if at.endswith(f".{mistake['module']}")), None)
 
 
-def _mutant(subject: Subject, mistake: dict[str, Any]) -> Mutant:
-    source, old = subject.path.read_bytes(), mistake["old"].encode()
+def _mutant(path: Path, mistake: Mistake) -> Mutant:
+    source, old = path.read_bytes(), mistake["old"].encode()
     if source.count(old) != 1:
-        raise SystemExit(f"{mistake['what']!r}: {mistake['old']!r} is {source.count(old)} times in {subject.path}")
+        raise SystemExit(f"{mistake['what']!r}: {mistake['old']!r} is {source.count(old)} times in {path}")
     start = source.index(old)
     line = source[:start].count(b"\n") + 1
     return Mutant("planted", line, start, start + len(old), mistake["old"], mistake["new"])
+
+
+def _checked(wheel: Path, name: str, kind: str, mistake: Mistake) -> dict[str, Any]:
+    """What ``llmk plugins check`` says of a copy of the wheel that has the mistake where its plugins are registered."""
+    with tempfile.TemporaryDirectory(prefix="llmk-planted-") as folder:
+        copy = Path(shutil.copytree(wheel, Path(folder) / "wheel"))
+        (path,) = copy.glob(f"src/*/{mistake['module']}.py")
+        path.write_bytes(_mutant(path, mistake).apply(path.read_bytes()))
+        _install(copy, Path(folder) / "site")
+        kinds = [option for one in KINDS_OF.get(kind, (kind,)) for option in ("--kind", one)]
+        command = [sys.executable, "-m", "llmk", "plugins", "check", name, *kinds, "-x"]
+        paths = os.pathsep.join((str(Path(folder) / "site"), str(copy / "src"), os.environ.get("PYTHONPATH", "")))
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    failed = re.search(r"^FAILED (.*)$", done.stdout, re.MULTILINE)
+    case = failed[1] if failed else done.stderr.strip()
+    return {"outcome": "killed" if done.returncode else "survived", "case": case}
 
 
 def score(kept: dict[str, dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
