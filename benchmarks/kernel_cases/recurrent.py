@@ -39,6 +39,7 @@ class Layer:
     shared: int
     """Groups of a scan, or key heads of a delta net."""
     dtype: torch.dtype = torch.bfloat16
+    state_dtype: torch.dtype = torch.float32
 
     @property
     def is_scan(self) -> bool:
@@ -61,6 +62,8 @@ LAYERS = (
     Layer("mamba2-2.7b", *_SCANS, (80, 64, 128), 1),
     Layer("mamba-codestral-7b", *_SCANS, (128, 64, 128), 8),
     Layer("qwen3-next", *_DELTAS, (32, 128, 128), 16),
+    Layer("mamba2-2.7b 16-bit states", *_SCANS, (80, 64, 128), 1, state_dtype=torch.bfloat16),
+    Layer("qwen3-next 16-bit states", *_DELTAS, (32, 128, 128), 16, state_dtype=torch.bfloat16),
 )
 TINY_LAYERS = tuple(
     Layer(name, *ops, (2, 16, 16), 1, torch.float32) for name, ops in (("tiny scan", _SCANS), ("tiny delta", _DELTAS))
@@ -81,7 +84,10 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
 
 def _case(layer: Layer, op: Callable[..., Tensor], counts: Sequence[int], device: torch.device) -> Case:
     requests, tokens = len(counts), sum(counts)
-    per_request = 4 * torch.Size(layer.state).numel() + layer.dtype.itemsize * (KERNEL - 1) * layer.channels
+    per_request = (
+        layer.state_dtype.itemsize * torch.Size(layer.state).numel()
+        + layer.dtype.itemsize * (KERNEL - 1) * layer.channels
+    )
     sets = max(1, min(16, COLD // (per_request * requests)))
     step = _step(counts, device)
     inputs = _inputs(layer, tokens, device)
@@ -126,7 +132,7 @@ def _step(counts: Sequence[int], device: torch.device) -> CacheStep:
 def _caches(layer: Layer, requests: int, device: torch.device) -> tuple[Tensor, Tensor]:
     blocks = requests * (1 + max(max(counts) for counts in PROMPTS) // BLOCK)
     conv = torch.randn(blocks, KERNEL - 1, layer.channels, device=device).to(layer.dtype)
-    return conv, torch.randn(blocks, *layer.state, device=device)
+    return conv, torch.randn(blocks, *layer.state, device=device).to(layer.state_dtype)
 
 
 def _inputs(layer: Layer, tokens: int, device: torch.device) -> tuple[Any, ...]:

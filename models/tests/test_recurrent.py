@@ -17,6 +17,7 @@ from llmk.config import load
 from llmk.planning.boot import boot
 from llmk.planning.report import render_table
 from llmk_testing.comparing import relative_error
+from llmk_testing.files import copied
 from llmk_testing.model import ModelHarness
 from llmk_testing.model_example import transformers_logits
 
@@ -54,10 +55,10 @@ def test_equals_transformers_for_any_chunking(checkpoint: Path, block_size: int)
 
 
 def test_states_are_kept_in_the_chosen_dtype(checkpoint: Path) -> None:
-    """In half of the memory, at the price of up to twice the error of an engine in bfloat16."""
+    """By default in the engine's: half of the memory, at the price of up to twice the error."""
     expected = transformers_logits(checkpoint, PROMPT, torch.float32)
     own: dict[str, Any] = {"model.dtype": "bfloat16"}
-    wide, narrow = (harness_of(checkpoint, **own, **more) for more in ({}, {"cache.state_dtype": "auto"}))
+    wide, narrow = (harness_of(checkpoint, **own, **more) for more in ({"cache.state_dtype": "float32"}, {}))
     kept = [states_of(harness) for harness in (wide, narrow)]
     assert [{spec.tensors[1].dtype for spec in specs} for specs in kept] == [{"float32"}, {"bfloat16"}]
     assert kept[1][0].page_bytes < 0.6 * kept[0][0].page_bytes
@@ -67,6 +68,25 @@ def test_states_are_kept_in_the_chosen_dtype(checkpoint: Path) -> None:
 
 def states_of(harness: ModelHarness) -> list[RecurrentCache]:
     return [spec for _, _, spec in harness.model.cache_specs() if isinstance(spec, RecurrentCache)]
+
+
+@pytest.mark.parametrize(
+    ("stated", "options", "expected"),
+    [
+        ({"mamba_ssm_dtype": "float32"}, {}, "float32"),
+        ({"mamba_ssm_cache_dtype": "float32"}, {}, "float32"),
+        ({"mamba_ssm_dtype": "float32"}, {"cache.state_dtype": "bfloat16"}, "bfloat16"),
+        ({"mamba_ssm_dtype": "float64"}, {}, "bfloat16"),
+        ({}, {"engine.deterministic": True}, "float32"),
+        ({}, {"model.dtype": "float16"}, "float32"),
+    ],
+)
+def test_states_that_are_left_open_are_as_the_checkpoint_states(
+    checkpoint: Path, tmp_path: Path, stated: dict[str, str], options: dict[str, Any], expected: str
+) -> None:
+    folder = copied(checkpoint, tmp_path / "stated", config=stated)
+    found = boot(load({"model.path": str(folder), "model.dtype": "bfloat16", **options})).facts
+    assert {each.dtype for site in found.recurrent for each in site.tensors if each.accumulates} == {expected}
 
 
 def test_narrow_states_are_not_deterministic(checkpoint: Path) -> None:
@@ -101,7 +121,7 @@ def test_determinism_takes_the_kernels_that_go_token_by_token(checkpoint: Path) 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_cache_specs_match_the_facts(checkpoint: Path, dtype: str) -> None:
-    """Except the dtype of states in the engine's dtype: facts are stated before it is chosen."""
+    """Except the dtype of the convolution's states: facts are stated before the engine's is chosen."""
     harness = harness_of(checkpoint, **{"model.dtype": dtype})
     (facts,) = harness.boot.facts.recurrent
     specs = [spec for _, site, spec in harness.model.cache_specs() if site == facts.site]
@@ -109,8 +129,8 @@ def test_cache_specs_match_the_facts(checkpoint: Path, dtype: str) -> None:
     spec = specs[0]
     assert isinstance(spec, RecurrentCache)
     assert [tensor.shape for tensor in spec.tensors] == [tensor.shape for tensor in facts.tensors]
-    assert [tensor.dtype for tensor in spec.tensors] == [dtype, "float32"]
-    assert [tensor.dtype for tensor in facts.tensors] == ["float32", "float32"]
+    assert [tensor.dtype for tensor in spec.tensors] == [dtype, dtype]
+    assert [tensor.dtype for tensor in facts.tensors] == ["float32", dtype]
 
 
 def test_a_model_without_attention_can_be_explained(make_checkpoint: Callable[..., Path]) -> None:

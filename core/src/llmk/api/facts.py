@@ -221,6 +221,8 @@ class ModelFacts:
     takes_embeddings: bool = False
     """Whether prompts may have embeddings (``[hidden_size]``) in place of tokens: its ``forward`` reads
     ``StepContext.given``, and nothing else reads token ids."""
+    state_dtype: str = ""
+    """The dtype that the checkpoint states for recurrent states that accumulate small changes; empty: none."""
 
 
 class DescribeModel(Protocol):

@@ -202,8 +202,10 @@ class CacheSection(Section):
         default="auto",
         description="Cache dtype. auto: the engine's. int8, int4: with a scale per token and head.",
     )
-    state_dtype: Literal["float32", "auto", "bfloat16", "float16"] = Field(
-        default="float32", description="Dtype of recurrent states that accumulate small changes. auto: the engine's."
+    state_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="Dtype of recurrent states that accumulate small changes. auto: what the checkpoint states, or the "
+        "engine's; float32 for an engine that is deterministic, or in float16.",
     )
     state_block_size: Annotated[int, Field(ge=1)] = Field(
         default=512, description="Tokens between stored recurrent states, at which a prefix can be reused."

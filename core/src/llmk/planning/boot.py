@@ -241,14 +241,14 @@ def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> S
 
 def _with_state_dtype(facts: ModelFacts, config: Config, platform_facts: PlatformFacts) -> ModelFacts:
     """The facts with recurrent states as they are kept. Raises ConfigError."""
-    kept = state_dtype(config, choose_dtype(config, facts, platform_facts)[0])
+    kept = state_dtype(config, facts, choose_dtype(config, facts, platform_facts)[0])
     if facts.recurrent and kept != "float32" and config.engine.deterministic:
         raise ConfigError(
             f"engine.deterministic with recurrent states in {kept} (cache.state_dtype): they are rounded where a step "
             "ends, so that results would depend on other requests",
-            hint="leave cache.state_dtype at float32",
+            hint="leave cache.state_dtype at auto",
         )
-    return replace(facts, recurrent=tuple(in_state_dtype(site, kept) for site in facts.recurrent))
+    return replace(facts, state_dtype=kept, recurrent=tuple(in_state_dtype(site, kept) for site in facts.recurrent))
 
 
 def _check(

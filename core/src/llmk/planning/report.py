@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from llmk.api import Choice, LinearQuery, MoEQuery, Plan, Reason, Rejection
+from llmk.api import Choice, LinearQuery, MoEQuery, OpQuery, Plan, Reason, Rejection
 from llmk.planning.ranking import END, ONLY
 from llmk.planning.tables import render_pairs, render_rows, wrapped
 
@@ -20,6 +20,7 @@ def render_table(plan: Plan, width: int = 0) -> str:
         ("platform", f"{platform.label} ({plan.platform_id}){device}"),
         ("model", f"{plan.architecture} by {plan.model}, {plan.dtype}{methods}"),
         *(("format", line) for line in _formats(plan)),
+        *(("states", f"{dtype} (cache.state_dtype)") for dtype in _state_dtypes(plan)),
         ("parallel", f"{plan.tensor} x {plan.pipeline} processes (tensor x pipeline)"),
     ]
     lines = [f"warning: {warning}" for warning in plan.warnings]
@@ -94,6 +95,13 @@ def _lone_reasons(plan: Plan, code: str) -> Iterator[tuple[Choice, Rejection, Re
         for out in choice.rejected:
             if [reason.code for reason in out.reasons] == [code]:
                 yield choice, out, out.reasons[0]
+
+
+def _state_dtypes(plan: Plan) -> list[str]:
+    """The dtype of recurrent states, where it is not float32."""
+    queries = (choice.query for choice in plan.choices)
+    found = (query.facts.get("state_dtype") for query in queries if isinstance(query, OpQuery))
+    return list(dict.fromkeys(str(dtype) for dtype in found if dtype))
 
 
 def _formats(plan: Plan) -> Iterator[str]:

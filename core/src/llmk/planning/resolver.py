@@ -137,9 +137,15 @@ def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> 
     return chosen, [f'{text}; model.dtype = "{wanted}" insists on it']
 
 
-def state_dtype(config: Config, dtype: str) -> str:
-    """The dtype of recurrent states in which small changes accumulate, in an engine of ``dtype``."""
-    return dtype if config.cache.state_dtype == "auto" else config.cache.state_dtype
+def state_dtype(config: Config, facts: ModelFacts, dtype: str) -> str:
+    """The dtype of recurrent states in which small changes accumulate, in an engine of ``dtype``: if the user leaves it
+    open, what the checkpoint states, or the engine's. float16 has too small a range for sums, and rounding where steps
+    end is not deterministic."""
+    if config.cache.state_dtype != "auto":
+        return config.cache.state_dtype
+    if config.engine.deterministic or dtype == "float16":
+        return "float32"
+    return facts.state_dtype or dtype
 
 
 @dataclass(slots=True)
@@ -195,8 +201,7 @@ class Resolver:
         states = {state.site for state in facts.recurrent}
         drafted = states if self.config.speculation.use else ()
         most = {"max_drafts": self.config.speculation.num_drafts}
-        kept = state_dtype(self.config, self.dtype)
-        narrow = {} if kept == "float32" else {"state_dtype": kept}
+        narrow = {} if facts.state_dtype in ("", "float32") else {"state_dtype": facts.state_dtype}
         own = [replace(op, facts={**op.facts, **most}) if op.site in drafted else op for op in facts.ops]
         own = [replace(op, facts={**op.facts, **narrow}) if op.site in states else op for op in own]
         rows, block = {rows.site for rows in facts.rows}, {"block_size": self.config.cache.block_size}

@@ -48,6 +48,13 @@ class Config:
         dtype = str(self.values.get("dtype") or self.values.get("torch_dtype") or "float32").removeprefix("torch.")
         return dtype if dtype in _DTYPES else "float32"
 
+    @property
+    def state_dtype(self) -> str:
+        """The dtype of recurrent states, under the names that configs of hybrid models have; empty where the config
+        states none."""
+        stated = str(self.values.get("mamba_ssm_dtype") or self.values.get("mamba_ssm_cache_dtype") or "")
+        return stated if stated in _DTYPES else ""
+
     @overload
     def size(self, key: str, default: int = _REQUIRED, *, most: int = _LARGEST) -> int: ...
     @overload

@@ -112,4 +112,5 @@ def model_facts(program: Program, config: Config) -> ModelFacts:
         default_model_len=model.default_model_len,
         default_why=model.default_why,
         takes_embeddings=model.stream is None or not model.stream.reads_tokens,
+        state_dtype=config.state_dtype,
     )

@@ -37,11 +37,13 @@ def delta_tokens_kernel(
     conv_stride, cache_stride, table_stride, block_size, longest,
     HEADS: tl.constexpr, SHARED_BY: tl.constexpr, KEYS: tl.constexpr, KEY_DIM: tl.constexpr, GROUP: tl.constexpr,
     VALUE_DIM: tl.constexpr, KERNEL: tl.constexpr, CONVOLVED: tl.constexpr, HAS_DRAFTS: tl.constexpr,
-    CHANNEL_DECAYS: tl.constexpr, BOUND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    CHANNEL_DECAYS: tl.constexpr, BOUND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ONE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Convolution, unless ``CONVOLVED``, and delta rule of requests with at most ``longest`` tokens. A program has
     ``ROWS`` rows of the state ``[VALUE_DIM, KEY_DIM]`` of one head of one request; the grid is ``[parts of heads,
-    requests]``. With ``CHANNEL_DECAYS``, ``a`` and ``dt_bias`` have ``KEY_DIM`` elements for each head."""
+    requests]``. With ``CHANNEL_DECAYS``, ``a`` and ``dt_bias`` have ``KEY_DIM`` elements for each
+    head. ``ONE``: no request has more than one token."""
     head = tl.program_id(0) // tl.cdiv(VALUE_DIM, ROWS)
     row = tl.program_id(0) % tl.cdiv(VALUE_DIM, ROWS) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -63,8 +65,9 @@ def delta_tokens_kernel(
         value = head * VALUE_DIM + row
         q_at, k_at = q + key_head * q_head + column, k + key_head * k_head + column
         v_at = v + key_head * v_head + shared * VALUE_DIM + row
-        for at in tl.range(0, count):
+        for at in tl.range(0, 1 if ONE else count):
             token = first + at
+            to = block_after(block_table, table_stride, request, before + at + 1, block_size)
             k_unit = unit(input_of(
                 k_at, k_row, conv_weight, conv_weight, window, before > 0, first, at, KEYS + key_channel, has_column,
                 channels, KERNEL, False, CONVOLVED, out,
@@ -86,7 +89,6 @@ def delta_tokens_kernel(
             y = tl.sum(state * q_unit[None, :], axis=1)
             tl.store(out + token * (HEADS * VALUE_DIM) + value, y.to(out.dtype.element_ty), has_row)
             if is_kept(at + 1, before, known, block_size):
-                to = block_after(block_table, table_stride, request, before + at + 1, block_size)
                 tl.store(cache + to * cache_stride + place, state.to(cache.dtype.element_ty), inside)
 
 
@@ -119,6 +121,6 @@ def delta_tokens(
         caches[1].stride(0), step.block_table.stride(0), step.block_size, longest, HEADS=heads, SHARED_BY=a.shape[2],
         **channels.sizes(), VALUE_DIM=value_dim, KERNEL=conv_weight.shape[1], CONVOLVED=is_convolved,
         HAS_DRAFTS=step.tails is not None, CHANNEL_DECAYS=a.dim() == 4, BOUND=decay_bound or 0.0,
-        ROWS=rows, COLUMNS=columns, num_warps=warps_for(rows * columns),
+        ROWS=rows, COLUMNS=columns, ONE=step.max_query_len == 1, num_warps=warps_for(rows * columns),
         num_stages=1, **pdl.options(),
     )  # fmt: skip

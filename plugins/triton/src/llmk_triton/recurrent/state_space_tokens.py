@@ -29,10 +29,12 @@ def scan_tokens_kernel(
     out, mixed_row, dt_row, conv_stride, cache_stride, table_stride, block_size, longest,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, KERNEL: tl.constexpr,
     HAS_BIAS: tl.constexpr, CONVOLVED: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, HAS_MOST: tl.constexpr,
-    HAS_DRAFTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    HAS_DRAFTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ONE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Convolution, unless ``CONVOLVED``, and scan of requests with at most ``longest`` tokens. A program has ``ROWS``
-    rows of the state ``[HEAD_DIM, SIZE]`` of one head of one request; the grid is ``[parts of heads, requests]``."""
+    rows of the state ``[HEAD_DIM, SIZE]`` of one head of one request; the grid is ``[parts of heads, requests]``.
+    ``ONE``: no request has more than one token."""
     head = tl.program_id(0) // tl.cdiv(HEAD_DIM, ROWS)
     row = tl.program_id(0) % tl.cdiv(HEAD_DIM, ROWS) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -53,8 +55,9 @@ def scan_tokens_kernel(
         b_channel = inner + head // (HEADS // GROUPS) * SIZE + column
         c_channel = b_channel + GROUPS * SIZE
         window = conv_cache + block * conv_stride
-        for at in tl.range(0, count):
+        for at in tl.range(0, 1 if ONE else count):
             token = first + at
+            to = block_after(block_table, table_stride, request, before + at + 1, block_size)
             b = input_of(
                 mixed + b_channel, mixed_row, conv_weight, conv_bias, window, before > 0, first, at, b_channel,
                 has_column, channels, KERNEL, HAS_BIAS, CONVOLVED, out,
@@ -72,7 +75,6 @@ def scan_tokens_kernel(
             y = tl.sum(state * c[None, :], axis=1) + skip * x
             tl.store(out + token * inner + x_channel, y.to(out.dtype.element_ty), has_row)
             if is_kept(at + 1, before, known, block_size):
-                to = block_after(block_table, table_stride, request, before + at + 1, block_size)
                 tl.store(cache + to * cache_stride + place, state.to(cache.dtype.element_ty), inside)
 
 
@@ -107,5 +109,6 @@ def scan_tokens(
         HEADS=heads, HEAD_DIM=head_dim, GROUPS=groups, SIZE=size, KERNEL=conv_weight.shape[1],
         HAS_BIAS=conv_bias is not None, CONVOLVED=is_convolved, LEAST=float(least),
         MOST=0.0 if most is None else float(most), HAS_MOST=most is not None, HAS_DRAFTS=step.tails is not None,
-        ROWS=rows, COLUMNS=columns, num_warps=warps_for(rows * columns), num_stages=1, **pdl.options(),
+        ROWS=rows, COLUMNS=columns, ONE=step.max_query_len == 1,
+        num_warps=warps_for(rows * columns), num_stages=1, **pdl.options(),
     )  # fmt: skip

@@ -31,7 +31,7 @@ def state_rows(size: int, states: int, columns: int, device: torch.device) -> in
 
 def warps_for(elements: int) -> int:
     """Warps of a program with so many elements of a state."""
-    return max(1, min(8, elements // _PER_WARP))
+    return max(1, min(4, elements // _PER_WARP))
 
 
 @dataclass(frozen=True, slots=True)
