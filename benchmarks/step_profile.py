@@ -26,8 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from make_model import write_checkpoint
-from shapes import SHAPES, Shape
+from make_model import ALL_SHAPES, AnyShape, write_checkpoint
 
 from llmk.config import load
 from llmk.engine.core import EngineCore
@@ -143,7 +142,7 @@ def report(name: str, wall: float, floor: float, found: tuple[list[Kernel], floa
 def main() -> None:
     """Prints a table for each batch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="qwen3-0.6b", choices=SHAPES)
+    parser.add_argument("--shape", default="qwen3-0.6b", choices=ALL_SHAPES)
     parser.add_argument("--model", default="", help="checkpoint folder; dummy weights of the shape where not given")
     parser.add_argument("--batch", default="1", help="requests that decode at once; several, separated by commas")
     parser.add_argument("--context", type=int, default=256, help="tokens of each")
@@ -154,7 +153,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {"model.path": args.model or folder, "model.max_model_len": 4096}
         if not args.model:
-            write_checkpoint(SHAPES[args.shape], Path(folder), weights=False)
+            write_checkpoint(ALL_SHAPES[args.shape], Path(folder), weights=False)
             settings["model.load_format"] = "dummy"
         for setting in args.set:
             key, _, value = setting.partition("=")
@@ -163,14 +162,14 @@ def main() -> None:
         torch.cuda.empty_cache()
         core, info = build_core(boot(load(settings)))
     load_ = Load(core, info.vocab_size)
-    shape = SHAPES[args.shape]
+    shape = ALL_SHAPES[args.shape]
     for row in _prefill(args, load_, shape) if args.prefill else _decode(args, load_, shape, rate):
         if args.out:
             with args.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
 
-def _decode(args: argparse.Namespace, load: Load, shape: Shape, rate: float) -> list[dict[str, Any]]:
+def _decode(args: argparse.Namespace, load: Load, shape: AnyShape, rate: float) -> list[dict[str, Any]]:
     rows = []
     for batch in map(int, args.batch.split(",")):
         load.add(batch, args.context, 400)
@@ -183,7 +182,7 @@ def _decode(args: argparse.Namespace, load: Load, shape: Shape, rate: float) -> 
     return rows
 
 
-def _prefill(args: argparse.Namespace, load: Load, shape: Shape) -> list[dict[str, Any]]:
+def _prefill(args: argparse.Namespace, load: Load, shape: AnyShape) -> list[dict[str, Any]]:
     count = max(1, args.prefill // 2048)
     for _ in range(2):
         load.add(count, 2048, 1)

@@ -11,11 +11,13 @@ import triton.language as tl
 from torch import Tensor
 
 from llmk.api import CacheStep
-from llmk_triton.common import pdl
+from llmk_triton.common import pdl, tuples
 from llmk_triton.recurrent.runs import request_of, request_room, rounded, run_of
 
-_ROWS, _COLUMNS = 16, 128
-"""Tile of the convolution that is by itself."""
+_COLUMNS = 128
+"""Channels of a program of the convolution that is by itself."""
+_FEW_ROWS, _ROWS, _MANY_TOKENS = 8, 16, 512
+"""Its rows, in steps of fewer tokens than these, and in others."""
 
 MANY_REQUESTS = 8
 """Requests from which the convolution is by itself. A program of a state that also convolves has registers for one or
@@ -135,10 +137,11 @@ def convolve_kernel(
     weight, bias, cache, query_start, seq_lens, block_table, out, num_tokens, last,
     cache_stride, table_stride, block_size,
     CHANNELS: tl.constexpr, KEYS: tl.constexpr, KEY_DIM: tl.constexpr, GROUP: tl.constexpr, KERNEL: tl.constexpr,
-    HAS_BIAS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    HAS_BIAS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WRITES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """The convolution of all rows, ``out`` ``[num_tokens, CHANNELS]``; rows of padding are not written. States are only
-    read."""
+    read, unless it ``WRITES`` those of requests that have one row each."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     pdl.release(PDL)
@@ -150,7 +153,7 @@ def convolve_kernel(
     state = cache + tl.load(place, there & (before > 0), other=0).to(tl.int64) * cache_stride
     inside = there[:, None] & (channel < CHANNELS)[None, :]
     at = (row - first.to(tl.int32))[:, None]
-    total = tl.zeros(inside.shape, tl.float32)
+    total, found = tl.zeros(inside.shape, tl.float32), tuples.nothing()
     for tap in tl.static_range(KERNEL):
         source = at + tap - (KERNEL - 1)
         value = load_channels(
@@ -163,20 +166,34 @@ def convolve_kernel(
             value = tl.where(source >= 0, value, tl.load(old, had, other=0.0))
         taps = tl.load(weight + channel * KERNEL + tap, channel < CHANNELS, other=0.0).to(tl.float32)
         total += value.to(tl.float32) * taps[None, :]
+        found = tuples.append(found, value)
+    if WRITES:
+        place = block_table + request.to(tl.int64) * table_stride + before // block_size
+        new = cache + tl.load(place, there, other=0).to(tl.int64) * cache_stride
+        for tap in tl.static_range(KERNEL - 1):
+            to = new[:, None] + tap * CHANNELS + channel[None, :]
+            tl.store(to, found[tap + 1].to(cache.dtype.element_ty), inside)
     values = activated(total, bias, channel[None, :], inside, HAS_BIAS)
     tl.store(out + row.to(tl.int64)[:, None] * CHANNELS + channel[None, :], values.to(out.dtype.element_ty), inside)
 
 
+def one_each(step: CacheStep) -> bool:
+    """Whether no request of a step has more than one token. Then no program of the convolution reads a state that
+    another writes."""
+    return step.max_query_len == 1 and step.tails is None
+
+
 def convolve(channels: Channels, weight: Tensor, bias: Tensor | None, cache: Tensor, step: CacheStep) -> Tensor:
-    """``causal_conv`` with SiLU, ``[tokens, channels]``, without writing the states. Rows of padding may hold
-    anything."""
-    count = channels.count
+    """``causal_conv`` with SiLU, ``[tokens, channels]``; states are written where :func:`one_each` says so. Rows of
+    padding may hold anything."""
+    count, rows = channels.count, _FEW_ROWS if step.num_tokens < _MANY_TOKENS else _ROWS
     out = torch.empty(step.num_tokens, count, dtype=channels.v.dtype, device=channels.v.device)
-    grid = (triton.cdiv(step.num_tokens, _ROWS), triton.cdiv(count, _COLUMNS))
+    grid = (triton.cdiv(step.num_tokens, rows), triton.cdiv(count, _COLUMNS))
     convolve_kernel[grid](
         *channels.arguments(), weight, weight if bias is None else bias, cache, step.query_start, step.seq_lens,
         step.block_table, out, step.num_tokens, step.num_requests - 1, cache.stride(0), step.block_table.stride(0),
         step.block_size, CHANNELS=count, **channels.sizes(), KERNEL=weight.shape[1], HAS_BIAS=bias is not None,
-        STEPS=request_room(step.num_requests).bit_length(), ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=4, **pdl.options(),
+        STEPS=request_room(step.num_requests).bit_length(), ROWS=rows, COLUMNS=_COLUMNS, WRITES=one_each(step),
+        num_warps=4, **pdl.options(),
     )  # fmt: skip
     return out

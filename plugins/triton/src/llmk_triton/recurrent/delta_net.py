@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk.reference.recurrent.tails import with_accepted
-from llmk_triton.recurrent.channels import MANY_REQUESTS, Channels, convolve
+from llmk_triton.recurrent.channels import MANY_REQUESTS, Channels, convolve, one_each
 from llmk_triton.recurrent.delta_chunks import delta_chunks
 from llmk_triton.recurrent.delta_tokens import delta_tokens
 from llmk_triton.recurrent.finish import finish
@@ -80,5 +80,6 @@ def _mix(
         else:
             kimi_delta_chunks(*in_chunks, longest=longest, decay_bound=decay_bound)
     y = y if rows is None else y[rows]
-    gating: dict[str, Any] = {"norm_first": True, "gate_activation": gate_activation}
-    return finish(y, gate.flatten(2), norm_weight, eps, channels, caches[0], step, row_start, **gating).flatten(1)
+    own: dict[str, Any] = {"norm_first": True, "gate_activation": gate_activation}
+    own["has_states"] = convolution is None or not one_each(step)
+    return finish(y, gate.flatten(2), norm_weight, eps, channels, caches[0], step, row_start, **own).flatten(1)

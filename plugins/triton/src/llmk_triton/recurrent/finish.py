@@ -118,10 +118,11 @@ def finish(
     step: CacheStep,
     row_start: Tensor,
     *,
+    has_states: bool = True,
     norm_first: bool = False,
     gate_activation: str = "silu",
 ) -> Tensor:
-    """``gated_rms_norm`` of ``y``, and the states of the convolution.
+    """``gated_rms_norm`` of ``y``, and if it ``has_states``, those of the convolution.
 
     Args:
         y: ``[tokens, norms, size]``, contiguous; each norm is by itself.
@@ -135,7 +136,7 @@ def finish(
     out, block, num_rows = torch.empty_like(y), triton.next_power_of_2(size), tokens * norms
     rows = max(1, _TILE // block)
     norm_programs, parts = triton.cdiv(num_rows, rows), triton.cdiv(channels.count, _COLUMNS)
-    finish_kernel[(norm_programs + step.num_requests * parts,)](
+    finish_kernel[(norm_programs + step.num_requests * parts * has_states,)](
         y, gate, y if weight is None else weight, out, num_rows, row_start, step.num_requests, gate.stride(0),
         gate.stride(1), norm_programs, parts, *channels.arguments(), cache, step.query_start, step.seq_lens,
         step.block_table, step.query_start if step.tails is None else step.tails.num_drafts, cache.stride(0),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk.reference.recurrent.tails import with_accepted
-from llmk_triton.recurrent.channels import MANY_REQUESTS, Channels, convolve
+from llmk_triton.recurrent.channels import MANY_REQUESTS, Channels, convolve, one_each
 from llmk_triton.recurrent.finish import finish
 from llmk_triton.recurrent.state_space_chunks import scan_chunks
 from llmk_triton.recurrent.state_space_tokens import scan_tokens
@@ -67,6 +67,6 @@ def _mix(
     norms = (num_channels - inner) // (2 * size)
     out = finish(
         y.unflatten(1, (norms, -1)), gate.unsqueeze(1), norm_weight, eps, channels, caches[0],
-        step, row_start, norm_first=gating == "norm_first",
+        step, row_start, has_states=not (is_convolved and one_each(step)), norm_first=gating == "norm_first",
     )  # fmt: skip
     return out.flatten(1)
