@@ -1,0 +1,120 @@
+"""Examples for the conformance kit."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext
+from llmk_meadow.ring import key_of, rank
+from llmk_testing.model_sources import SourceExample, toy_checkpoint
+from llmk_testing.router_examples import RouterExamples
+
+
+class PlainRing(Router):
+    """By filters, one after the other."""
+
+    def __init__(self, context: RouterContext) -> None:
+        self._max_load = context.max_load
+        self._given: list[tuple[str, int]] = []
+        self._mean = 0.0
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        """Even loads, even work, rank."""
+        names = [one.id for one in replicas]
+        given = {name: work for name, work in self._given if name in names}
+        start = sum(given.values()) // len(given) if given else 0
+        given = {name: given.get(name, start) for name in names}
+        size = request.num_prompt_tokens + request.expected_tokens
+        self._mean = self._mean + (size - self._mean) / 16 if self._mean else float(size)
+        most = self._max_load * sum(one.load for one in replicas)
+        left = [one for one in replicas if one.load * len(replicas) <= most]
+        left = left or sorted(replicas, key=lambda one: one.load)[:1]
+        least = min(given[one.id] for one in left)
+        left = [one for one in left if given[one.id] - least <= 4 * self._mean]
+        key = key_of(request)
+        if key:
+            chosen = sorted(left, key=lambda one: rank(key, one.id))[-1]
+        else:
+            chosen = sorted(left, key=lambda one: (given[one.id], one.load))[0]
+        given[chosen.id] += chosen.new_tokens(request)
+        self._given = list(given.items())
+        return chosen
+
+
+RING = RouterExamples(oracle=PlainRing)
+
+PATHS: list[dict[str, Any]] = [{}, {"order": 1, "share": 0.0}, {"order": 7, "share": 0.9}]
+LOOPS: list[dict[str, Any]] = [{}, {"longest": 1, "proof": 1}, {"longest": 16, "proof": 5}]
+CHOICES = [json.dumps(texts) for texts in (["yes", "no"], ["a", "ab", "abc", ""], ["grün", "größer", "日本"])]
+LEDGER: list[dict[str, Any]] = [{}, {"ledger": "small.jsonl", "ledger_bytes": 500, "ledger_files": 2}]
+NICELY: dict[str, Any] = {"command": ["nice", "-n", "1"]}
+
+
+@contextmanager
+def barn(folder: Path) -> Iterator[SourceExample]:
+    """A barn with two versions of one model."""
+    checkpoint = toy_checkpoint()
+    entries = []
+    for version in ("1.0", "2.0"):
+        path = folder / f"toy-{version}.tar"
+        with tarfile.open(path, "w") as tar:
+            for name, data in checkpoint.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        entries.append({"version": version, "file": path.name, "sha256": digest})
+    (folder / "index.json").write_text(json.dumps({"toy": entries}))
+    yield SourceExample("barn:toy", "barn:tow", {"barn": str(folder)})
+
+
+_USER = {"role": "user", "content": "How warm is it in Oslo?"}
+_CALL = {"id": "c1", "type": "function", "function": {"name": "warmth", "arguments": '{"place": "Oslo"}'}}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "warmth",
+        "description": "How warm it is",
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+    },
+}
+CHATS: list[dict[str, Any]] = [
+    {"model": "m", "messages": [_USER]},
+    {
+        "model": "m",
+        "stream": True,
+        "messages": [{"role": "system", "content": "Be brief."}, _USER],
+        "max_tokens": 100,
+        "stop_sequences": ["\n\n"],
+        "temperature": 0.7,
+        "p": 0.9,
+        "k": 40,
+        "seed": 0,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.25,
+        "safety_mode": "CONTEXTUAL",
+    },
+    {
+        "model": "m",
+        "messages": [
+            _USER,
+            {"role": "assistant", "tool_plan": "I look it up.", "tool_calls": [_CALL]},
+            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "12"}]},
+        ],
+        "tools": [_TOOL],
+        "tool_choice": "REQUIRED",
+        "strict_tools": True,
+    },
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "JSON, please"}]}],
+        "response_format": {"type": "json_object", "json_schema": {"type": "object"}},
+    },
+]
