@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext
-from llmk_meadow.ring import key_of, rank
 from llmk_testing.model_sources import SourceExample, toy_checkpoint
 from llmk_testing.router_examples import RouterExamples
+
+
+def encoded(key: str, replica: str) -> bytes:
+    """A key and a replica, apart."""
+    return f"{key}\0{replica}".encode("utf-8", "surrogatepass")
 
 
 class PlainRing(Router):
@@ -38,9 +42,12 @@ class PlainRing(Router):
         left = left or sorted(replicas, key=lambda one: one.load)[:1]
         least = min(given[one.id] for one in left)
         left = [one for one in left if given[one.id] - least <= 4 * self._mean]
-        key = key_of(request)
+        key = f"session {request.session}" if request.session else ""
+        if not key and len(request.blocks):
+            key = f"block {request.blocks[0]}"
         if key:
-            chosen = sorted(left, key=lambda one: rank(key, one.id))[-1]
+            ranks = {one.id: hashlib.blake2b(encoded(key, one.id), digest_size=8).digest() for one in left}
+            chosen = sorted(left, key=lambda one: ranks[one.id])[-1]
         else:
             chosen = sorted(left, key=lambda one: (given[one.id], one.load))[0]
         given[chosen.id] += chosen.new_tokens(request)
