@@ -59,7 +59,14 @@ RING = RouterExamples(oracle=PlainRing)
 
 PATHS: list[dict[str, Any]] = [{}, {"order": 1, "share": 0.0}, {"order": 7, "share": 0.9}]
 LOOPS: list[dict[str, Any]] = [{}, {"longest": 1, "proof": 1}, {"longest": 16, "proof": 5}]
-CHOICES = [json.dumps(texts) for texts in (["yes", "no"], ["a", "ab", "abc", ""], ["grün", "größer", "日本"])]
+CHOICES: list[dict[str, Any]] = [
+    {"kind": "choice", "text": json.dumps(texts), "matches": texts, "fails": fails}
+    for texts, fails in (
+        (["yes", "no"], ["", "ye", "yesno"]),
+        (["a", "ab", "abc", ""], ["b", "abcd"]),
+        (["grün", "größer", "日本"], ["gr", "gro", "日"]),
+    )
+]
 LEDGER: list[dict[str, Any]] = [{}, {"ledger": "small.jsonl", "ledger_bytes": 500, "ledger_files": 2}]
 NICELY: dict[str, Any] = {"command": ["nice", "-n", "1"]}
 

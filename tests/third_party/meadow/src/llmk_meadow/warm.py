@@ -23,4 +23,4 @@ def by_norms(average: Tensor, x: Tensor, weight: Tensor, momentum: float, eps: f
     length = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
     average.lerp_(length.square() / x.shape[-1], 1 - momentum)
     scale = (average + eps).sqrt_().reciprocal_()
-    return (x.float().mul_(scale[:, None]).mul_(weight)).to(x.dtype)
+    return (x.float() * scale[:, None]).mul_(weight).to(x.dtype)
