@@ -26,7 +26,7 @@ from mutation_runs import Ready, Warm
 from mutation_subjects import KINDS_OF, Subject, subjects
 
 Mistake = dict[str, str]
-"""What is wrong, the module, the text ``old``, and ``new`` in its place."""
+"""What is wrong, the module (or file), the text ``old``, and ``new`` in its place."""
 
 PLATFORMS = {"platform": "grove"}
 """Kinds whose plugins are tried on a platform of the wheel's."""
@@ -105,11 +105,17 @@ def _mutant(path: Path, mistake: Mistake) -> Mutant:
     return Mutant("planted", line, start, start + len(old), mistake["old"], mistake["new"])
 
 
+def file_of(mistake: Mistake) -> str:
+    """Where a mistake is: a module, or a file by its name."""
+    module = mistake["module"]
+    return module if "." in module else f"{module}.py"
+
+
 def _checked(wheel: Path, name: str, kind: str, mistake: Mistake) -> dict[str, Any]:
     """What ``llmk plugins check`` says of a copy of the wheel that has the mistake where its plugins are registered."""
     with tempfile.TemporaryDirectory(prefix="llmk-planted-") as folder:
         copy = Path(shutil.copytree(wheel, Path(folder) / "wheel"))
-        (path,) = copy.glob(f"src/*/{mistake['module']}.py")
+        (path,) = copy.glob(f"src/*/{file_of(mistake)}")
         path.write_bytes(_mutant(path, mistake).apply(path.read_bytes()))
         _install(copy, Path(folder) / "site")
         kinds = [option for one in KINDS_OF.get(kind, (kind,)) for option in ("--kind", one)]

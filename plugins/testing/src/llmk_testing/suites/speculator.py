@@ -190,14 +190,14 @@ def check_shape(batches: Sequence[DeviceBatch], make: Make) -> None:
 
 def check_device_effect(batch: DeviceBatch, make: Make) -> str:
     """As on the host."""
-    tokens = torch.arange(MAX_LEN + 1, dtype=torch.int32, device=batch.tokens.device) % 3
     batch = DeviceBatch(0, batch.tokens.device)
-    batch.tokens[:] = tokens
-    drafts = batch.propose(make(), range(4), MAX_DRAFTS)
-    known = batch.known[:4].to(drafts.device)
+    periods = torch.tensor([1, 3, 7, 2, 1, 5], device=batch.tokens.device)[:, None]
+    batch.tokens = (torch.arange(MAX_LEN + 1, device=periods.device) % periods).int()
+    batch.known = torch.full_like(batch.known, MAX_LEN - MAX_DRAFTS)
+    drafts = batch.propose(make(), range(SLOTS), MAX_DRAFTS)
     drafted = (drafts >= 0) & (drafts < VOCAB)
     assert drafted.any(), "nothing was drafted, although the last tokens of each request occurred before"
-    expected = (known[:, None] + torch.arange(MAX_DRAFTS, device=drafts.device)) % 3
+    expected = (batch.known[:, None] + torch.arange(MAX_DRAFTS, device=drafts.device)) % periods
     return f"{int(((drafts == expected) & drafted).sum())} of {int(drafted.sum())} drafts are what came next"
 
 
