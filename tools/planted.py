@@ -28,6 +28,8 @@ from mutation_subjects import KINDS_OF, Subject, subjects
 Mistake = dict[str, str]
 """What is wrong, the module (or file), the text ``old``, and ``new`` in its place."""
 
+DECLARED = ("op_contract", "checkpoint_format")
+"""Kinds that are checked as a whole wheel is: what they name is not all of what they are checked by."""
 PLATFORMS = {"platform": "grove"}
 """Kinds whose plugins are tried on a platform of the wheel's."""
 
@@ -92,6 +94,7 @@ def _planted(arguments: argparse.Namespace, name: str, ready: Ready) -> Iterator
         if arguments.kind not in ("", kind):
             continue
         found = {subject.module: subject for subject in subjects(name, ready.specs(name, KINDS_OF.get(kind, (kind,))))}
+        found = {} if kind in DECLARED else found
         for mistake in mistakes:
             yield kind, mistake, next((one for at, one in found.items() if at.endswith(f".{mistake['module']}")), None)
 

@@ -37,7 +37,25 @@ PARTS = (b"ab", b"true", b'"}', b'":', b"el", b"", b"a", b"null", b"00", b" the"
 LONGEST = 64
 SIZE_OF_WORD = 4
 
+CHOICES: Sequence[Example] = (
+    {
+        "kind": "choice",
+        "text": '["ab", "b", "trueb"]',
+        "matches": ("ab", "b", "trueb"),
+        "fails": ("", "a", "abb", "tr"),
+    },
+    {"kind": "choice", "text": '["bb", "b", "ba", "b"]', "matches": ("b", "bb", "ba"), "fails": ("", "bbb", "bab")},
+    {
+        "kind": "choice",
+        "text": '["\\u00e9\\ud83d\\ude00", "日", "\\"\\n"]',
+        "matches": ("é😀", "日", '"\n'),
+        "fails": ("é", "e"),
+    },
+    {"kind": "choice", "text": '["", " the b"]', "matches": ("", " the b"), "fails": (" ", " the", "b")},
+)
+"""What every compiler of choices must take: texts that start others, twice, empty, and beyond ASCII."""
 INVALID: Mapping[str, Sequence[str]] = {
+    "choice": ("", "[", "{}", "1", '"a"', "[1]", '["a", null]', '[["a"]]', '["\\ud800"]', "[" * 100_000, '["a"] x'),
     "regex": ("(a", "a)", "[a", "a{2,1}", "*", "\\"),
     "json": (
         "",
@@ -51,6 +69,7 @@ INVALID: Mapping[str, Sequence[str]] = {
     "lark": ("", "start", 'start: "a', "start: missing", 'other: "a"', 'start: %json {"type": "thing"}'),
 }
 NOTHING: Mapping[str, Sequence[str]] = {
+    "choice": ("[]",),
     "regex": (r"[^\s\S]", r"a[^\s\S]b"),
     "json": ("false", '{"enum": []}', '{"allOf": [{"type": "string"}, {"type": "null"}]}', '{"$ref": "#"}'),
 }
@@ -136,7 +155,7 @@ class Tried:
         self.spec = spec
         self.words = Words(SIZES[-1])
         self.random = random.Random(seed)
-        self.examples = _examples(spec)
+        self.examples = [*_examples(spec), *(CHOICES if "choice" in spec.kinds else ())]
         self._make = make
         self._compiler: GrammarCompiler | None = None
 

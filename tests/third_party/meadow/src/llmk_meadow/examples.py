@@ -74,9 +74,9 @@ NICELY: dict[str, Any] = {"command": ["nice", "-n", "1"]}
 @contextmanager
 def barn(folder: Path) -> Iterator[SourceExample]:
     """A barn with two versions of one model."""
-    checkpoint = toy_checkpoint()
+    models = {version: toy_checkpoint(elements) for version, elements in (("1.0", 30_000), ("2.0", 40_000))}
     entries = []
-    for version in ("1.0", "2.0"):
+    for version, checkpoint in models.items():
         path = folder / f"toy-{version}.tar"
         with tarfile.open(path, "w") as tar:
             for name, data in checkpoint.items():
@@ -86,7 +86,14 @@ def barn(folder: Path) -> Iterator[SourceExample]:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         entries.append({"version": version, "file": path.name, "sha256": digest})
     (folder / "index.json").write_text(json.dumps({"toy": entries}))
-    yield SourceExample("barn:toy", "barn:tow", {"barn": str(folder)})
+    named = {f"barn:toy@{version}": files for version, files in models.items()} | {"barn:toy": models["2.0"]}
+
+    def damage() -> None:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    yield SourceExample("barn:toy", "barn:tow", {"barn": str(folder)}, named, damage)
 
 
 _USER = {"role": "user", "content": "How warm is it in Oslo?"}
