@@ -6,14 +6,15 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext
+from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext, StatsSnapshot
 from llmk_testing.model_sources import SourceExample, toy_checkpoint
 from llmk_testing.router_examples import RouterExamples
+from llmk_testing.stat_examples import Runs, StatExamples
 
 
 def encoded(key: str, replica: str) -> bytes:
@@ -67,7 +68,46 @@ CHOICES: list[dict[str, Any]] = [
         (["grün", "größer", "日本"], ["gr", "gro", "日"]),
     )
 ]
-LEDGER: list[dict[str, Any]] = [{}, {"ledger": "small.jsonl", "ledger_bytes": 500, "ledger_files": 2}]
+
+
+def plain_ledger(options: Mapping[str, Any], runs: Runs) -> dict[str, bytes]:
+    """All lines once more, then dealt out to files."""
+    files: list[bytes] = [b""]
+    for run in runs:
+        before: dict[str, float] = {}
+        for snapshot in run:
+            line = plain_line(snapshot, before)
+            if files[0] and len(files[0]) + len(line) > options["ledger_bytes"]:
+                files.insert(0, b"")
+            files[0] += line
+    kept = files[: options["ledger_files"]]
+    return {options["ledger"] + (f".{number}" if number else ""): data for number, data in enumerate(kept)}
+
+
+def plain_line(snapshot: StatsSnapshot, before: dict[str, float]) -> bytes:
+    """One line; ``before`` are the counters of those before it."""
+    found: dict[str, dict[str, Any]] = {"gauge": {}, "counter": {}}
+    for stat in snapshot.stats:
+        labels = ",".join(f"{name}={json.dumps(stat.labels[name])}" for name in sorted(stat.labels))
+        series = stat.name + (f"{{{labels}}}" if labels else "")
+        value = stat.value
+        if stat.kind == "counter":
+            value -= before.get(series, 0.0) if before.get(series, 0.0) <= value else 0.0
+            before[series] = stat.value
+        found[stat.kind][series] = str(value) if value != value or abs(value) == float("inf") else value
+    line = {"time": snapshot.time, "model": "org/model", "gauges": found["gauge"], "grown": found["counter"]}
+    return json.dumps(line).encode() + b"\n"
+
+
+LEDGER = StatExamples(
+    (
+        {},
+        {"ledger": "small.jsonl", "ledger_bytes": 900, "ledger_files": 2},
+        {"ledger": "one.jsonl", "ledger_bytes": 2000, "ledger_files": 1},
+        {"ledger": "more.jsonl", "ledger_bytes": 2500, "ledger_files": 4},
+    ),
+    plain_ledger,
+)
 NICELY: dict[str, Any] = {"command": ["nice", "-n", "1"]}
 
 
