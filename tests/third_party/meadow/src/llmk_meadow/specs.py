@@ -161,6 +161,7 @@ def llmk_checkpoint_formats() -> list[CheckpointFormatSpec]:
             name="hay",
             claims=hay.claims,
             implementation="llmk_meadow.hay:read",
+            examples="llmk_meadow.hay_examples:HAY",
             summary="a header of JSON, then tensors",
         )
     ]
