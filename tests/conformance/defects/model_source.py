@@ -339,7 +339,7 @@ DEFECTS = (
     Defect("unread", "options that there are not are ignored", Unread, "options are validated"),
     Defect("one folder", "two names have one folder", OneFolder, "each name has files"),
     Defect("hollow", "an outline is returned as the whole model", OutlineForAll, "after an outline"),
-    Defect("rests", "what an interrupt left stays beside the whole model", LeavesRests, INTERRUPT),
+    Defect("rests", "what an interrupt left stays next to the whole model", LeavesRests, INTERRUPT),
     Defect("stripped", "white space around a name is left out", {"claims": claims_stripped}, "text around a name"),
     Defect("all", "everything is claimed", {"claims": claims_all}, ODD),
     Defect("first", "the name is taken to have a first character", {"claims": claims_first}, ODD),

@@ -86,7 +86,7 @@ while len(data) < size and (more := os.read(0, size - len(data))):
 link.sendall(data[:64].ljust(64) + str(len(data)).encode().ljust(16))
 link.recv(1)
 """
-"""Reads its input when it is told to, as a process that imports for long does."""
+"""Reads its input once the kit says so, as a process that imports for long does."""
 _Check = Callable[["Launched"], str | None]
 
 
