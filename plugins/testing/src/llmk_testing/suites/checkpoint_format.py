@@ -7,11 +7,11 @@ only start like one; and what an example of the format means.
 from __future__ import annotations
 
 import json
-import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -84,7 +84,7 @@ class _Tried:
         """What a file of these bytes is read as, with the tensors that another process would read."""
         checkpoint = self.read([_file(self.folder, data)], self.example.options)
         assert checkpoint.reader is not None, "the checkpoint has no reader"
-        reader = pickle.loads(pickle.dumps(checkpoint.reader))
+        reader = ForkingPickler.loads(ForkingPickler.dumps(checkpoint.reader))
         reader.tokenizer()
         return checkpoint, list(reader.tensors())
 
@@ -129,9 +129,9 @@ def _takes_no_harm(tried: _Tried) -> str:
     cuts = [data[: len(data) * part // 16] for part in range(1, 16)] + [data[:-1]]
     changed = []
     for _ in range(200):
-        at, other = generator.randrange(min(len(data), 4096)), bytearray(data)
-        other[at] ^= 1 << generator.randrange(8)
-        changed.append(bytes(other))
+        at, turned = generator.randrange(min(len(data), 4096)), bytearray(data)
+        turned[at] ^= 1 << generator.randrange(8)
+        changed.append(bytes(turned))
     for other in (*cuts, *changed):
         if not tried.spec.claims(_file(tried.folder, other)) or tried.refusal(other):
             refused += 1
