@@ -12,7 +12,7 @@ from typing import Any
 from generated import ROOT, Page, table
 
 SCORE = Path("tools/mutation_score.json")
-PLANTED = Path("tools/planted_score.json")
+PLANTED = (Path("tools/planted_score.json"), Path("tools/planted_meadow_score.json"))
 ARGUED = Path("tools/mutation_argued.toml")
 
 
@@ -68,9 +68,9 @@ def rates() -> str:
 
 
 def planted() -> str:
-    """One row for each kind of the stranger's wheel."""
+    """One row for each kind of the strangers' wheels."""
     rows = []
-    for row in json.loads((ROOT / PLANTED).read_text()):
+    for row in (row for path in PLANTED for row in json.loads((ROOT / path).read_text())):
         counts = [f"{row['first']} of {row['planted']}", f"{row['found']} of {row['planted']}"]
         rows.append([f"`{row['kind']}`", *counts, "; ".join(row["lost"]) or "-"])
     return table(["kind", "found at first", "found now", "not found"], rows)

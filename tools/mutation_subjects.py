@@ -18,8 +18,12 @@ from llmk_testing.new import Project
 COPY = "mutated_reference"
 """The module that stands for a mutated module of the core, whose own copy is the oracle."""
 CORE = "llmk-core"
-KINDS_OF = {"parser": ("tool_parser", "reasoning_parser")}
-"""What several kinds of specs are called together."""
+KINDS_OF = {
+    "parser": ("tool_parser", "reasoning_parser"),
+    "device_speculator": ("speculator",),
+    "op_contract": ("op_contract", "op"),
+}
+"""The kinds of specs that some names stand for."""
 DISTRIBUTIONS: Mapping[str, Sequence[str]] = {
     "parser": ("llmk-parsers",),
     "policy": ("llmk-policies",),

@@ -26,8 +26,10 @@ from mutation_runs import Ready, Warm
 from mutation_subjects import KINDS_OF, Subject, subjects
 
 Mistake = dict[str, str]
-"""What is wrong, the module, the text ``old``, and ``new`` in its place."""
+"""What is wrong, the module (or file), the text ``old``, and ``new`` in its place."""
 
+DECLARED = ("op_contract", "checkpoint_format")
+"""Kinds that are checked as a whole wheel is: what they name is not all of what they are checked by."""
 PLATFORMS = {"platform": "grove"}
 """Kinds whose plugins are tried on a platform of the wheel's."""
 
@@ -92,6 +94,7 @@ def _planted(arguments: argparse.Namespace, name: str, ready: Ready) -> Iterator
         if arguments.kind not in ("", kind):
             continue
         found = {subject.module: subject for subject in subjects(name, ready.specs(name, KINDS_OF.get(kind, (kind,))))}
+        found = {} if kind in DECLARED else found
         for mistake in mistakes:
             yield kind, mistake, next((one for at, one in found.items() if at.endswith(f".{mistake['module']}")), None)
 
@@ -105,11 +108,17 @@ def _mutant(path: Path, mistake: Mistake) -> Mutant:
     return Mutant("planted", line, start, start + len(old), mistake["old"], mistake["new"])
 
 
+def file_of(mistake: Mistake) -> str:
+    """Where a mistake is: a module, or a file by its name."""
+    module = mistake["module"]
+    return module if "." in module else f"{module}.py"
+
+
 def _checked(wheel: Path, name: str, kind: str, mistake: Mistake) -> dict[str, Any]:
     """What ``llmk plugins check`` says of a copy of the wheel that has the mistake where its plugins are registered."""
     with tempfile.TemporaryDirectory(prefix="llmk-planted-") as folder:
         copy = Path(shutil.copytree(wheel, Path(folder) / "wheel"))
-        (path,) = copy.glob(f"src/*/{mistake['module']}.py")
+        (path,) = copy.glob(f"src/*/{file_of(mistake)}")
         path.write_bytes(_mutant(path, mistake).apply(path.read_bytes()))
         _install(copy, Path(folder) / "site")
         kinds = [option for one in KINDS_OF.get(kind, (kind,)) for option in ("--kind", one)]

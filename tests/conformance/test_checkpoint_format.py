@@ -15,7 +15,10 @@ from llmk_testing.bench import Bench
 
 def spec(provider: Any) -> CheckpointFormatSpec:
     where = f"defects.checkpoint_format:{provider.__name__}.read"
-    return CheckpointFormatSpec(id="x.acme", name="acme", claims=provider.claims, implementation=where)
+    examples = "defects.checkpoint_format:EXAMPLE"
+    return CheckpointFormatSpec(
+        id="x.acme", name="acme", claims=provider.claims, implementation=where, examples=examples
+    )
 
 
 def test_a_good_one_passes(bench: Bench) -> None:

@@ -74,6 +74,8 @@ ELSEWHERE = replace(EXAMPLES, by_row=("weight",))
 NARROW = replace(EXAMPLES, make=lambda draw, facts, rows: make(draw, facts, rows)[:2])
 ELSE = replace(EXAMPLES, facts=({"length": 64},))
 FICKLE = replace(EXAMPLES, make=lambda draw, facts, rows: tuple(x + next(COUNT) for x in make(draw, facts, rows)))
+ENDS = 3e38, 3e38, 0
+ENDLESS = replace(EXAMPLES, make=lambda *given: tuple(x.mul(0).add(end) for x, end in zip(make(*given), ENDS)))
 NOTHING = {"size": 64}
 
 def blended(state, x, weight, share):
@@ -144,6 +146,9 @@ def test_planted_defects_are_found(shop: Bench, name: str, place: str) -> None:
     [
         ({"mutates_args": ()}, "the reference changes the arguments ['state'], mutates_args names []"),
         ({"mutates_args": ("state", "x")}, "['state'], mutates_args names ['state', 'x']"),
+        ({"weights": ("weight", "state")}, "state is named in weights, which are never changed"),
+        ({"facts": ()}, "the examples need the fact 'size', which the contract does not name"),
+        ({"examples": "blend_kernels:ENDLESS"}, "of its examples, the reference makes NaN"),
         ({"examples": "blend_kernels:ELSEWHERE"}, "argument weight is by_row, but has 64 rows"),
         ({"examples": "blend_kernels:FICKLE"}, "made of the same draw twice"),
         ({"examples": "blend_kernels:NARROW"}, "make 2 arguments, 3 of (state, x, weight) -> out are expected"),

@@ -7,16 +7,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from defects import Defect
-from llmk.api import OK, Checkpoint, CheckpointError, CheckpointFile, StoredTensor, Verdict, no
+from llmk.api import OK, Checkpoint, CheckpointError, CheckpointFile, ConfigError, StoredTensor, Verdict, no
+from llmk_testing.format_example import FormatExample
+
+EXAMPLE = FormatExample(
+    b"ACMEcomplete\x04data",
+    {"size": 4},
+    {"a": ("U8", (4,), b"data")},
+    "{}",
+    {"it is not complete": b"ACMEcomplexe\x04data"},
+)
 
 
 @dataclass(frozen=True)
 class Reader:
+    """Of the kind of mistake that ``broken`` names."""
+
+    file: CheckpointFile
+    broken: str = ""
+
     def tensors(self) -> Sequence[StoredTensor]:
-        return []
+        size = self.file.read(1 << 20)[12] + (self.broken == "size")
+        if 13 + size > self.file.size and not self.broken:
+            raise CheckpointError(f"{self.file} is cut", hint="copy it again")
+        return [StoredTensor("a", self.file, "U8", (size,), 13, 13 + size)]
 
     def tokenizer(self) -> str:
-        return "{}"
+        return "[]" if self.broken == "tokenizer" else "{}"
 
 
 class Good:
@@ -27,12 +44,44 @@ class Good:
         with file.open() as stream:
             return OK if stream.read(4) == b"ACME" else no("magic", wanted="ACME")
 
-    @staticmethod
-    def read(files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Checkpoint:
+    broken = ""
+
+    @classmethod
+    def read(cls, files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Checkpoint:
+        if options and cls.broken != "options":
+            raise ConfigError(f"there are no options {list(options)}")
+        if len(files) > 1 and cls.broken != "first":
+            raise CheckpointError(f"{files[0].folder} has several")
         data = files[0].read(1 << 20)
-        if data[4:12] != b"complete":
+        if data[4:12] != b"complete" or len(data) < 13:
             raise CheckpointError(f"{files[0]} is not complete", hint="copy it again")
-        return Checkpoint(path=files[0].path, config={}, reader=Reader())
+        return Checkpoint(path=files[0].path, config={"size": data[12]}, reader=Reader(files[0], cls.broken))
+
+
+class Trusting(Good):
+    @classmethod
+    def read(cls, files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Checkpoint:
+        return Checkpoint(path=files[0].path, config={"size": 4}, reader=Reader(files[0]))
+
+
+class LastByte(Good):
+    broken = "size"
+
+
+class OtherTokenizer(Good):
+    broken = "tokenizer"
+
+
+class FirstOfTwo(Good):
+    broken = "first"
+
+
+class AnyOptions(Good):
+    broken = "options"
+
+
+class Unbounded(Good):
+    broken = "unbounded"
 
 
 class Greedy(Good):
@@ -50,7 +99,7 @@ class Silent(Good):
 class Believing(Good):
     @staticmethod
     def read(files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Checkpoint:
-        return Checkpoint(path=files[0].path, config={}, reader=Reader())
+        return Checkpoint(path=files[0].path, config={}, reader=Reader(files[0]))
 
 
 class Nameless(Good):
@@ -66,6 +115,12 @@ class Crashing(Good):
 
 
 DEFECTS = (
+    Defect("last byte", "a tensor has a byte too many", LastByte, "read as what it says"),
+    Defect("tokenizer", "the tokenizer is another one", OtherTokenizer, "read as what it says"),
+    Defect("first of two", "of two checkpoints, the first is read", FirstOfTwo, "two checkpoints"),
+    Defect("options", "options that there are not are ignored", AnyOptions, "options are validated"),
+    Defect("unbounded", "a tensor may end behind the file", Unbounded, "changed and cut files"),
+    Defect("damaged", "damaged files are read", Trusting, "damaged files"),
     Defect("greedy", "files of other kinds are claimed", Greedy, "claims no file"),
     Defect("silent", "files are refused without a reason", Silent, "claims no file"),
     Defect("believing", "a file is believed to be whole", Believing, "only starts like one"),

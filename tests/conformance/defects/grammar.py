@@ -209,6 +209,24 @@ NoRollbackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, RollbackOv
 ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyond, AnyForced))
 ShuffledCompiler = _with(Shuffled)
 
+
+class NoChoice(Good):
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        return super().compile(kind, '[""]' if (kind, text) == ("choice", "[]") else text)
+
+
+class AnyChoice(Good):
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        return super().compile(kind, json.dumps(list(json.loads(text))) if kind == "choice" else text)
+
+
+class Latin(Good):
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        if kind == "choice" and "[" in text:
+            text = text.replace("\\u00e9", "e").replace("é", "e")
+        return super().compile(kind, text)
+
+
 DEFECTS = (
     Defect("no-end", "the output can't be ended", NoEndCompiler, "may end"),
     Defect("early-end", "the output may end at any place", EarlyEndCompiler, "texts that don't match"),
@@ -225,5 +243,8 @@ DEFECTS = (
     Defect("prefixes", "an output may go on after it has matched", Prefixes, "texts that don't match"),
     Defect("empty", "a grammar that matches nothing is taken", Empty, "matches nothing"),
     Defect("raising", "invalid texts raise ValueError", Raising, "invalid texts"),
+    Defect("no-choice", "a choice of nothing is taken", NoChoice, "matches nothing"),
+    Defect("any-choice", "a choice that is no list of texts raises", AnyChoice, "invalid texts"),
+    Defect("latin", "texts beyond ASCII are other bytes", Latin, "texts that match"),
     Defect("unlimited", "limits are ignored", Unlimited, "limits"),
 )

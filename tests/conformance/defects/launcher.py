@@ -34,10 +34,16 @@ class Good:
     def follow(self, place: int, child: Any, data: bytes) -> None:
         self.give(child, data)
         for line in child.stdout:
-            self.tell(place, line.decode().rstrip())
+            self.tell(place, self.text(line))
         code = child.wait()
-        if not self.killed:
+        if not self.killed and self.counts(code):
             self.report(place, code)
+
+    def text(self, line: bytes) -> str:
+        return line.decode(errors="replace").rstrip("\r\n")
+
+    def counts(self, code: int) -> bool:
+        return True
 
     def give(self, child: Any, data: bytes) -> None:
         child.stdin.write(data)
@@ -47,7 +53,7 @@ class Good:
         self.context.said(place, line)
 
     def report(self, place: int, code: int) -> None:
-        self.context.ended(place, f"ended with exit code {code}")
+        self.context.ended(place, f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}")
 
     def kill(self) -> None:
         self.killed = True
@@ -58,6 +64,45 @@ class Good:
         self.kill()
         for child in self.processes.values():
             child.wait()
+
+
+class Waits(Good):
+    def start(self, place: int, process: RankProcess) -> None:
+        super().start(place, RankProcess(arguments=process.arguments, input=b""))
+        self.processes[place].stdin.write(process.input)
+        self.processes[place].stdin.flush()
+
+
+class Strict(Good):
+    def text(self, line: bytes) -> str:
+        return line.decode().rstrip("\r\n")
+
+
+class Stripped(Good):
+    def text(self, line: bytes) -> str:
+        return super().text(line).strip()
+
+
+class WithEnds(Good):
+    def text(self, line: bytes) -> str:
+        return line.decode(errors="replace")
+
+
+class FailuresAlone(Good):
+    def counts(self, code: int) -> bool:
+        return code != 0
+
+
+class Negative(Good):
+    def report(self, place: int, code: int) -> None:
+        self.context.ended(place, f"ended with exit code {code}")
+
+
+class Asks(Good):
+    def kill(self) -> None:
+        self.killed = True
+        for child in self.processes.values():
+            child.terminate()
 
 
 class TooFew(Good):
@@ -168,6 +213,13 @@ DEFECTS = [
     Defect("twice", "an end is reported twice", Twice, "the end of a process"),
     Defect("other_place", "the end of another is reported", OtherPlace, "the end of a process"),
     Defect("no_code", "an end is reported without how it came", NoCode, "the end of a process"),
+    Defect("waits", "starting waits until the input was read", Waits, "starting does not wait"),
+    Defect("strict", "a line that is not UTF-8 ends the reader", Strict, "as they were written"),
+    Defect("stripped", "lines lose the white space at their start", Stripped, "as they were written"),
+    Defect("with_ends", "lines have their ends", WithEnds, "as they were written"),
+    Defect("failures", "an end without an error is not reported", FailuresAlone, "without an error"),
+    Defect("negative", "a signal is a negative exit code", Negative, "by a signal"),
+    Defect("asks", "processes are asked to end, and go on", Asks, "processes that are killed"),
     Defect("kills_one", "only one process is killed", KillsOne, "processes that are killed"),
     Defect("reports_killed", "processes that were killed are reported", ReportsKilled, "processes that are killed"),
     Defect("keeps", "places are not given back", Keeps, "closing twice"),

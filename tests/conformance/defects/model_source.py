@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from defects import Defect
 from llmk.api import (
     OK,
     CheckpointError,
+    ConfigError,
     FetchedModel,
     FetchProgress,
     ModelNotFound,
@@ -28,7 +32,7 @@ from llmk.api import (
 from llmk_testing.model_sources import SourceExample, toy_checkpoint
 
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     shelf: str = "."
 
 
@@ -53,17 +57,41 @@ def claims_known(name: str) -> Verdict:
     return OK if name == "shelf:toy" else no("form", wanted="shelf:toy")
 
 
+def claims_stripped(name: str) -> Verdict:
+    return claims(name.strip())
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    return {file.name: sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+
+
 @contextmanager
 def filled(folder: Path) -> Iterator[SourceExample]:
-    (folder / "toy").mkdir()
-    for name, data in toy_checkpoint().items():
-        (folder / "toy" / name).write_bytes(data)
-    yield SourceExample("shelf:toy", "shelf:tow", {"shelf": str(folder)})
+    models = {"toy": toy_checkpoint(), "toy2": toy_checkpoint(20_000)}
+    for model, files in models.items():
+        (folder / model).mkdir()
+        for name, data in files.items():
+            (folder / model / name).write_bytes(data)
+        (folder / f"{model}.sums").write_text(json.dumps(sums_of(folder / model)))
+
+    def damage() -> None:
+        (folder / "toy/model.safetensors").write_bytes(models["toy"]["model.safetensors"][:-1] + b"?")
+
+    options = {"shelf": str(folder)}
+    named = {f"shelf:{model}": files for model, files in models.items()}
+    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage)
 
 
 class Good:
     def __init__(self, context: ModelSourceContext) -> None:
-        self.shelf, self.cache = Path(context.options["shelf"]), context.cache / "models"
+        self.cache = context.cache / "models"
+        self.shelf = self.read(context.options)
+
+    def read(self, options: Mapping[str, Any]) -> Path:
+        try:
+            return Path(Options(**options).shelf)
+        except ValidationError as error:
+            raise ConfigError(str(error)) from None
 
     def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
         name = reference.removeprefix("shelf:")
@@ -71,9 +99,14 @@ class Good:
         if not source.is_dir():
             raise self.absent(name)
         if not target.is_dir():
+            self.check(source)
             self.cache.mkdir(parents=True, exist_ok=True)
             self.copy(source, target, progress)
         return FetchedModel(target, name)
+
+    def check(self, source: Path) -> None:
+        if sums_of(source) != json.loads(source.with_suffix(".sums").read_text()):
+            raise CheckpointError(f"shelf:{source.name} is damaged", hint="copy it again")
 
     def absent(self, name: str) -> Exception:
         return ModelNotFound(f"there is no shelf:{name}", hint="look at the shelf")
@@ -98,6 +131,42 @@ class Good:
             size = sum(file.stat().st_size for file in folder.iterdir())
             found.append(StoredModel(f"shelf:{folder.name}", "", folder, size))
         return found
+
+
+class Unchecked(Good):
+    def check(self, source: Path) -> None:
+        pass
+
+
+class Unread(Good):
+    def read(self, options: Mapping[str, Any]) -> Path:
+        return Path(options["shelf"])
+
+
+class OneFolder(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        found = super().fetch("shelf:toy", progress, outline=outline) if reference == "shelf:toy2" else None
+        return found or super().fetch(reference, progress, outline=outline)
+
+
+class OutlineForAll(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        found = super().fetch(reference, progress, outline=outline)
+        if outline:
+            weights = found.path / "model.safetensors"
+            data = weights.read_bytes()
+            weights.write_bytes(data[:1000] + bytes(len(data) - 1000))
+        return found
+
+
+class LeavesRests(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        rest = self.cache / f"{source.name}.rest"
+        rest.mkdir(exist_ok=True)
+        super().copy(source, target, progress)
+
+    def stored(self) -> list[StoredModel]:
+        return [replace(each, is_complete=each.path.suffix != ".rest") for each in super().stored()]
 
 
 class CopiesInPlace(Good):
@@ -266,6 +335,12 @@ DEFECTS = (
     Defect("reference", "what is listed has names of another form", OtherReference, STORED),
     Defect("size", "sizes are not counted", WrongSize, STORED),
     Defect("nothing", "nothing is listed", ListsNothing, STORED),
+    Defect("unchecked", "what is damaged is got", Unchecked, "what is damaged"),
+    Defect("unread", "options that there are not are ignored", Unread, "options are validated"),
+    Defect("one folder", "two names have one folder", OneFolder, "each name has files"),
+    Defect("hollow", "an outline is returned as the whole model", OutlineForAll, "after an outline"),
+    Defect("rests", "what an interrupt left stays next to the whole model", LeavesRests, INTERRUPT),
+    Defect("stripped", "white space around a name is left out", {"claims": claims_stripped}, "text around a name"),
     Defect("all", "everything is claimed", {"claims": claims_all}, ODD),
     Defect("first", "the name is taken to have a first character", {"claims": claims_first}, ODD),
     Defect("silently", "a name is refused without a reason", {"claims": claims_silently}, ODD),

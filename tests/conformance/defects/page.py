@@ -60,5 +60,39 @@ DEFECTS = [
         "one of its files",
     ),
     Defect("parses", "a string becomes HTML", {"b.js": "export const b = (x) => { x.innerHTML = '<p>'; };"}, "HTML"),
+    Defect(
+        "timer", "a timer runs a string", {"b.js": "export const b = (x) => setTimeout('x()', 1);"}, "HTML or a script"
+    ),
+    Defect(
+        "styled",
+        "a script sets an attribute that holds a style",
+        {"b.js": "export const b = (x) => x.setAttribute('style', 'top: 0');"},
+        "HTML or a script",
+    ),
+    Defect(
+        "asks",
+        "a script requests an absolute address",
+        {"b.js": "export const b = () => fetch('/metrics');"},
+        "relative",
+    ),
+    Defect(
+        "slash",
+        "a module of the page is imported by an absolute address",
+        {"app.js": 'import { b } from "/pages/pages.page/b.js";\nb("");\n'},
+        "relative",
+    ),
+    Defect(
+        "leaves",
+        "a link is absolute",
+        {"index.html": INDEX.replace("https://elsewhere.example", "/v1/models")},
+        "relative",
+    ),
+    Defect("classic", "what imports is no module", {"index.html": INDEX.replace('type="module" ', "")}, "are modules"),
+    Defect(
+        "not_exported",
+        "a name is imported that there is not",
+        {"b.js": "export const c = (text) => document.body.append(text);\n"},
+        "is exported",
+    ),
     Defect("runs", "a string becomes a script", {"b.js": "export const b = (x) => eval(x);"}, "HTML or a script"),
 ]

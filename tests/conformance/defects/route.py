@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from defects import Defect
@@ -57,6 +59,23 @@ class Ask:
         return Frame({"oops": error["message"]})
 
 
+class Last(Said):
+    def add(self, delta: AnswerDelta, usage: TokenCounts) -> None:
+        self.text = "".join(frame.data["said"] for frame in self.frames(delta, usage)) or self.text
+
+
+class Forgets(Ask):
+    def open(self, head: Any, options: Mapping[str, Any]) -> Any:
+        return Last()
+
+
+class Deep(Ask):
+    def request(self, body: Any) -> TranslatedRequest:
+        with suppress(ValueError):
+            json.loads(body["say"])
+        return super().request(body)
+
+
 class Trusts(Ask):
     def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
         return self.request(body)
@@ -104,6 +123,8 @@ class NotJson(Ask):
 
 
 DEFECTS = [
+    Defect("forgets", "complete responses have the last text alone", Forgets, RESPONSES),
+    Defect("deep", "deeply nested JSON in a text raises RecursionError", Deep, REFUSALS),
     Defect("trusts", "it trusts bodies", Trusts, REFUSALS),
     Defect("changes", "it changes the body", Changes, TRANSLATIONS),
     Defect("stream", "it leaves stream in the body", KeepsStream, TRANSLATIONS),

@@ -152,6 +152,25 @@ class GoodOnDevice(DeviceSpeculator):
         return torch.where((best >= 0) & (at <= end), drafts, -1)
 
 
+class Late(GoodOnDevice):
+    """Drafts what comes one token later."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        drafts = super().propose(tokens, known, slots, width + 1)
+        return torch.where(drafts[:, :1] >= 0, drafts[:, 1:], -1)
+
+
+class FirstWidth(GoodOnDevice):
+    """Drafts as many as in the first call."""
+
+    first = 0
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        self.first = self.first or width
+        drafts = super().propose(tokens, known, slots, width)
+        return torch.where(torch.arange(width, device=drafts.device) < self.first, drafts, -1)
+
+
 class Beyond(GoodOnDevice):
     """Finds the last token in tokens that are not known."""
 
@@ -242,6 +261,8 @@ DEFECTS = (
     Defect("silent", "nothing is ever drafted", Silent, "something is drafted"),
 )
 DEVICE_DEFECTS = (
+    Defect("late", "drafts are those of the position after", Late, "something is drafted"),
+    Defect("first-width", "the width of the first call is kept", FirstWidth, "nothing is kept"),
     Defect("beyond", "tokens beyond the known ones are used", Beyond, "beyond the known ones"),
     Defect("narrow", "fewer columns are returned than the width", Narrow, SHAPE),
     Defect("small", "drafts are int32", Small, SHAPE),

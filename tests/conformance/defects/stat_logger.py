@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,18 @@ from prometheus_client import CollectorRegistry, Counter
 from pydantic import BaseModel, model_validator
 
 from defects import Defect
-from llmk.api import StatLoggerContext, StatsSnapshot
+from llmk.api import Stat, StatLoggerContext, StatsSnapshot
+from llmk_testing.stat_examples import Runs, StatExamples
 
-EXAMPLES = ({"file": "stats.txt"}, {})
+
+def lines(options: Mapping[str, Any], runs: Runs) -> dict[str, bytes]:
+    text = "".join(
+        f"{one.time} {stat.name} {dict(stat.labels)} {stat.value}\n" for one in runs[-1] for stat in one.stats
+    )
+    return {options["file"]: text.encode()}
+
+
+EXAMPLES = StatExamples(({"file": "stats.txt"}, {}), lines)
 
 
 class Options(BaseModel):
@@ -36,9 +46,23 @@ class Good:
     def record(self, snapshot: StatsSnapshot) -> None:
         for stat in snapshot.stats:
             self.file.write(f"{snapshot.time} {stat.name} {dict(stat.labels)} {stat.value}\n")
+        self.flush()
+
+    def flush(self) -> None:
+        self.file.flush()
 
     def close(self) -> None:
         self.file.close()
+
+
+class Buffers(Good):
+    def flush(self) -> None:
+        pass
+
+
+class WithoutLabels(Good):
+    def record(self, snapshot: StatsSnapshot) -> None:
+        super().record(StatsSnapshot(snapshot.time, tuple(Stat(x.name, x.kind, x.value) for x in snapshot.stats)))
 
 
 class FixedColumns(Good):
@@ -175,6 +199,8 @@ DEFECTS = (
         KeepsTimes,
         "its memory does not grow with the number of snapshots",
     ),
+    Defect("buffers", "what was recorded is in no file yet", Buffers, "those of its oracle"),
+    Defect("no labels", "series of one name are taken for one", WithoutLabels, "those of its oracle"),
     Defect("labels", "labels are taken out of snapshots", TakesLabels, "snapshots stay as they are"),
     Defect("socket", "a socket is left open", Datagrams, GONE),
     Defect("thread", "a thread is left running", WithThread, GONE),

@@ -167,7 +167,7 @@ def _grammar(kind: GrammarKind, text: str) -> str:
     if kind == "lark":
         return _with_enforced(text)
     if kind == "choice":
-        return LLMatcher.grammar_from_regex("|".join(map(re.escape, json.loads(text))))
+        return LLMatcher.grammar_from_regex("|".join(map(re.escape, _choices(text))))
     try:
         if text.strip() == "false":
             raise RequestError("nothing matches it")
@@ -227,3 +227,16 @@ def _plain(message: str, kind: GrammarKind = "lark") -> str:
     named = [line for line in lines if line.startswith("error: ")]
     first = next((line for line in lines if line), message)
     return (named[0] if named else first).removeprefix("error: ").partition(" Enable '")[0].rstrip(".")
+
+
+def _choices(text: str) -> list[str]:
+    """The texts of a choice. Raises RequestError."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the choice is not JSON: {error}") from None
+    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+        raise RequestError("a choice must be a JSON array of one text or more")
+    if any("\ud800" <= character <= "\udfff" for each in found for character in each):
+        raise RequestError("a text of the choice has half of a surrogate pair")
+    return found

@@ -13,11 +13,18 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class SourceExample:
     """``name`` is a model that can be had, as a checkpoint in the Hugging Face layout; ``absent`` a name of the same
-    form that no model has. ``options`` is the section ``[plugin.NAME]`` with which it can be had."""
+    form that no model has. ``options`` is the section ``[plugin.NAME]`` with which it can be had.
+
+    ``models`` are the files of further models, by names that the source has, such as older versions: each must be had
+    with its own. ``damage`` changes what the source has of ``name``, so that it must not be taken for whole any more;
+    without it, damage is not tried.
+    """
 
     name: str
     absent: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    damage: Callable[[], None] | None = None
 
 
 OpenExample = Callable[[Path], AbstractContextManager[SourceExample]]
@@ -36,5 +43,6 @@ def toy_checkpoint(elements: int = 40_000) -> dict[str, bytes]:
     text = json.dumps(header).encode()
     return {
         "config.json": json.dumps({"architectures": ["ToyForCausalLM"], "model_type": "toy"}).encode(),
-        "model.safetensors": len(text).to_bytes(8, "little") + text + bytes(end),
+        "model.safetensors": len(text).to_bytes(8, "little") + text + bytes(at % 251 for at in range(end)),
+        "tokenizer_config.json": b"{}",
     }

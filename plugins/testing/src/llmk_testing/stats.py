@@ -106,6 +106,25 @@ def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
     }
 
 
+def restarted() -> Iterator[Sequence[StatsSnapshot]]:
+    """What two loggers record, one after the other: counters that stand still, restart at 0 and come back after they
+    were away, labels in another order, numbers of any kind, and a snapshot that is long."""
+    turned = {"b": "2", "a": "1"}
+    one = [
+        *(usual_snapshot(step) for step in (0, 1, 1, 7, 3, 4)),
+        _snapshot(5, [Stat("llmk_c_total", "counter", 5.0, {"a": "1", "b": "2"})]),
+        _snapshot(6, []),
+        _snapshot(7, [Stat("llmk_c_total", "counter", 9.0, turned), Stat("llmk_c_total", "counter", 4.0, {"a": "1"})]),
+        _snapshot(
+            8, [Stat("llmk_odd", "gauge", value, {"at": str(value)}) for value in (math.nan, math.inf, -math.inf, 0.5)]
+        ),
+        _snapshot(9, [Stat("llmk_text", "gauge", 1.0, {"text": text}) for text in ("", 'a "b"', "é, {x}", "a\nb")]),
+        _snapshot(10, [Stat(f"llmk_long_{number}", "gauge", 1.0 * number, {**_MODEL}) for number in range(200)]),
+    ]
+    yield [*one, *(usual_snapshot(step) for step in range(11, 20))]
+    yield [usual_snapshot(step) for step in range(5)]
+
+
 def held() -> set[str]:
     """This process's threads, open files and sockets."""
     threads = {f"the thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}

@@ -41,5 +41,8 @@ class CheckpointFormatSpec(CheckedSpec):
     name: str
     claims: Callable[[CheckpointFile], Verdict]
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of an ``llmk_testing.format_example.FormatExample``: what the conformance kit tries it
+    on."""
     overrides: str = ""
     summary: str = ""

@@ -1,18 +1,33 @@
 """The suite of formats of checkpoints: what they claim of files of other formats, and how they refuse files that
-only start like one."""
+only start like one; and what an example of the format means.
+
+``CheckpointFormatSpec.examples`` names an :class:`~llmk_testing.format_example.FormatExample`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from llmk.api import CheckpointError, CheckpointFile, CheckpointFormatSpec, Verdict
+from llmk.api import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointFile,
+    CheckpointFormatSpec,
+    LlmkError,
+    StoredTensor,
+    Verdict,
+)
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
-from llmk_testing.case import Case
+from llmk_testing.case import Case, Skip
+from llmk_testing.format_example import FormatExample
 
 _HEADER = json.dumps({"x": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
 _FOREIGN: dict[str, bytes] = {
@@ -25,6 +40,7 @@ _FOREIGN: dict[str, bytes] = {
     "safetensors": len(_HEADER).to_bytes(8, "little") + _HEADER + b"\0",
 }
 _MOST_PREFIX = 8
+_UNKNOWN = "no_such_option"
 
 
 def cases(spec: CheckpointFormatSpec, bench: Bench) -> Iterator[Case]:
@@ -35,6 +51,116 @@ def cases(spec: CheckpointFormatSpec, bench: Bench) -> Iterator[Case]:
 
     yield case("claims no file of another kind, with a reason", partial(_claims_nothing_else, spec))
     yield case("a file that only starts like one is refused by name", partial(_refuses_stubs, spec))
+    for name, check in (
+        ("an example is read as what it says", _reads),
+        ("damaged files are refused by name", _refuses_damaged),
+        ("changed and cut files are refused, or are inside of themselves", _takes_no_harm),
+        ("two checkpoints are not one", _refuses_two),
+        ("options are validated where they are read", _refuses_options),
+    ):
+        yield case(name, partial(_tried, spec, bench, check))
+
+
+def _tried(spec: CheckpointFormatSpec, bench: Bench, check: Callable[[_Tried], str | None]) -> str | None:
+    if not spec.examples:
+        raise Skip("the spec has no examples: an llmk_testing.format_example.FormatExample")
+    example: FormatExample = load_object(spec.examples)
+    read = load_object(spec.implementation, plugin=spec.id, kind="checkpoint_format")
+    with TemporaryDirectory(prefix="llmk-") as folder:
+        return check(_Tried(spec, example, read, folder, bench.seed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A format, its example, and a folder for files."""
+
+    spec: CheckpointFormatSpec
+    example: FormatExample
+    read: Callable[..., Checkpoint]
+    folder: str
+    seed: int
+
+    def found(self, data: bytes) -> tuple[Checkpoint, Sequence[StoredTensor]]:
+        """What a file of these bytes is read as, with the tensors that another process would read."""
+        checkpoint = self.read([_file(self.folder, data)], self.example.options)
+        assert checkpoint.reader is not None, "the checkpoint has no reader"
+        reader = ForkingPickler.loads(ForkingPickler.dumps(checkpoint.reader))
+        reader.tokenizer()
+        return checkpoint, list(reader.tensors())
+
+    def refusal(self, data: bytes) -> str:
+        """Why a file is refused; empty where it is not."""
+        return _refusal(partial(self.found, data))
+
+
+def _reads(tried: _Tried) -> str:
+    example = tried.example
+    file = _file(tried.folder, example.file)
+    assert tried.spec.claims(file), f"it does not claim its own file: {tried.spec.claims(file).reasons}"
+    checkpoint, tensors = tried.found(example.file)
+    assert dict(checkpoint.config) == dict(example.config), f"the config is {dict(checkpoint.config)}"
+    assert checkpoint.reader is not None, "the checkpoint has no reader"
+    assert checkpoint.reader.tokenizer() == example.tokenizer, "the tokenizer is another one"
+    found = {each.name: each for each in tensors}
+    assert found.keys() == example.tensors.keys(), f"the tensors are {sorted(found)}, not {sorted(example.tensors)}"
+    for name, (dtype, shape, data) in example.tensors.items():
+        got = found[name]
+        assert (got.dtype, got.shape) == (dtype, tuple(shape)), (
+            f"{name} is {got.dtype} {got.shape}, not {dtype} {shape}"
+        )
+        same = got.decode is not None or example.file[got.start : got.stop] == data
+        assert same, f"{name} is read from bytes {got.start} to {got.stop}, which are others"
+    return f"{len(found)} tensors"
+
+
+def _refuses_damaged(tried: _Tried) -> str:
+    if not tried.example.damaged:
+        raise Skip("the example has no damaged files")
+    for what, data in tried.example.damaged.items():
+        message = tried.refusal(data)
+        assert message, f"a file was read as a checkpoint, although {what}"
+        assert "model.bin" in message, f"where {what}, the error does not name the file: {message}"
+    return f"{len(tried.example.damaged)} files"
+
+
+def _takes_no_harm(tried: _Tried) -> str:
+    """Bits that turned, in the half of them that describes the rest, and transfers that ended early."""
+    data, generator, refused = tried.example.file, random.Random(tried.seed), 0
+    cuts = [data[: len(data) * part // 16] for part in range(1, 16)] + [data[:-1]]
+    changed = []
+    for _ in range(200):
+        at, turned = generator.randrange(min(len(data), 4096)), bytearray(data)
+        turned[at] ^= 1 << generator.randrange(8)
+        changed.append(bytes(turned))
+    for other in (*cuts, *changed):
+        if not tried.spec.claims(_file(tried.folder, other)) or tried.refusal(other):
+            refused += 1
+            continue
+        for each in tried.found(other)[1]:
+            inside = 0 <= each.start <= each.stop <= len(other)
+            assert inside, f"{each.name} is read from bytes {each.start} to {each.stop} of {len(other)}"
+    return f"{refused} of {len(cuts) + len(changed)} refused"
+
+
+def _refuses_two(tried: _Tried) -> None:
+    """Each is whole, so that both can't be parts of one."""
+    files = []
+    for name in ("first.bin", "second.bin"):
+        (Path(tried.folder) / name).write_bytes(tried.example.file)
+        files.append(CheckpointFile(Path(tried.folder).resolve(), name))
+    assert _refusal(partial(tried.read, files, tried.example.options)), "of two checkpoints in a folder, one was read"
+
+
+def _refuses_options(tried: _Tried) -> None:
+    """A checkpoint is read before the configuration is validated."""
+    file, options = _file(tried.folder, tried.example.file), {**tried.example.options, _UNKNOWN: 1}
+    try:
+        tried.read([file], options)
+    except LlmkError as error:
+        message = str(error)
+    else:
+        raise AssertionError(f"a section with the option {_UNKNOWN}, which there is not, was taken")
+    assert _UNKNOWN in message, f"the error does not name the option {_UNKNOWN}: {message}"
 
 
 def _claims_nothing_else(spec: CheckpointFormatSpec) -> str:

@@ -27,8 +27,7 @@ from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
-
-Example = Mapping[str, Any]
+from llmk_testing.grammar_texts import CHOICES, HARD, INVALID, NOTHING, Example
 
 SIZES = (262, 287, 288, 289, 400)
 """Vocabulary sizes around whole words of a mask."""
@@ -36,40 +35,6 @@ PARTS = (b"ab", b"true", b'"}', b'":', b"el", b"", b"a", b"null", b"00", b" the"
 """Tokens of several bytes, of none, and of the same bytes as others."""
 LONGEST = 64
 SIZE_OF_WORD = 4
-
-INVALID: Mapping[str, Sequence[str]] = {
-    "regex": ("(a", "a)", "[a", "a{2,1}", "*", "\\"),
-    "json": (
-        "",
-        "{",
-        "[1]",
-        "5",
-        '{"type": "thing"}',
-        '{"$ref": "#/$defs/none"}',
-        '{"minLength": "a", "type": "string"}',
-    ),
-    "lark": ("", "start", 'start: "a', "start: missing", 'other: "a"', 'start: %json {"type": "thing"}'),
-}
-NOTHING: Mapping[str, Sequence[str]] = {
-    "regex": (r"[^\s\S]", r"a[^\s\S]b"),
-    "json": ("false", '{"enum": []}', '{"allOf": [{"type": "string"}, {"type": "null"}]}', '{"$ref": "#"}'),
-}
-"""Grammars that match no text."""
-HARD: Sequence[tuple[str, str]] = (
-    ('{"not": {"type": "string"}}', '"a"'),
-    ('{"type": "array", "items": {"const": 1}, "uniqueItems": true}', "[1,1]"),
-    ('{"type": "array", "contains": {"const": 1}}', "[]"),
-    ('{"type": "object", "propertyNames": {"maxLength": 1}}', '{"ab":0}'),
-    ('{"type": "object", "minProperties": 1}', "{}"),
-    ('{"type": "object", "dependentRequired": {"a": ["b"]}}', '{"a":0}'),
-    ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "1"),
-    ('{"if": {"type": "integer"}, "then": {"minimum": 5}}', "1"),
-    ('{"type": "string", "format": "unheard-of"}', '"a"'),
-    ('{"type": "integer", "multipleOf": 7}', "8"),
-    ('{"type": "string", "pattern": "(?=b)."}', '"a"'),
-    ('{"$ref": "https://example.invalid/schema"}', "1"),
-)
-"""JSON schemas that are hard to enforce, and an instance that violates each."""
 
 
 def cases(spec: GrammarSpec, bench: Bench) -> Iterator[Case]:
@@ -136,7 +101,7 @@ class Tried:
         self.spec = spec
         self.words = Words(SIZES[-1])
         self.random = random.Random(seed)
-        self.examples = _examples(spec)
+        self.examples = [*_examples(spec), *(CHOICES if "choice" in spec.kinds else ())]
         self._make = make
         self._compiler: GrammarCompiler | None = None
 

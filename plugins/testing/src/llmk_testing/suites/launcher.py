@@ -39,7 +39,8 @@ QUIET = 1.0
 """Seconds in which nothing more may be reported."""
 _MISSED = 7
 _SCRIPT = """
-import os, socket, sys, threading
+import os, signal, socket, sys, threading
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 host, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 data = bytearray()
 while len(data) < size and (more := os.read(0, size - len(data))):
@@ -52,10 +53,40 @@ def follow():
         pass
     os._exit(0)
 threading.Thread(target=follow, daemon=True).start()
-os._exit(link.recv(1)[0])
+code = link.recv(1)[0]
+if code == 255:
+    os.kill(os.getpid(), signal.SIGKILL)
+os._exit(code)
 """
 """Reads its input, sends the start of it and its length to the kit, and ends with the exit code that it is sent, or
-when its input or the connection does."""
+when its input or the connection does; by a signal, where that is 255."""
+_TALKS = """
+import os, socket, sys
+link = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+link.sendall(os.read(0, 1).ljust(64) + b"1".ljust(16))
+def say(stream, data):
+    stream.buffer.write(data)
+    stream.flush()
+say(sys.stdout, b"  two spaces\\n")
+say(sys.stderr, b"an error\\n")
+say(sys.stdout, b"not \\xff UTF-8\\n")
+say(sys.stdout, b"x" * 70000 + b"\\n")
+say(sys.stdout, b"no end")
+link.recv(1)
+"""
+"""Writes lines of several kinds, and ends when the connection does."""
+_SAID = ("  two spaces", "an error", "x" * 70_000)
+_LATE = """
+import os, socket, sys
+link = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+link.recv(1)
+size, data = int(sys.argv[3]), b""
+while len(data) < size and (more := os.read(0, size - len(data))):
+    data += more
+link.sendall(data[:64].ljust(64) + str(len(data)).encode().ljust(16))
+link.recv(1)
+"""
+"""Reads its input once the kit says so, as a process that imports for long does."""
 _Check = Callable[["Launched"], str | None]
 
 
@@ -70,7 +101,10 @@ def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
         ("there is a place for each rank, on machines that differ", check_places),
         ("each process gets its own input, whole, which stays open", check_input),
         ("what a process on another machine writes arrives, by its place", check_lines),
+        ("starting does not wait for a process to read its input", check_late),
+        ("lines come as they were written, also errors, and what is not UTF-8", check_odd_lines),
         ("the end of a process is reported once, with how it ended", check_end),
+        ("an end without an error is reported, and one by a signal in words", check_other_ends),
         ("processes that are killed end, and are not reported", check_kill),
         ("closing twice gives the places back", check_close),
     ):
@@ -105,14 +139,14 @@ class Launched:
         except (ConfigError, NotEnoughResources) as reason:
             raise Skip(f"it has nowhere to start processes: {reason.message}") from reason
 
-    def start(self, size: int = 1 << 20) -> None:
+    def start(self, size: int = 1 << 20, script: str = _SCRIPT) -> None:
         """Starts a process in each place, with an input of its own of so many bytes, and waits until all say that they
         have it."""
         with socket.create_server((self.launcher.address or "127.0.0.1", 0)) as server:
             server.settimeout(PATIENCE)
             host, port = server.getsockname()[:2]
             for place in range(len(self.places)):
-                arguments = ("-c", _SCRIPT, host, str(port), str(size))
+                arguments = ("-c", script, host, str(port), str(size))
                 data = bytes([place + 1]) * size
                 self.launcher.start(place, RankProcess(arguments=arguments, input=data))
             while len(self.links) < len(self.places):
@@ -134,10 +168,10 @@ class Launched:
 
     def close(self) -> None:
         """Ends all."""
-        if hasattr(self, "launcher"):
-            self.launcher.close()
         for link in self.links.values():
             link.close()
+        if hasattr(self, "launcher"):
+            self.launcher.close()
 
 
 def check_places(launched: Launched) -> str:
@@ -171,6 +205,63 @@ def check_lines(launched: Launched) -> str | None:
     wanted = [(place, f"a line {place + 1}") for place in range(RANKS)]
     _until(lambda: set(wanted) <= set(launched.said), lambda: f"{launched.said} was said, expected {wanted}")
     return None
+
+
+def check_late(launched: Launched) -> None:
+    """A rank may import for a minute before it reads, and the others must not wait for it."""
+    size, place = 4 << 20, 1
+    with socket.create_server((launched.launcher.address or "127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        arguments = ("-c", _LATE, *map(str, server.getsockname()[:2]), str(size))
+        process = RankProcess(arguments=arguments, input=bytes([place + 1]) * size)
+        starting = threading.Thread(target=launched.launcher.start, args=(place, process), daemon=True)
+        starting.start()
+        link, _ = server.accept()
+        launched.links[place] = link
+        starting.join(PATIENCE / 5)
+        waits = starting.is_alive()
+        link.sendall(b"g")
+        link.settimeout(PATIENCE)
+        length = int(_read(link, 80)[64:])
+    assert not waits, "start() waits until the process has read its input"
+    assert length == size, f"a process that reads late got {length} bytes of {size}"
+
+
+def check_odd_lines(launched: Launched) -> str | None:
+    """Tracebacks are indented, and C libraries write what they like."""
+    launched.start(64, _TALKS)
+    time.sleep(QUIET)
+    if not launched.launcher.address and not launched.said:
+        return "they inherit standard error"
+    for link in launched.links.values():
+        link.close()
+    for place in range(RANKS):
+
+        def lines(place: int = place) -> list[str]:
+            return [line for number, line in list(launched.said) if number == place]
+
+        _until(lambda: "no end" in lines(), lambda: f"the last line, without an end, is missing in {_short(lines())}")
+        for wanted in _SAID:
+            assert wanted in lines(), f"the line {wanted[:20]!r} is missing in {_short(lines())}"
+        broken = [line for line in lines() if line.startswith("not ") and line.endswith(" UTF-8")]
+        assert broken, f"a line that is not UTF-8 is missing in {_short(lines())}"
+    return None
+
+
+def check_other_ends(launched: Launched) -> str:
+    """A rank that ends has failed the others, however it came."""
+    launched.start(64)
+    launched.links[0].sendall(bytes([0]))
+    launched.links[1].sendall(bytes([255]))
+    places = set(range(RANKS))
+    _until(
+        lambda: {place for place, _ in list(launched.ended)} == places,
+        lambda: f"ends with code 0, in place 0, and by a signal, in place 1, were reported as {launched.ended}",
+    )
+    how = dict(launched.ended)
+    assert how[1].strip(), "the end by a signal was reported without how it came"
+    assert "-9" not in how[1], f"the end by a signal was reported as {how[1]!r}; say which signal it was"
+    return f"{how[0]}; {how[1]}"
 
 
 def check_end(launched: Launched) -> None:
@@ -259,6 +350,10 @@ def _read(link: socket.socket, count: int) -> bytes:
     while len(found) < count and (more := link.recv(count - len(found))):
         found += more
     return found
+
+
+def _short(lines: list[str]) -> list[str]:
+    return [line[:20] for line in lines]
 
 
 def _until(done: Callable[[], bool], what: Callable[[], str]) -> None:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmk.api import FetchedModel, FetchProgress, LlmkError, ModelNotFound, ModelSourceContext, ModelSourceSpec, Verdict
+from llmk.api import (
+    CheckpointError,
+    FetchedModel,
+    FetchProgress,
+    LlmkError,
+    ModelNotFound,
+    ModelSourceContext,
+    ModelSourceSpec,
+    Verdict,
+)
 from llmk.kernel.loader import load_object
 from llmk.nn.tensor_file import read_headers
 from llmk.planning.checkpoint.folder import read_checkpoint
@@ -27,8 +36,11 @@ from llmk_testing.sections import check_unknown, options_of
 
 ODD = ("", " ", "/", "no such", "a\nb", "\0", "é/ü", "-/--", "@", ":", "x" * 100_000, "../../etc/passwd", "%s{}")
 """Text that names nothing."""
+MEETING_SECONDS = 1.0
+"""How long one who is in the middle of a fetch waits for the other, who may have to wait for the first."""
 INTERRUPT_SECONDS = 15.0
 """Within which a fetch that is interrupted must end."""
+_UNKNOWN = "no_such_option"
 _OF_SERVERS = "process_request_thread"
 """In the names of threads of ``http.server``, which an example may be."""
 
@@ -69,6 +81,7 @@ def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
     )
     yield Case(spec.id, "model_source", "odd text is not claimed, and raises nothing", partial(check_odd, spec))
     yield case("it claims its own names", check_claims)
+    yield case("text around a name is no name", check_near)
     yield case("nothing is listed before anything was got", check_empty)
     yield case("a model is got, and can be read", check_whole)
     yield case("progress grows up to the whole, in the thread that asked", check_progress)
@@ -77,6 +90,10 @@ def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
     yield case("a name that no model has is refused, with what to do", check_absent)
     yield case("an interrupt ends it, and what it left is not taken for a model", check_interrupt)
     yield case("two who ask at once both get it", check_together)
+    yield case("after an outline, the whole model is had, byte for byte", check_after_outline)
+    yield case("each name has files of its own", check_models)
+    yield case("what is damaged is not taken for a model", check_damage)
+    yield case("options are validated where they are read", check_raw_options)
     yield case("what is listed can be got by its reference", check_stored)
 
 
@@ -93,6 +110,62 @@ def check_claims(tried: Tried) -> None:
     """By their form alone: whether a model exists is found out by ``fetch``."""
     for name in (tried.example.name, tried.example.absent):
         assert tried.spec.claims(name), f"it does not claim {name}: {tried.spec.claims(name).reasons}"
+
+
+def check_near(tried: Tried) -> None:
+    """Text around a name: that is no name, and a path must not get into one."""
+    for name in (tried.example.name, tried.example.absent):
+        for text in (f"{name}\n", f"{name}\0", f" {name}", f"{name} ", f"{name}/../../x", f"{name}/", f"./{name}"):
+            assert not tried.spec.claims(text), f"it claims {text!r}, as if that were {name}"
+
+
+def check_after_outline(tried: Tried) -> None:
+    """What holds nothing behind its headers must not be served."""
+    with TemporaryDirectory(prefix="llmk-") as other:
+        right = _contents(replace(tried, cache=Path(other) / "cache").fetch().path)
+    tried.fetch(outline=True)
+    found = tried.fetch()
+    wrong = _differing(_contents(found.path), right)
+    assert not wrong, f"after an outline, {', '.join(wrong)} of the whole model differ from those of one got at once"
+    tried.fetch(outline=True)
+    wrong = _differing(_contents(tried.fetch().path), right)
+    assert not wrong, f"an outline changed {', '.join(wrong)} of the whole model"
+
+
+def check_models(tried: Tried) -> str:
+    """Interleaved, and once more."""
+    models = tried.example.models
+    if not models:
+        raise Skip("the example names no further models")
+    for _ in range(2):
+        for name, files in models.items():
+            assert tried.spec.claims(name), f"it does not claim {name}"
+            wrong = _differing(_contents(tried.fetch(name).path), files)
+            assert not wrong, f"{name} was got with another {', '.join(wrong)}"
+    listed = sorted(each.reference for each in tried.source().stored() if each.is_complete)
+    assert len(listed) >= len({tuple(sorted(files.items())) for files in models.values()}), f"it lists {listed}"
+    return f"{len(models)} names"
+
+
+def check_damage(tried: Tried) -> str:
+    """Of a disk, or of a transfer that ended early."""
+    if tried.example.damage is None:
+        raise Skip("the example has no damage")
+    tried.example.damage()
+    error = _error_of(tried)
+    assert error is not None, "what is damaged was got"
+    listed = [each.reference for each in tried.source().stored() if each.is_complete]
+    assert not listed, f"it lists {listed[0]}, which is damaged"
+    assert isinstance(error, CheckpointError), f"raised {type(error).__name__} instead of CheckpointError"
+    assert error.hint, f"no hint says what to do: {error.message}"
+    return error.message
+
+
+def check_raw_options(tried: Tried) -> None:
+    """A model is got before the configuration is validated."""
+    error = _error_of(replace(tried, options={**tried.options, _UNKNOWN: 1}))
+    assert error is not None, f"a section with the option {_UNKNOWN}, which there is not, was taken"
+    assert _UNKNOWN in str(error), f"the error does not name the option {_UNKNOWN}: {error}"
 
 
 def check_empty(tried: Tried) -> None:
@@ -174,13 +247,21 @@ def check_interrupt(tried: Tried) -> None:
     whole = [each.reference for each in tried.source().stored() if each.is_complete]
     assert not whole, f"after an interrupt, {whole[0]} is listed as complete"
     check_whole(tried)
+    left_over = [str(each.path) for each in tried.source().stored() if not each.is_complete]
+    assert not left_over, f"once the model was got, {left_over[0]} is still listed as not complete"
 
 
 def check_together(tried: Tried) -> None:
     """Two servers that start at the same time."""
 
+    middle = threading.Barrier(2)
+
+    def wait(done: int, total: int) -> None:
+        with suppress(threading.BrokenBarrierError):
+            middle.wait(MEETING_SECONDS)
+
     def get() -> FetchedModel:
-        found = tried.fetch()
+        found = tried.fetch(progress=wait)
         read_headers(read_checkpoint(found.path).weight_files)
         return found
 
@@ -251,6 +332,23 @@ def _described(checkpoint: Any) -> Any:
 
 def _files(path: Path) -> list[Path]:
     return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+
+
+def _error_of(tried: Tried) -> LlmkError | None:
+    try:
+        tried.fetch()
+    except LlmkError as error:
+        return error
+    return None
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    return {each.relative_to(path).as_posix(): each.read_bytes() for each in _files(path)}
+
+
+def _differing(found: Mapping[str, bytes], right: Mapping[str, bytes]) -> list[str]:
+    """Names of files whose bytes are not these."""
+    return sorted(name for name in right if found.get(name) != right[name])
 
 
 def _times(path: Path) -> list[tuple[str, int]]:

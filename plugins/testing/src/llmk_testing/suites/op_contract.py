@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from llmk.api import LinearQuery, OpContract
 from llmk.api.specs import GIVEN_PARTS
@@ -21,6 +22,7 @@ from llmk_testing.tolerance import Right, check, check_same, equal
 from llmk_testing.trees import mapped, tensors
 
 _ROWS = 5
+_SIZES = ("in_features", "out_features")
 
 
 def cases(contract: OpContract, bench: Bench) -> Iterator[Case]:
@@ -69,12 +71,17 @@ def _check_examples(contract: OpContract, bench: Bench) -> None:
         raise Skip("it names no examples: kernels of the op are neither tested nor measured")
     examples = load_examples(contract)
     kinds = bench.registry.site_kinds(contract.op)
+    both = sorted({*contract.weights} & {*contract.mutates_args})
+    assert not both, f"{both[0]} is named in weights, which are never changed"
     known = _facts(examples, bench, kinds)
     assert known, "the examples have no facts"
     for facts in known:
         missing = [name for name in contract.facts if name not in facts]
         assert not missing, f"the contract names the fact {missing[0]!r}, which the examples' facts {facts} lack"
-    one, other = (_arguments(contract, examples, bench, known[0]) for _ in range(2))
+    read = _Read(known[0])
+    one, other = (_arguments(contract, examples, bench, read) for _ in range(2))
+    undeclared = sorted(read.names - {*contract.facts, *(_SIZES if "linear" in kinds else ())})
+    assert not undeclared, f"the examples need the fact {undeclared[0]!r}, which the contract does not name"
     for place, (first, second) in enumerate(zip(tensors(one), tensors(other), strict=True)):
         check_same(second, first, f"tensor {place} of the arguments, made of the same draw twice")
     given = len(contract.arguments) - (2 if kinds else 0)
@@ -90,7 +97,9 @@ def _check_examples(contract: OpContract, bench: Bench) -> None:
 def _check_mutation(contract: OpContract, options: Facts, bench: Bench, arguments: tuple[Any, ...]) -> None:
     reference = bind(bench.registry, oracle(bench.registry, contract.op), {})
     after = mapped(torch.clone, arguments)
-    reference(*after, **options)
+    results = reference(*after, **options)
+    if all(map(_is_number, tensors(arguments))):
+        assert not any(tensor.isnan().any() for tensor in tensors(results)), "of its examples, the reference makes NaN"
     named = zip(contract.arguments, arguments, after, strict=True)
     changed = [name for name, old, new in named if not all(map(equal, tensors(old), tensors(new)))]
     declared = sorted(contract.mutates_args, key=contract.arguments.index)
@@ -111,3 +120,19 @@ def _facts(examples: OpExamples, bench: Bench, kinds: frozenset[str]) -> list[Fa
 
 def _arguments(contract: OpContract, examples: OpExamples, bench: Bench, facts: Facts) -> tuple[Any, ...]:
     return examples.make(Draw(bench.random("op", contract.op), torch.float32), facts, _ROWS)
+
+
+def _is_number(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+
+
+class _Read(dict[str, Any]):
+    """Facts that note which of them are read."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.names = set[str]()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)

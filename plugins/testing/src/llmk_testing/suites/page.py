@@ -21,6 +21,19 @@ _IMPORT = re.compile(r"""(?:^|[\s;}])(?:import|from)\s*\(?\s*["']([^"']+)["']"""
 _STYLE_LOAD = re.compile(r"""(?:url\(\s*|@import\s+)["']?([^"')\s;]+)""")
 _PARSES = re.compile(
     r"\.(?:inner|outer)HTML\s*\+?=|insertAdjacentHTML|document\.write|\beval\s*\(|\bnew Function\b|\bsrcdoc\b"
+    r"|\bset(?:Timeout|Interval)\s*\(\s*[\"'`]|parseFromString|createContextualFragment|setHTMLUnsafe|javascript:"
+)
+_INLINES = re.compile(r"""setAttribute\(\s*["'`](?:style|on\w+)["'`]|createElement\(\s*["'`](?:style|script)["'`]""")
+"""What makes a style or a handler of a string."""
+_REQUEST = re.compile(
+    r"""\b(?:fetch|EventSource|WebSocket|Worker|SharedWorker|sendBeacon|Request|\.open)\s*\(\s*["'`]([^"'`]*)"""
+    r"""|\.(?:href|src|action)\s*=\s*["'`]([^"'`]*)"""
+)
+_MODULE = re.compile(r"^\s*(?:import\b(?!\s*\()|export\b)", re.MULTILINE)
+_NAMES = re.compile(r"""^\s*import\s*\{([^}]*)\}\s*from\s*["']([^"']+)["']""", re.MULTILINE)
+_EXPORT = re.compile(
+    r"^\s*export\s+(?:async\s+)?(?:(?:function\*?|const|let|var|class)\s+([\w$]+)|\{([^}]*)\}|(default|\*))",
+    re.MULTILINE,
 )
 
 
@@ -36,6 +49,8 @@ def cases(spec: PageSpec, bench: Bench) -> Iterator[Case]:
     yield case("nothing is loaded from elsewhere", check_origin)
     yield case("what is loaded is one of its files", check_loads)
     yield case("no string becomes HTML or a script, which browsers would refuse", check_parsing)
+    yield case("what it requests is relative, so that it works behind a proxy's path", check_relative)
+    yield case("scripts that import are modules, and what they import is exported", check_modules)
 
 
 def check_path(page: LoadedPage) -> None:
@@ -81,8 +96,46 @@ def check_loads(page: LoadedPage) -> None:
 def check_parsing(page: LoadedPage) -> None:
     """What makes HTML or code of a string is refused by trusted types."""
     for name, text in _texts(page, ".js"):
-        found = _PARSES.search(text)
+        found = _PARSES.search(text) or _INLINES.search(text)
         assert found is None, f"{name} uses {found and found[0].strip()}; build elements instead"
+
+
+def check_relative(page: LoadedPage) -> None:
+    """A proxy may serve the page at ``/models/one/board``; an address with a slash in front leaves that."""
+    for name, address in _addresses(page):
+        assert not address.startswith("/"), f"{name} loads {address}, which a proxy's path breaks; leave out the slash"
+    for address in _html(page).links:
+        assert not address.startswith("/"), f"{INDEX} refers to {address}; leave out the slash"
+    assert not _html(page).based, f"{INDEX} has a <base>, which the policy refuses"
+    for name, text in _texts(page, ".js"):
+        for found in _REQUEST.finditer(text):
+            address = found[1] or found[2] or ""
+            own = not address.startswith("/") and urlsplit(address).scheme in ("", "data", "blob")
+            assert own, f"{name} requests {address}, which is not relative to the page"
+
+
+def check_modules(page: LoadedPage) -> None:
+    """A name that is not exported stops all scripts of a page, and so does an import outside of a module."""
+    base = f"{FOLDER}{page.spec.id}/"
+    scripts = dict(_texts(page, ".js"))
+    for address in _html(page).classic:
+        text = scripts.get(address.rpartition(base.lstrip("/"))[2], "")
+        assert not _MODULE.search(text), f'{INDEX} loads {address}, which imports or exports, without type="module"'
+    exports = {name: _exported(text) for name, text in scripts.items()}
+    for name, text in scripts.items():
+        for names, address in _NAMES.findall(text):
+            other = posixpath.normpath(posixpath.join(posixpath.dirname(name), address))
+            wanted = {each.split(" as ")[0].strip() for each in names.split(",")} - {""}
+            missing = wanted - exports.get(other, wanted)
+            assert not missing, f"{name} imports {', '.join(sorted(missing))} from {address}, which does not export it"
+
+
+def _exported(text: str) -> set[str]:
+    """The names that a module exports."""
+    found = set[str]()
+    for name, names, other in _EXPORT.findall(text):
+        found |= {name or other} | {each.split(" as ")[-1].strip() for each in names.split(",")}
+    return found
 
 
 def _run(spec: PageSpec, check: _Check) -> None:
@@ -116,6 +169,9 @@ class _Html(HTMLParser):
         self.language = self.title = ""
         self.inline: list[str] = []
         self.loads: list[str] = []
+        self.links: list[str] = []
+        self.classic: list[str] = []
+        self.based = False
         self._inside = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -126,6 +182,12 @@ class _Html(HTMLParser):
             self.language = given.get("lang", "")
         if address := given.get(_LOADS.get(tag, ""), ""):
             self.loads.append(address)
+        self.links += [
+            given[name] for name in ("href", "action", "formaction", "data") if name in given and tag != "link"
+        ]
+        self.based |= tag == "base"
+        if tag == "script" and given.get("type") != "module":
+            self.classic.append(given.get("src", ""))
         handlers = [name for name in given if name == "style" or name.startswith("on")]
         self.inline += [f"the attribute {name} of <{tag}>" for name in handlers]
         if tag == "style" or (tag == "script" and "src" not in given):

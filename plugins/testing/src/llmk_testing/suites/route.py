@@ -40,6 +40,8 @@ _ODD: tuple[Any, ...] = (
     {"\ud800": "\ud800"},
 )
 """Bodies that are hardly valid anywhere; those that a route takes are translated."""
+_LEAVES: tuple[Any, ...] = (None, "", "[" * 100_000, "1e400", -1, 0, 1e308, 10**30, True, [], {}, [None])
+"""What a client may put in place of a text or a number."""
 _ENGINE: dict[str, dict[str, Any]] = {
     "tokenize": {"count": 1, "tokens": [1]},
     "embed": {"data": [], "usage": {"prompt_tokens": 1}},
@@ -68,11 +70,11 @@ class _Counts:
 
 _ANSWERS: tuple[tuple[_Delta, ...], ...] = (
     (_Delta((), "stop"),),
-    (_Delta((TextDelta("a"),)), _Delta((TextDelta("b"),), "stop", "END")),
-    (_Delta((ReasoningDelta("r"), TextDelta("a"), TextDelta(""), ReasoningDelta("s"), TextDelta("b")), "length"),),
+    (_Delta((TextDelta("one"),)), _Delta((TextDelta("two"),), "stop", "END")),
+    (_Delta((ReasoningDelta("r"), TextDelta("one"), TextDelta(""), ReasoningDelta("s"), TextDelta("two")), "length"),),
     (
-        _Delta((TextDelta("a"), ToolCallStart(0, "f"), ToolCallStart(1, "g", "own"))),
-        _Delta((ToolCallArguments(1, '{"x": '), ToolCallArguments(0, "{}"), TextDelta("b"), ToolCallEnd(0))),
+        _Delta((TextDelta("one"), ToolCallStart(0, "f"), ToolCallStart(1, "g", "own"))),
+        _Delta((ToolCallArguments(1, '{"x": '), ToolCallArguments(0, "{}"), TextDelta("two"), ToolCallEnd(0))),
         _Delta((ToolCallFailed(1, '<g>{"x": '),), "tool_calls"),
     ),
 )
@@ -114,6 +116,22 @@ def _check_refusals(route: ApiRoute, spec: RouteSpec, examples: Sequence[Any]) -
     for body in _ODD if spec.method == "POST" else ():
         with suppress(RequestError):
             _translated(route, body)
+    for example in examples:
+        for body in (other for odd in _LEAVES for other in _with_leaf(example, odd)):
+            with suppress(RequestError):
+                _translated(route, body)
+
+
+def _with_leaf(value: Any, odd: Any) -> Iterator[Any]:
+    """The value with each of its texts and numbers in turn replaced."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from ({**value, name: other} for other in _with_leaf(each, odd))
+    elif isinstance(value, list):
+        for at, each in enumerate(value):
+            yield from ([*value[:at], other, *value[at + 1 :]] for other in _with_leaf(each, odd))
+    else:
+        yield odd
 
 
 def _check_translations(route: ApiRoute, spec: RouteSpec, examples: Sequence[Any]) -> None:
@@ -141,14 +159,21 @@ def _check_responses(route: ApiRoute, spec: RouteSpec, examples: Sequence[Any]) 
             continue
         for answer in _ANSWERS:
             streaming, waiting = (route.open(AnswerHead("0" * 32, 1, "model"), options) for _ in range(2))
+            streamed = ""
             for delta in answer:
-                _check_frames(streaming.frames(delta, _Counts()))
+                streamed += _checked(streaming.frames(delta, _Counts()))
                 waiting.add(delta, _Counts())
-            _check_frames(streaming.last_frames(_Counts()))
-            json.dumps(waiting.whole(_Counts()))
+            streamed += _checked(streaming.last_frames(_Counts()))
+            whole = json.dumps(waiting.whole(_Counts()))
+            for event in (event for delta in answer for event in delta.events if isinstance(event, TextDelta)):
+                assert event.text in streamed, f"of a streamed response, the text {event.text!r} is lost"
+                assert event.text in whole, f"of a complete response, the text {event.text!r} is lost: {whole}"
 
 
-def _check_frames(frames: Any) -> None:
+def _checked(frames: Any) -> str:
+    """The data of frames."""
+    found = []
     for frame in frames:
         assert isinstance(frame, Frame), f"{frame!r} is not a Frame"
-        json.dumps(frame.data)
+        found.append(json.dumps(frame.data))
+    return "\n".join(found)

@@ -1,7 +1,8 @@
 """The suite of stat loggers: they are created as in the server, get snapshots of every kind, and are closed.
 
 ``StatLoggerSpec.examples`` names a sequence of sections, each a mapping of what a user may write into
-``[plugin.NAME]``; without them, a logger is tested with its defaults. Relative paths refer to a temporary folder.
+``[plugin.NAME]``; without them, a logger is tested with its defaults. Relative paths refer to a temporary folder. A
+logger that writes files may have an oracle instead (:class:`~llmk_testing.stat_examples.StatExamples`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,9 +22,10 @@ from llmk.api import StatLoggerContext, StatLoggerSpec, StatsSnapshot
 from llmk.kernel.loader import load_object
 from llmk.serve.metrics.stat_loggers import LAST_SECONDS
 from llmk_testing.bench import Bench
-from llmk_testing.case import Case
+from llmk_testing.case import Case, Skip
 from llmk_testing.sections import check_unknown, options_of
-from llmk_testing.stats import LoggerThread, held, odd_snapshots, usual_snapshot
+from llmk_testing.stat_examples import StatExamples
+from llmk_testing.stats import LoggerThread, held, odd_snapshots, restarted, usual_snapshot
 
 SNAPSHOTS, LOOP_SECONDS = 600, 3.0
 """Snapshots before the first memory measurement, and between the first and the second; fewer if the logger is slow."""
@@ -51,6 +54,7 @@ def cases(spec: StatLoggerSpec, bench: Bench) -> Iterator[Case]:
     yield case("the last snapshot and its end take no longer than a server waits", check_last)
     yield case("it can be closed before the first snapshot, and twice", check_closing)
     yield case("nothing that it opened or started outlives it", check_gone)
+    yield Case(spec.id, "stat_logger", "its files are those of its oracle", partial(_check_files, spec, bench))
 
 
 def check_taken(snapshots: Sequence[StatsSnapshot], make: Make) -> None:
@@ -123,6 +127,38 @@ def check_gone(make: Make) -> None:
     assert not left, f"{GRACE:g} s after close there still is {', '.join(sorted(left))}"
 
 
+def _check_files(spec: StatLoggerSpec, bench: Bench) -> str:
+    """After each snapshot, as a reader may look at any time; of two loggers, as after a restart."""
+    examples = load_object(spec.examples) if spec.examples else None
+    if not isinstance(examples, StatExamples):
+        raise Skip("the examples have no oracle: an llmk_testing.stat_examples.StatExamples")
+    kind: Callable[[StatLoggerContext], Any] = load_object(spec.implementation)
+    compared = 0
+    for section in examples.sections:
+        with _folder() as folder:
+            options, runs = options_of(spec.id, bench, section), list[list[StatsSnapshot]]()
+            for snapshots in restarted():
+                runs.append([])
+                with LoggerThread(kind, StatLoggerContext("org/model", 10.0, options)) as logger:
+                    for snapshot in snapshots:
+                        runs[-1].append(snapshot)
+                        logger.record(snapshot)
+                        _check_same(folder, examples.oracle(options, runs), sum(map(len, runs)))
+                        compared += 1
+                _check_same(folder, examples.oracle(options, runs), sum(map(len, runs)))
+    return f"{compared} snapshots"
+
+
+def _check_same(folder: Path, right: Mapping[str, bytes], number: int) -> None:
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    names = sorted(found.keys() ^ right.keys())
+    assert not names, f"after {number} snapshots, there are {sorted(found)}, expected {sorted(right)}"
+    for name, data in right.items():
+        assert found[name] == data, (
+            f"after {number} snapshots, {name} ends in {found[name][-200:]!r}, expected {data[-200:]!r}"
+        )
+
+
 def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
     """Validates with the plugin's schema (``llmk_config_schema``), as at startup."""
     with _folder():
@@ -132,6 +168,7 @@ def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
 def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
     """Runs a check with each of the spec's examples; returns the last one's remark."""
     sections = load_object(spec.examples) if spec.examples else ({},)
+    sections = sections.sections if isinstance(sections, StatExamples) else sections
     good = isinstance(sections, Sequence) and sections and all(isinstance(one, Mapping) for one in sections)
     assert good, f"{spec.examples} is {sections!r}, expected a sequence of sections, each a mapping"
     kind: Callable[[StatLoggerContext], Any] = load_object(spec.implementation)
@@ -144,10 +181,10 @@ def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[None]:
+def _folder() -> Iterator[Path]:
     """A temporary working directory."""
     with TemporaryDirectory() as folder, contextlib.chdir(folder):
-        yield
+        yield Path(folder)
 
 
 @contextlib.contextmanager
