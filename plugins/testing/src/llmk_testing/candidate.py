@@ -18,6 +18,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.purity import check_pure
+from llmk_testing.watch import leaving_settings
 
 Q = TypeVar("Q", bound=Query)
 
@@ -59,13 +60,19 @@ class Candidate(Generic[Q]):
         self._wanted, self._advice = wanted, advice
         self._facts = facts_to_know(spec.op, (kernel.spec for kernel in bench.registry.kernels("op")))
 
-    def _match(self, query: Q) -> Verdict:
+    def serves(self, query: Q) -> Verdict:
         """Whether the resolver would let the spec serve ``query``."""
         return match(self.spec, query, self._facts)
 
     def case(self, name: str, run: Callable[[], str | None]) -> Case:
         """A case of the spec; it runs in inference mode, as kernels always do."""
-        return Case(self.spec.id, self.spec.kind, name, torch.inference_mode()(run))
+
+        @torch.inference_mode()
+        def watched() -> str | None:
+            with leaving_settings():
+                return run()
+
+        return Case(self.spec.id, self.spec.kind, name, watched)
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -89,7 +96,7 @@ class Candidate(Generic[Q]):
         found: list[Asked[Q]] = []
         formats: list[str] = []
         for in_dtypes in self.queries:
-            able = [asked for asked in in_dtypes if self._match(asked.query)]
+            able = [asked for asked in in_dtypes if self.serves(asked.query)]
             stored_as = [getattr(asked.query, "weight_format", "") for asked in able[:1]]
             everywhere = len(formats) < _EVERYWHERE or any(name not in formats for name in stored_as)
             found += able if self.bench.thorough or everywhere else able[:1]
@@ -106,7 +113,7 @@ class Candidate(Generic[Q]):
             if name in neutral_values(type(found[0].query)) and not any(_has(asked.query, name) for asked in found):
                 for value in dict.fromkeys(getattr(query, name) for query in having):
                     query = replace(found[0].query, **{name: value})
-                    if self._match(query):
+                    if self.serves(query):
                         yield Asked(f"{name} = {value}, {query.dtype}", query)
                         break
 
@@ -119,7 +126,7 @@ class Candidate(Generic[Q]):
     def deterministic(self) -> list[Asked[Q]]:
         """Those of the first queries that it also serves with ``deterministic`` required."""
         invariant = [Asked(asked.label, replace(asked.query, deterministic=True)) for asked in self.served]
-        return [asked for asked in invariant if self._match(asked.query)][:_EVERYWHERE]
+        return [asked for asked in invariant if self.serves(asked.query)][:_EVERYWHERE]
 
     def load(self, location: str) -> Any:
         """Imports the object at ``location``."""
@@ -175,7 +182,7 @@ class Candidate(Generic[Q]):
             raise AssertionError(f"it declares to know {name!r}, which no query of its kind has; {hint}")
         for name, asked in having.items():
             idle = asked and check_needs(self.spec.needs, self.bench.facts, asked[0].dtype)
-            if idle and not any(self._match(query) for query in asked):
+            if idle and not any(self.serves(query) for query in asked):
                 raise AssertionError(
                     f"it declares to know {name}, and serves none of {len(asked)} queries that have it"
                 )
@@ -186,7 +193,7 @@ class Candidate(Generic[Q]):
         first: dict[str, str] = {}
         counts: Counter[str] = Counter()
         for asked in (asked for in_dtypes in self.queries for asked in in_dtypes[:1]):
-            for reason in map(str, self._match(asked.query).reasons):
+            for reason in map(str, self.serves(asked.query).reasons):
                 first.setdefault(reason, asked.label)
                 counts[reason] += 1
         lines = [f"{count} times: {text}; first for: {first[text]}" for text, count in counts.most_common(_SHOWN)]
