@@ -455,7 +455,7 @@ DEFECTS = (
         "graphs_undeclared",
         "there are graphs that the facts don't name",
         "facets are complete",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Rerun())),
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Rerun(), features=bench.facts.features - GRAPHS)),
     ),
     Defect(
         "all_reduce_cuts",
