@@ -51,12 +51,19 @@ class Candidate(Generic[Q]):
     Args:
         wanted: by label, a function that makes the query from the given fields of :class:`~llmk.api.Query`.
         advice: the hint for the author of a kernel that serves none of them.
+        in_each_dtype: whether all queries are tried in every dtype, because they take little time.
     """
 
     def __init__(
-        self, spec: KernelSpec, bench: Bench, wanted: Mapping[str, Callable[..., Q]], advice: str = ""
+        self,
+        spec: KernelSpec,
+        bench: Bench,
+        wanted: Mapping[str, Callable[..., Q]],
+        advice: str = "",
+        *,
+        in_each_dtype: bool = False,
     ) -> None:
-        self.spec, self.bench = spec, bench
+        self.spec, self.bench, self._in_each_dtype = spec, bench, in_each_dtype
         self._wanted, self._advice = wanted, advice
         self._facts = facts_to_know(spec.op, (kernel.spec for kernel in bench.registry.kernels("op")))
 
@@ -92,14 +99,15 @@ class Candidate(Generic[Q]):
 
     @cached_property
     def served(self) -> list[Asked[Q]]:
-        """The queries that the spec claims to serve: one dtype per label, all dtypes for the first labels."""
+        """The queries that the spec claims to serve: one dtype per label, all dtypes for the first labels, unless it is
+        to be all for each."""
         found: list[Asked[Q]] = []
         formats: list[str] = []
         for in_dtypes in self.queries:
             able = [asked for asked in in_dtypes if self.serves(asked.query)]
             stored_as = [getattr(asked.query, "weight_format", "") for asked in able[:1]]
             everywhere = len(formats) < _EVERYWHERE or any(name not in formats for name in stored_as)
-            found += able if self.bench.thorough or everywhere else able[:1]
+            found += able if self.bench.thorough or everywhere or self._in_each_dtype else able[:1]
             formats += stored_as
         return [*found, *self._alone(found)]
 
