@@ -44,7 +44,7 @@ def checks(
 ) -> dict[str, Callable[[], str | None]]:
     """Cases by name, as those of the files."""
     return {
-        "texts may be as long as the config says": partial(_check_length, spec, folder),
+        "texts may be as long as the config says": partial(_check_length, spec, example, folder),
         "long texts have the oracle's logits": partial(_check_long, bench, example, folder, harness),
         "a tied head may be stored": partial(_check_tied, spec, bench, example, folder, harness),
         "numbers of the config, at other values, are the oracle's": partial(
@@ -53,7 +53,7 @@ def checks(
     }
 
 
-def _check_length(spec: ModelSpec, folder: Callable[[], Path]) -> str:
+def _check_length(spec: ModelSpec, example: ModelExample, folder: Callable[[], Path]) -> str:
     """Raises AssertionError unless a length beyond the family's own is the length of texts. States without attention
     have no longest text."""
     checkpoint = read_checkpoint(folder())
@@ -61,13 +61,24 @@ def _check_length(spec: ModelSpec, folder: Callable[[], Path]) -> str:
     found = facts.max_model_len
     if not facts.attention:
         return "the model has no attention"
-    keys = [key for key in _LENGTHS if type(checkpoint.config.get(key)) is int]
+    config = checkpoint.config
+    keys = [key for key in _LENGTHS if type(config.get(key)) is int and _is_known(example, config, key)]
     for key in keys:
-        longer = 2 * max(found, checkpoint.config[key])
+        longer = 2 * max(found, config[key])
         with suppress(LlmkError):  # it may depend on others
-            other = facts_of(spec, replace(checkpoint, config={**checkpoint.config, key: longer})).max_model_len
-            assert other != found, f"max_model_len is {found} with {key} = {checkpoint.config[key]} and with {longer}"
+            other = facts_of(spec, replace(checkpoint, config={**config, key: longer})).max_model_len
+            assert other != found, f"max_model_len is {found} with {key} = {config[key]} and with {longer}"
     return ", ".join(keys) or "the config has none"
+
+
+def _is_known(example: ModelExample, config: Mapping[str, Any], key: str) -> bool:
+    """Whether the oracle's configs have a key, or would be refused without it."""
+    if example.filled is None:
+        return True
+    try:
+        return key in example.filled({other: value for other, value in config.items() if other != key})
+    except ValueError:
+        return True
 
 
 def _check_long(bench: Bench, example: ModelExample, folder: Callable[[], Path], harness: Harness) -> str:
