@@ -20,7 +20,7 @@ Work = Sequence[tuple[int, int, int]]
 OF_PADDING = 7.0
 
 _NEAR, _NO_BLOCK = 512, 1 << 30
-"""Tokens before a window that a kernel may read, since tiles begin there, and what block tables have before these."""
+"""Tokens before a window that a kernel may read, since tiles start there, and what block tables have before these."""
 
 FP8_SCALES = (0.25, 2.0)
 """K and V scales of an fp8 cache; powers of two, so that dividing by them is exact."""
@@ -42,7 +42,7 @@ class Paged:
     """Requests with known queries, keys and values, on blocks in random order.
 
     All rows of a request are drawn once, so that a token has the same in any step. Unused entries of a step's block
-    table name a block of NaN, or none at all far before a window. The first request begins in block 0, and the last
+    table name a block of NaN, or none at all far before a window. The first request starts in block 0, and the last
     block of the cache belongs to no request.
 
     Args:

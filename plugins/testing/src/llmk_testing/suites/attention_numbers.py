@@ -67,4 +67,5 @@ def _own_keys(one: Paged) -> Tensor:
     """Each token's key in place of its queries, by the heads' groups."""
     query = one.query
     keys = one.rows[..., one.sizes[0] : one.sizes[0] + one.sizes[1]].unflatten(-1, one.shapes[1])
-    return keys.repeat_interleave(query.num_heads // query.num_kv_heads, dim=2).flatten(2)
+    every: Tensor = keys.repeat_interleave(query.num_heads // query.num_kv_heads, dim=2)
+    return every.flatten(2)

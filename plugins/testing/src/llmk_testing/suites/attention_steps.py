@@ -1,4 +1,4 @@
-"""How the engine uses one backend: for all layers of a query beside others, step after step, for many requests."""
+"""How the engine uses one backend: for all layers of a query next to others, step after step, for many requests."""
 
 from __future__ import annotations
 
@@ -118,6 +118,7 @@ class _Watched(CacheStep):
     """A step that notes which of its attributes are read."""
 
     __slots__ = ("seen",)
+    seen: set[str]
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("host_"):
@@ -130,7 +131,7 @@ def reads_host_lengths(paged: Given, candidate: Candidate[AttentionQuery], asked
     one = paged(candidate, asked, requests=2, longest=40)
     step = one.step(history(20, 33))
     watched = _Watched.__new__(_Watched)
-    watched.seen = set()  # type: ignore[misc]
+    watched.seen = set()
     for field in fields(CacheStep):
         object.__setattr__(watched, field.name, getattr(step, field.name))
     one.backend.prepare(watched)

@@ -108,7 +108,7 @@ def _check_tied(
         return "its head is not tied"
     with TemporaryDirectory(prefix="llmk-") as target:
         both = copied(folder(), Path(target) / "both", lambda tensors: tensors.update({name: tensors[table].clone()}))
-        _compare(bench, example, harness(both), both, f"with {name} beside the embedding to which it is tied")
+        _compare(bench, example, harness(both), both, f"with {name} next to the embedding to which it is tied")
     return name
 
 

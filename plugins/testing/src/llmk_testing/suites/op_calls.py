@@ -84,7 +84,7 @@ def _deep(make: Make, asked: Asked[OpQuery]) -> str:
 
 
 def _odd(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
-    """Zeros, one number alone, a constant, and an outlier where the reference holds it, beside ordinary rows."""
+    """Zeros, one number alone, a constant, and an outlier where the reference holds it, next to ordinary rows."""
     op = make(asked)
     rows = 8 if _within(candidate.spec.bands, 8) else counts(candidate.spec.bands)[-1]
     ordinary = op.arguments(rows)
@@ -122,7 +122,7 @@ def _outlier(row: Tensor) -> None:
     row[..., row.shape[-1] // 3] = -_OUTLIER
 
 
-_WRITTEN = {_zeros: 0, _alone: 2, _constant: 5, _outlier: 6}
+_WRITTEN: dict[Callable[[Tensor], object], int] = {_zeros: 0, _alone: 2, _constant: 5, _outlier: 6}
 """Which row each of them changes."""
 
 
