@@ -54,8 +54,8 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         contracts["takes steps whose lengths are on the device alone"] = _on_device
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, _typical(candidate.served))
     for asked in (asked for asked in _typical(candidate.served) if asked.query.sliding_window):
-        run = partial(attention_steps.leaves_what_is_behind, _paged, candidate, asked)
-        yield candidate.case(f"reads nothing that a window left behind: {asked.label}", run)
+        behind = partial(attention_steps.leaves_what_is_behind, _paged, candidate, asked)
+        yield candidate.case(f"reads nothing that a window left behind: {asked.label}", behind)
     narrow = sorted(_typical(candidate.served), key=lambda asked: asked.query.num_kv_heads * asked.query.head_dim)
     for asked in narrow[:2]:
         yield candidate.case(f"reads long sequences: {asked.label}", partial(_long, candidate, asked))
