@@ -60,8 +60,9 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     for asked in narrow[:2]:
         yield candidate.case(f"reads long sequences: {asked.label}", partial(_long, candidate, asked))
     for asked in attention_context.least(candidate):
-        large = partial(attention_steps.reads_large_ids, _paged)
-        for name, run in {**attention_context.CASES, "reads blocks of large numbers": large}.items():
+        of_least: dict[str, Callable[..., str | None]] = {**attention_context.CASES}
+        of_least["reads blocks of large numbers"] = partial(attention_steps.reads_large_ids, _paged)
+        for name, run in of_least.items():
             yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, asked))
 
 
