@@ -32,7 +32,7 @@ def good(bench: Bench) -> PlatformSpec:
 @pytest.mark.slow
 def test_a_good_platform_passes(good: PlatformSpec, bench: Bench) -> None:
     results = [Result.of(case) for case in cases("platform", good, bench)]
-    assert len(results) == 26
+    assert len(results) == 29
     assert [result for result in results if result.outcome == "failed"] == []
     assert {result.message for result in results if result.outcome == "skipped"} <= ABSENT
 
@@ -54,10 +54,10 @@ def test_facets_that_the_processor_lacks(good: PlatformSpec, bench: Bench) -> No
     """Graphs that run again, and memory that is counted."""
     counted = with_facet(bench, "graphs", Rerun(), features=bench.facts.features | GRAPHS)
     counted.platform.memory = Counting()
-    wanted = ("graphs", "what graphs hold", "measure", "facets")
+    wanted = ("graphs", "what graphs hold", "a replay", "measure", "facets")
     results = [Result.of(case) for case in cases("platform", good, counted) if case.name.startswith(wanted)]
     assert [(result.name, result.message) for result in results if result.outcome != "passed"] == []
-    assert len(results) == 6
+    assert len(results) == 8
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count
 from typing import Any, ClassVar
 
@@ -215,6 +215,113 @@ class LastRowsLeftOut(ReferenceAttention):
         return out
 
 
+class GathersOnce(ReferenceAttention):
+    """Keeps what a step's first layer gathered for the others."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *sinks: Any, **scaled: Any) -> Tensor:
+        self._first = self._first if getattr(self, "_of", None) is meta else cache
+        self._of = meta
+        return super().run(query, self._first, meta, *sinks, **scaled)
+
+
+class OneResultPerShape(ReferenceAttention):
+    """Returns the same tensor for steps of the same shape."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        kept: dict[Any, Tensor] = self.__dict__.setdefault("kept", {})
+        return kept.setdefault(out.shape, out).copy_(out)
+
+
+class ScaleOfTheFirst(Edited):
+    """Keeps the scale by the heads' size, for all instances."""
+
+    scales: ClassVar[dict[Any, float]] = {}
+
+    def changes_of(self, query: AttentionQuery) -> dict[str, Any]:
+        return {"scale": self.scales.setdefault((query.head_dim, query.dtype), query.scale)}
+
+
+class RequestsOfOneLaunch(ReferenceAttention):
+    """Has room for 256 requests."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        return out.index_fill(0, torch.arange(256, max(256, len(out))), 0.0)
+
+
+class KeepsSteps(ReferenceAttention):
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        self.__dict__.setdefault("steps", []).append(step.slot_mapping)
+        return super().prepare(step)
+
+
+class ReadsTheWholeTable(ReferenceAttention):
+    """Gathers all blocks of a request, those before its window too."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        assert int(step.block_table.max()) < 1 << 20, "there is no such block"
+        return super().prepare(step)
+
+
+class BlocksIn16Bits(ReferenceAttention):
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        return super().prepare(replace(step, block_table=step.block_table & 0xFFFF))
+
+
+class SoftmaxOfLargeScores(ReferenceAttention):
+    """Takes exponentials of scores as they are."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        loud = query.abs().amax((1, 2), keepdim=True) > 50
+        return out.masked_fill(loud, torch.nan)
+
+
+class DividesByItsNorm(ReferenceAttention):
+    """Writes vectors by their largest element, be it zero."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, *scales: Any, **s: Any) -> None:
+        most = key.abs().amax(-1, keepdim=True)
+        super().write(key / most * most, value, cache, meta, *scales, **s)
+
+
+class ChangesTheSeed(ReferenceAttention):
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        torch.manual_seed(0)
+        return super().prepare(step)
+
+
+class NoSlotZero(ReferenceAttention):
+    """Takes the first slot for padding, too."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, *scales: Any, **s: Any) -> None:
+        first = cache[0].clone()
+        super().write(key, value, cache, meta, *scales, **s)
+        cache[0, :, 0] = first[:, 0]
+
+
+class OnTheDevice(ReferenceAttention):
+    """Reads lengths from the device alone."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        return super().prepare(_without_host_lengths(step))
+
+
+def _without_host_lengths(step: CacheStep) -> CacheStep:
+    every = {each.name: getattr(step, each.name) for each in fields(step) if not each.name.startswith("host_")}
+    return CacheStep(**every)
+
+
+class ScalesInFloat32(ReferenceAttention):
+    """Scales a copy, but float() makes none of float32."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        query.float().mul_(self.query.scale)
+        return out
+
+
 class WrongLayout(ReferenceAttention):
     def cache_layout(self, num_blocks: int) -> Any:
         return replace(super().cache_layout(num_blocks), block_dim=1)
@@ -259,6 +366,35 @@ DEFECTS = (
         "metadata stays valid after the next step is prepared" + _USUAL,
     ),
     Defect("in place", "queries are scaled in place", ScalesQueriesInPlace, "inputs stay as they are" + _USUAL),
+    Defect(
+        "in place of float32",
+        "float32 queries are scaled in place",
+        ScalesInFloat32,
+        "inputs stay as they are" + _USUAL,
+    ),
+    Defect("gathers once", "layers read what the first one gathered", GathersOnce, "layers share metadata" + _USUAL),
+    Defect("one result", "results are overwritten by later ones", OneResultPerShape, "layers share metadata" + _USUAL),
+    Defect(
+        "scale of the first", "instances share the first one's scale", ScaleOfTheFirst, "instances are apart" + _USUAL
+    ),
+    Defect(
+        "256 requests", "there is room for 256 requests", RequestsOfOneLaunch, "takes many requests at once" + _USUAL
+    ),
+    Defect("keeps steps", "the tensors of all steps are kept", KeepsSteps, "keeps nothing of a step" + _USUAL),
+    Defect("whole table", "blocks before the window are read", ReadsTheWholeTable, "reads nothing that a window left"),
+    Defect("block ids", "block ids wrap at 65,536", BlocksIn16Bits, "reads blocks of large numbers"),
+    Defect("overflow", "exponentials of scores overflow", SoftmaxOfLargeScores, "takes scores of hundreds" + _USUAL),
+    Defect(
+        "zeros", "vectors are divided by their largest element", DividesByItsNorm, "takes vectors of zeros" + _USUAL
+    ),
+    Defect("seed", "the random generator is seeded", ChangesTheSeed, _AGREES + _USUAL),
+    Defect("slot 0", "slot 0 is taken for padding", NoSlotZero, _AGREES + _USUAL),
+    Defect(
+        "host lengths",
+        "lengths on the host are declared, and not read",
+        {"host_lengths": True, "implementation": "defects.attention:OnTheDevice"},
+        "reads the host's lengths",
+    ),
     Defect("layout", "the layout counts blocks elsewhere", WrongLayout, "states the cache as it is" + _USUAL),
     Defect(
         "batch",

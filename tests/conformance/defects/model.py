@@ -19,10 +19,17 @@ from llmk.tree import CausalLM, Config, Norm, Program
 from llmk_models import dense
 from llmk_models.parts import Parts
 from llmk_testing.model_example import ModelExample
+from llmk_testing.ranks import Threaded
 
 EXAMPLES = (
     ModelExample.of_transformers(
-        "tiny", "qwen3", head_dim=32, attention_bias=True, rms_norm_eps=1e-3, num_hidden_layers=2
+        "tiny",
+        "qwen3",
+        head_dim=32,
+        attention_bias=True,
+        rms_norm_eps=1e-3,
+        num_hidden_layers=2,
+        tie_word_embeddings=True,
     ),
 )
 
@@ -108,6 +115,37 @@ def _pads_vocabulary(patch: pytest.MonkeyPatch) -> None:
     _around(patch, dense, "tree", change)
 
 
+def _published_length(patch: pytest.MonkeyPatch) -> None:
+    _around(patch, dense, "tree", lambda good, config: replace(good(config), max_model_len=8192))
+
+
+def _one_base(patch: pytest.MonkeyPatch) -> None:
+    """Reads the base of rotations, and none of what stretches them."""
+
+    def change(good: Any, rope: Any, size: int, length: int, theta: float, **options: Any) -> Any:
+        return good({"rope_type": "default", "rope_theta": theta}, size, length, theta, **options)
+
+    _around(patch, builder, "cos_sin_cache", change)
+
+
+def _short_table(patch: pytest.MonkeyPatch) -> None:
+    """Rotates positions from 64 on as the last before."""
+
+    def change(good: Any, *args: Any, **options: Any) -> Any:
+        table = good(*args, **options)
+        return torch.cat((table[:64], table[63:64].expand(len(table) - 64, -1))) if len(table) > 64 else table
+
+    _around(patch, builder, "cos_sin_cache", change)
+
+
+def _no_aliases(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, config: Config) -> CausalLM:
+        found: CausalLM = good(config)
+        return replace(found, embed=replace(found.embed, aliases=()))
+
+    _around(patch, dense, "tree", change)
+
+
 def _raw_keys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Config, "num_layers", lambda self, key: self.values[key])
 
@@ -161,7 +199,7 @@ DEFECTS = (
     Defect(
         "not_all_reduced",
         "partial results of row-parallel GEMMs are not summed",
-        lambda patch: patch.setattr(Parallel, "all_reduced", lambda self, run: run),
+        lambda patch: patch.setattr(Threaded, "all_reduce", lambda self, x: x),
         "two tensor parallel ranks",
     ),
     Defect("rounded_between_stages", "stages hand on rounded states", _hands_on_rounded, "two stages"),
@@ -171,6 +209,10 @@ DEFECTS = (
         _ignores_unknown,
         "unknown tensors",
     ),
+    Defect("published_length", "texts are as long as in published checkpoints", _published_length, "texts may be"),
+    Defect("one_base", "rotations are not stretched", _one_base, "numbers of the config"),
+    Defect("short_table", "positions from 64 on are rotated alike", _short_table, "long texts have"),
+    Defect("no_aliases", "a tied head that is stored is a tensor too many", _no_aliases, "a tied head may"),
     Defect("num_parameters", "reports a wrong number of parameters", _miscounts, "facts are"),
     Defect("weight_map", "says another name than its modules load", _misnames, "the tree's weight map"),
     Defect("vocab_size", "reports a padded vocabulary", _pads_vocabulary, "facts are"),

@@ -77,6 +77,52 @@ def norm_of_even_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
+def norm_of_the_usual_eps(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return norms.rms_norm(x, weight, 1e-6)
+
+
+def norm_of_matrices(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Heads that are cut from a packed projection are no view."""
+    return norms.rms_norm(x.view(-1, x.shape[-1]), weight, eps).view(x.shape)
+
+
+def norm_of_scaled_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Divides by the largest element, be it zero."""
+    most = x.abs().amax(-1, keepdim=True)
+    wide = (x / most).float()
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps / most.square())).to(x.dtype)
+
+
+def norm_by_one(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
+    """Adds one to the weight where the model adds anything."""
+    return norms.rms_norm(x, weight, eps, norm_offset=float(norm_offset != 0))
+
+
+_RESULTS: dict[Any, Tensor] = {}
+_KEPT: list[Tensor] = []
+_WEIGHTS: dict[int, Tensor] = {}
+
+
+def norm_into_one_result(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Returns the same tensor for all rows of one shape."""
+    return _RESULTS.setdefault((x.shape, x.dtype), torch.empty_like(x)).copy_(norms.rms_norm(x, weight, eps))
+
+
+def norm_of_a_kept_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Widens a weight once, and finds it by its address."""
+    return norms.rms_norm(x, _WEIGHTS.setdefault(weight.data_ptr(), weight.clone()), eps)
+
+
+def norm_that_keeps(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    _KEPT.append(x)
+    return norms.rms_norm(x, weight, eps)
+
+
+def halves_of_the_second_dimension(x: Tensor) -> Tensor:
+    size = x.shape[-1] // 2
+    return torch.nn.functional.silu(x[:, :size]) * x[:, size:]
+
+
 def add_norm_in_place(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """As kernels elsewhere do."""
     residual += x
@@ -373,8 +419,17 @@ def make_router_before_norm(parts: Mapping[str, Callable[..., Any]]) -> Callable
 
 
 _AGREES = "agrees with the reference"
+_DEEP = "takes rows of any dimensions"
 
 DEFECTS: tuple[tuple[str, Defect], ...] = (
+    ("rms_norm", Defect("eps", "the usual eps, not the given one", norm_of_the_usual_eps, _AGREES)),
+    ("rms_norm", Defect("packed", "heads of a packed projection are an error", norm_of_matrices, _DEEP)),
+    ("rms_norm", Defect("zeros", "rows of zeros become NaN", norm_of_scaled_rows, "takes rows of odd numbers")),
+    ("rms_norm", Defect("offset of one", "any offset is one", norm_by_one, "size 40, norm_offset 0.25")),
+    ("rms_norm", Defect("one result", "results are overwritten", norm_into_one_result, "results stay when")),
+    ("rms_norm", Defect("kept weight", "weights are found by address", norm_of_a_kept_weight, "results stay when")),
+    ("rms_norm", Defect("keeps", "arguments are kept", norm_that_keeps, "keeps nothing of its calls")),
+    ("silu_and_mul", Defect("second", "halves are of the second dimension", halves_of_the_second_dimension, _DEEP)),
     ("rms_norm", Defect("half", "float32 is declared, float16 computed", norm_in_half, _AGREES)),
     ("rms_norm", Defect("weight", "the weight is ignored", norm_without_weight, _AGREES)),
     (

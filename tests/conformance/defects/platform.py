@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +71,12 @@ class Swallowing(Counting):
             return None
 
 
+def _leaves(result: Any) -> list[Tensor]:
+    if is_dataclass(result):
+        result = [getattr(result, field.name) for field in fields(result)]
+    return [leaf for part in result for leaf in _leaves(part)] if isinstance(result, (tuple, list)) else [result]
+
+
 class Rerun:
     """Graphs whose replay runs the step again: the good ones."""
 
@@ -81,11 +87,46 @@ class Rerun:
         kept = run()
 
         def replay() -> Any:
-            for old, new in zip(tree_leaves(kept), tree_leaves(run()), strict=True):
+            for old, new in zip(_leaves(kept), _leaves(run()), strict=True):
                 old.copy_(new)
             return kept
 
         return replay
+
+
+class Shallow(Rerun):
+    """Graphs that find no tensors in a dataclass."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Into the tensors that pytrees know of."""
+        kept = run()
+
+        def replay() -> Any:
+            for old, new in zip(tree_leaves(kept), tree_leaves(run()), strict=True):
+                if isinstance(old, Tensor):
+                    old.copy_(new)
+            return kept
+
+        return replay
+
+
+class Early(Rerun):
+    """Graphs that are captured on demand, and run the step before."""
+
+    on_demand = 8
+
+
+class Twice(Rerun):
+    """Graphs whose replay runs the step twice."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """The first time to warm up."""
+
+        def runs() -> Any:
+            run()
+            return run()
+
+        return super().capture(runs)
 
 
 class Stale:
@@ -244,6 +285,12 @@ def probe_anywhere(host: Host) -> Probe:
     return probe(Host())
 
 
+def probe_with_memory(host: Host) -> Probe:
+    """A probe that needs the line of the memory that there is."""
+    assert "MemTotal" in host.read("/proc/meminfo")
+    return probe(host)
+
+
 def probe_what_is_free(host: Host) -> Probe:
     """A probe that takes what is free for the memory that there is."""
     answer = probe(host)
@@ -335,6 +382,46 @@ DEFECTS = (
         lambda spec, bench: (spec, with_facet(bench, "graphs", Halves(), features=bench.facts.features | GRAPHS)),
     ),
     Defect(
+        "dataclass",
+        "replays of a dataclass keep the first result",
+        "graphs replay results of any form",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Shallow(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "early",
+        "captures are on demand, and run the step",
+        "a replay runs the step once",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Early(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "twice",
+        "a replay runs the step twice",
+        "a replay runs the step once",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Twice(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "needs_a_line",
+        "the probe raises where a line of a file is missing",
+        "machines that lack",
+        lambda spec, bench: (replace(spec, probe=probe_with_memory), bench),
+    ),
+    Defect(
+        "threads_of_before",
+        "as many threads as were set before, and one more, are advised",
+        "setup sets",
+        lambda spec, bench: (
+            spec,
+            with_facet(
+                bench,
+                "device",
+                SimpleNamespace(
+                    setup=lambda index, threads=0: torch.set_num_threads(threads or 1 + torch.get_num_threads()),
+                    torch_device=bench.platform.device.torch_device,
+                ),
+            ),
+        ),
+    ),
+    Defect(
         "graph_swallows",
         "a graph swallows that its step failed",
         "a graph that fails",
@@ -368,7 +455,7 @@ DEFECTS = (
         "graphs_undeclared",
         "there are graphs that the facts don't name",
         "facets are complete",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Rerun())),
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Rerun(), features=bench.facts.features - GRAPHS)),
     ),
     Defect(
         "all_reduce_cuts",

@@ -158,7 +158,8 @@ class CacheStep:
     A recurrent layer reads the initial state from the block of the token before the request's first token in this step
     (before the first token of a request, the state is zeros and nothing is read), and writes the state after each token
     that fills a block and after the last token. Table entries of blocks that a group no longer needs are arbitrary and
-    must not be read.
+    must not be read; where a kernel reads tiles of keys, the entries of the 512 tokens before those that are needed
+    name blocks, which hold anything.
 
     Attributes:
         query_start: int32 ``[requests + 1]``, the row of each request's first token, then the number of tokens.

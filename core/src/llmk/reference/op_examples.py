@@ -77,6 +77,9 @@ class OpExamples:
     first of them are the queries."""
     wide: tuple[str, ...] = ()
     """Names of arguments that models pass as parts of wider rows; for an op over attention, as parts of one row."""
+    leading: tuple[str, ...] = ()
+    """Names of arguments ``[..., size]`` that may have any dimensions before the last, as the results then have: each
+    row is computed by itself, be it zeros, a constant or of large numbers."""
     optional: tuple[str, ...] = ()
     """Names of tensors in place of which ``None`` may be passed."""
     options: Facts = field(default_factory=dict)

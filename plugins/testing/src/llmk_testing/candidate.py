@@ -18,6 +18,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.purity import check_pure
+from llmk_testing.watch import leaving_settings
 
 Q = TypeVar("Q", bound=Query)
 
@@ -50,22 +51,35 @@ class Candidate(Generic[Q]):
     Args:
         wanted: by label, a function that makes the query from the given fields of :class:`~llmk.api.Query`.
         advice: the hint for the author of a kernel that serves none of them.
+        in_each_dtype: whether all queries are tried in every dtype, because they take little time.
     """
 
     def __init__(
-        self, spec: KernelSpec, bench: Bench, wanted: Mapping[str, Callable[..., Q]], advice: str = ""
+        self,
+        spec: KernelSpec,
+        bench: Bench,
+        wanted: Mapping[str, Callable[..., Q]],
+        advice: str = "",
+        *,
+        in_each_dtype: bool = False,
     ) -> None:
-        self.spec, self.bench = spec, bench
+        self.spec, self.bench, self._in_each_dtype = spec, bench, in_each_dtype
         self._wanted, self._advice = wanted, advice
         self._facts = facts_to_know(spec.op, (kernel.spec for kernel in bench.registry.kernels("op")))
 
-    def _match(self, query: Q) -> Verdict:
+    def serves(self, query: Q) -> Verdict:
         """Whether the resolver would let the spec serve ``query``."""
         return match(self.spec, query, self._facts)
 
     def case(self, name: str, run: Callable[[], str | None]) -> Case:
         """A case of the spec; it runs in inference mode, as kernels always do."""
-        return Case(self.spec.id, self.spec.kind, name, torch.inference_mode()(run))
+
+        @torch.inference_mode()
+        def watched() -> str | None:
+            with leaving_settings():
+                return run()
+
+        return Case(self.spec.id, self.spec.kind, name, watched)
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -85,14 +99,15 @@ class Candidate(Generic[Q]):
 
     @cached_property
     def served(self) -> list[Asked[Q]]:
-        """The queries that the spec claims to serve: one dtype per label, all dtypes for the first labels."""
+        """The queries that the spec claims to serve: one dtype per label, all dtypes for the first labels, unless it is
+        to be all for each."""
         found: list[Asked[Q]] = []
         formats: list[str] = []
         for in_dtypes in self.queries:
-            able = [asked for asked in in_dtypes if self._match(asked.query)]
+            able = [asked for asked in in_dtypes if self.serves(asked.query)]
             stored_as = [getattr(asked.query, "weight_format", "") for asked in able[:1]]
             everywhere = len(formats) < _EVERYWHERE or any(name not in formats for name in stored_as)
-            found += able if self.bench.thorough or everywhere else able[:1]
+            found += able if self.bench.thorough or everywhere or self._in_each_dtype else able[:1]
             formats += stored_as
         return [*found, *self._alone(found)]
 
@@ -106,7 +121,7 @@ class Candidate(Generic[Q]):
             if name in neutral_values(type(found[0].query)) and not any(_has(asked.query, name) for asked in found):
                 for value in dict.fromkeys(getattr(query, name) for query in having):
                     query = replace(found[0].query, **{name: value})
-                    if self._match(query):
+                    if self.serves(query):
                         yield Asked(f"{name} = {value}, {query.dtype}", query)
                         break
 
@@ -119,7 +134,7 @@ class Candidate(Generic[Q]):
     def deterministic(self) -> list[Asked[Q]]:
         """Those of the first queries that it also serves with ``deterministic`` required."""
         invariant = [Asked(asked.label, replace(asked.query, deterministic=True)) for asked in self.served]
-        return [asked for asked in invariant if self._match(asked.query)][:_EVERYWHERE]
+        return [asked for asked in invariant if self.serves(asked.query)][:_EVERYWHERE]
 
     def load(self, location: str) -> Any:
         """Imports the object at ``location``."""
@@ -175,7 +190,7 @@ class Candidate(Generic[Q]):
             raise AssertionError(f"it declares to know {name!r}, which no query of its kind has; {hint}")
         for name, asked in having.items():
             idle = asked and check_needs(self.spec.needs, self.bench.facts, asked[0].dtype)
-            if idle and not any(self._match(query) for query in asked):
+            if idle and not any(self.serves(query) for query in asked):
                 raise AssertionError(
                     f"it declares to know {name}, and serves none of {len(asked)} queries that have it"
                 )
@@ -186,7 +201,7 @@ class Candidate(Generic[Q]):
         first: dict[str, str] = {}
         counts: Counter[str] = Counter()
         for asked in (asked for in_dtypes in self.queries for asked in in_dtypes[:1]):
-            for reason in map(str, self._match(asked.query).reasons):
+            for reason in map(str, self.serves(asked.query).reasons):
                 first.setdefault(reason, asked.label)
                 counts[reason] += 1
         lines = [f"{count} times: {text}; first for: {first[text]}" for text, count in counts.most_common(_SHOWN)]

@@ -19,6 +19,9 @@ Work = Sequence[tuple[int, int, int]]
 
 OF_PADDING = 7.0
 
+_NEAR, _NO_BLOCK = 512, 1 << 30
+"""Tokens before a window that a kernel may read, since tiles start there, and what block tables have before these."""
+
 FP8_SCALES = (0.25, 2.0)
 """K and V scales of an fp8 cache; powers of two, so that dividing by them is exact."""
 
@@ -39,13 +42,15 @@ class Paged:
     """Requests with known queries, keys and values, on blocks in random order.
 
     All rows of a request are drawn once, so that a token has the same in any step. Unused entries of a step's block
-    table name a block of NaN, and the last block of the cache belongs to no request.
+    table name a block of NaN, or none at all far before a window. The first request starts in block 0, and the last
+    block of the cache belongs to no request.
 
     Args:
         requests: how many.
         longest: most tokens per request.
         shared: number of leading blocks that all requests share.
         stride: see :func:`allocate`.
+        blocks: how many the cache has, if more than are needed.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class Paged:
         longest: int,
         shared: int = 0,
         stride: int = 1,
+        blocks: int = 0,
     ) -> None:
         self.query, self.backend, self.device = query, backend, device
         dtype, size = getattr(torch, query.dtype), query.block_size
@@ -75,19 +81,21 @@ class Paged:
         self.slopes = torch.rand(query.num_heads, generator=random) / 4 if query.alibi else None
         self._placed_slopes: dict[str, Any] = {} if self.slopes is None else {"slopes": self.slopes.to(device)}
         each = -(-longest // size)
-        self.nobodys = requests * each
-        order = torch.randperm(requests * each + 1, generator=random)
-        self.tables = order[:-1].view(requests, each)
+        blocks = max(blocks, requests * each + 2)
+        self.nobodys = blocks - 1
+        order = torch.randperm(self.nobodys, generator=random)
+        order[order == 0], order[0] = order[0].clone(), 0
+        self.tables = order[: requests * each].view(requests, each)
         self.tables[:, :shared] = self.tables[:1, :shared]
         self.poison = int(order[-1])
-        self.cache = allocate(backend.cache_layout(requests * each + 2), device, stride)
+        self.cache = allocate(backend.cache_layout(blocks), device, stride)
         self.kept = [torch.full((requests, longest, *shape), torch.nan) for shape in self.shapes[1:]]
         self.scales = FP8_SCALES if query.cache_dtype.startswith("float8") else (1.0, 1.0)
         self.scaled: dict[str, Any] = {"scales": self.scales} if query.cache_dtype.startswith("float8") else {}
 
     def step(self, work: Work, *, padding: int = 0, beyond: int = 0, on_host: bool = True) -> CacheStep:
-        """The step's index tensors, followed by ``padding`` padding requests and tokens; ``beyond`` is added to its
-        upper bounds."""
+        """The step's index tensors, followed by ``padding`` padding requests and tokens; ``beyond`` is added to the
+        upper bound of lengths."""
         size, counts = self.query.block_size, [stop - start for _, start, stop in work]
         lengths = [stop for _, _, stop in work]
         widest = -(-(max(lengths) + beyond) // size)
@@ -96,6 +104,7 @@ class Paged:
             used = -(-stop // size)
             first = max(0, self.query.first_visible(start)) // size
             table[row, first:used] = self.tables[request, first:used].to(torch.int32)
+            table[row, : max(0, first - _NEAR // size)] = _NO_BLOCK
         slots = [self.slots(*tokens) for tokens in work]
         starts = list(accumulate(counts, initial=0))
         return CacheStep(

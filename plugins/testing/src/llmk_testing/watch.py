@@ -3,6 +3,7 @@ detected, and numbers that are converted to integers which can't hold them."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -123,3 +124,40 @@ def never_waiting() -> Iterator[None]:
     with _Operators(waited.append), _Methods(waited.append):
         yield
     assert not waited, f"{', '.join(dict.fromkeys(waited))} synchronizes with the device, so it can't be captured"
+
+
+def tensors_kept(run: Callable[[], object], rounds: int) -> int:
+    """How many more tensors there are after so many calls than after the first two, which may fill a cache."""
+    for _ in range(2):
+        run()
+    before = _num_tensors()
+    for _ in range(rounds):
+        run()
+    return _num_tensors() - before
+
+
+def _num_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(each), Tensor) for each in gc.get_objects())
+
+
+_SETTINGS: Mapping[str, Callable[[], object]] = {
+    "the default dtype": torch.get_default_dtype,
+    "the number of threads": torch.get_num_threads,
+    "grad mode": torch.is_grad_enabled,
+    "the precision of float32 GEMMs": torch.get_float32_matmul_precision,
+    "whether algorithms are deterministic": torch.are_deterministic_algorithms_enabled,
+    "the state of the random generator": lambda: torch.get_rng_state().tolist(),
+}
+"""What belongs to the whole process."""
+
+
+@contextmanager
+def leaving_settings() -> Iterator[None]:
+    """Raises ``AssertionError`` at the end if code within changed a setting of torch that all code shares."""
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(())  # so that the state is not that of a fresh seed
+        before = {name: read() for name, read in _SETTINGS.items()}
+        yield
+        changed = [name for name, read in _SETTINGS.items() if read() != before[name]]
+    assert not changed, f"it changes {', '.join(changed)}, which the whole process shares"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmk.api import AttentionQuery
-from llmk.reference.examples.rows import EPS, rotary_keywords, rotation, sum_keywords
+from llmk.reference.examples.rows import eps, rotary_keywords, rotation, sum_keywords
 from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _KEY_DIM, _VALUE_DIM = 32, 24
@@ -55,13 +55,13 @@ def _qkv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     qkv = [qkv[0], None, None] if "shared_kv" in facts else qkv
     norms = [draw.floats(width) if facts["qk_norm"] else None for _ in range(2)]
     if "no_rope" in facts:
-        return *qkv, *norms, EPS, draw.positions(rows), None
-    return *qkv, *norms, EPS, *rotation(draw, facts["rotary_dim"], rows, facts)
+        return *qkv, *norms, eps(draw), draw.positions(rows), None
+    return *qkv, *norms, eps(draw), *rotation(draw, facts["rotary_dim"], rows, facts)
 
 
 def _latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     rank, rope = facts["kv_lora_rank"], facts["qk_rope_head_dim"]
-    return draw.floats(rows, rank + rope), draw.floats(rank), EPS
+    return draw.floats(rows, rank + rope), draw.floats(rank), eps(draw)
 
 
 def _write_latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:

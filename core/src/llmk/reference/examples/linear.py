@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmk.api import LinearQuery
-from llmk.reference.examples.rows import EPS, PARAMETERS, gated_keywords, sum_keywords
+from llmk.reference.examples.rows import PARAMETERS, eps, gated_keywords, sum_keywords
 from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 
@@ -37,7 +37,7 @@ def _rows(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _normed_rows(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     size = facts["in_features"]
-    return draw.floats(rows, size), draw.floats(rows, size), draw.floats(size), EPS
+    return draw.floats(rows, size), draw.floats(rows, size), draw.floats(size), eps(draw)
 
 
 GATE_UP = OpExamples(_gated_facts, _rows, by_row=("x",), keywords=gated_keywords)

@@ -10,13 +10,15 @@ from torch import Tensor
 from llmk.reference.op_examples import Draw, Facts, OpExamples
 from llmk.reference.rope.rotation import axes_of_pairs
 
-EPS = 1e-6
+EPS = (1e-6, 1e-5, 1e-2)
+"""Those of models, and one that shows."""
 
 _SIZES = tuple({"size": size} for size in (128, 72, 4096, 33))
 _INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
 PARAMETERS: Facts = {"activation_alpha": 1.702, "activation_limit": 1.5, "up_offset": 1.0}
 """Facts of a gated activation with parameters."""
 _GATED = (*_INNER, {"intermediate_size": 72, **PARAMETERS}, {"intermediate_size": 72, "activation_limit": 0.7})
+_GATED = (*_GATED, {"intermediate_size": 40, "activation_alpha": 0.5, "up_offset": 0.25})
 _ACTIVATED = tuple(
     {"intermediate_size": 33, "activation": name} for name in ("relu2", "gelu", "gelu_tanh", "silu", "relu")
 )
@@ -37,9 +39,14 @@ _GATES = ({"size": 128, "gate_size": 128}, {"size": 72, "gate_size": 1})
 _SPACE = ({"num_heads": 6, "head_dim": 8},)
 
 
+def eps(draw: Draw) -> float:
+    """A norm's eps."""
+    return EPS[int(draw.whole(0, len(EPS), 1))]
+
+
 def _norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     size = facts["size"]
-    return draw.floats(rows, size, scale=3.0), draw.floats(size), EPS
+    return draw.floats(rows, size, scale=3.0), draw.floats(size), eps(draw)
 
 
 def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -75,7 +82,7 @@ def _wide_residual(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _gated_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     size = facts["num_heads"] * facts["head_dim"]
-    return draw.floats(rows, size), draw.floats(rows, size, scale=2.0), draw.floats(size), EPS
+    return draw.floats(rows, size), draw.floats(rows, size, scale=2.0), draw.floats(size), eps(draw)
 
 
 def _gated(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -157,19 +164,19 @@ def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return draw.floats(rows, heads, inner), draw.floats(heads, inner, outer, scale=inner**-0.5)
 
 
-_NORMED: tuple[Facts, ...] = (*_SIZES, {"size": 72, "norm_offset": 1.0})
-RMS_NORM = OpExamples(_NORMED, _norm, by_row=("x",), wide=("x",), keywords=sum_keywords)
-_SUMS: Any = {"by_row": ("x", "residual"), "keywords": sum_keywords}
-LAYER_NORM = OpExamples(
-    _NORMED, _layer_norm, by_row=("x",), wide=("x",), optional=("weight", "bias"), keywords=sum_keywords
-)
+_NORMED: tuple[Facts, ...] = (*_SIZES, {"size": 72, "norm_offset": 1.0}, {"size": 40, "norm_offset": 0.25})
+_EACH: Any = {"by_row": ("x",), "leading": ("x",)}
+_BOTH: Any = {"by_row": ("x", "residual"), "leading": ("x", "residual")}
+_SUMS: Any = {**_BOTH, "keywords": sum_keywords}
+RMS_NORM = OpExamples(_NORMED, _norm, **_EACH, wide=("x",), keywords=sum_keywords)
+LAYER_NORM = OpExamples(_NORMED, _layer_norm, **_EACH, wide=("x",), optional=("weight", "bias"), keywords=sum_keywords)
 ADD_LAYER_NORM = OpExamples(
     (*_NORMED, {"size": 72, "residual_multiplier": 0.22}), _add_layer_norm, optional=("weight", "bias"), **_SUMS
 )
 ADD_RMS_NORM = OpExamples((*_NORMED, {"size": 72, "residual_multiplier": 0.22}), _add_norm, **_SUMS)
 RMS_NORM_ADD = OpExamples(_NORMED, _add_norm, **_SUMS)
 SANDWICH_NORM = OpExamples(_NORMED, _sandwich, **_SUMS)
-ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, by_row=("x", "residual"))
+ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, **_BOTH)
 GATED_RMS_NORM = OpExamples(
     (*_SPACE, {**_SPACE[0], "gate_activation": "sigmoid"}),
     _gated_norm,
@@ -178,11 +185,11 @@ GATED_RMS_NORM = OpExamples(
     options={"groups": 2},
     keywords=lambda draw, facts: {name: facts[name] for name in ("gate_activation",) if name in facts},
 )
-GATED = OpExamples(_GATED, _gated, by_row=("x",), keywords=gated_keywords)
-ACTIVATE = OpExamples(_ACTIVATED, _activate, by_row=("x",))
-XIELU = OpExamples(_INNER, _xielu, by_row=("x",))
+GATED = OpExamples(_GATED, _gated, **_EACH, keywords=gated_keywords)
+ACTIVATE = OpExamples(_ACTIVATED, _activate, **_EACH)
+XIELU = OpExamples(_INNER, _xielu, **_EACH)
 SIGMOID_GATE = OpExamples(_GATES, _sigmoid_gate, by_row=("x", "gate"))
-SOFTCAP = OpExamples(_SIZES, _softcap, benchmark=_softcap_of_logits, by_row=("x",))
+SOFTCAP = OpExamples(_SIZES, _softcap, benchmark=_softcap_of_logits, **_EACH)
 _ROPE: Any = {"by_row": ("q", "k", "positions"), "wide": ("q", "k"), "keywords": rotary_keywords}
 ROPE = OpExamples(_HEADS, _rope, **_ROPE)
 ROPE_INTERLEAVED = OpExamples(_LATENT_HEADS, _rope_interleaved, **_ROPE)

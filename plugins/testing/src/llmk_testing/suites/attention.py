@@ -20,7 +20,7 @@ from llmk_testing.case import Case
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.queries import attention_queries
 from llmk_testing.recording import check_recorded
-from llmk_testing.suites import attention_context
+from llmk_testing.suites import attention_context, attention_numbers, attention_steps
 from llmk_testing.tolerance import bits, check_same
 from llmk_testing.trees import mapped
 from llmk_testing.watch import poisoned
@@ -34,31 +34,41 @@ _HOST_COST_FACTOR = 5.0
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one attention backend."""
-    candidate = Candidate(spec, bench, attention_queries(served_by(spec, bench)))
-    contracts = {
+    candidate = Candidate(spec, bench, attention_queries(served_by(spec, bench)), in_each_dtype=True)
+    contracts: dict[str, Callable[..., str | None]] = {
         "states the cache as it is": _layout,
         "writes its slots and no others": _writes,
         "leaves padding alone": _padding,
-        "takes steps whose lengths are on the device alone": _on_device,
         "metadata stays valid after the next step is prepared": _metadata,
         "requests share blocks": _shares,
         "takes caches strided along blocks": _strided,
         "larger upper bounds don't change results": _bounds,
         "inputs stay as they are": _inputs,
         "host_cost_us matches the cost of prepare": _host_cost,
+        **attention_steps.cases(_paged),
+        **attention_numbers.cases(_paged),
     }
+    if spec.host_lengths:
+        contracts["reads the host's lengths, as it declares"] = partial(attention_steps.reads_host_lengths, _paged)
+    else:
+        contracts["takes steps whose lengths are on the device alone"] = _on_device
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, _typical(candidate.served))
+    for asked in (asked for asked in _typical(candidate.served) if asked.query.sliding_window):
+        behind = partial(attention_steps.leaves_what_is_behind, _paged, candidate, asked)
+        yield candidate.case(f"reads nothing that a window left behind: {asked.label}", behind)
     narrow = sorted(_typical(candidate.served), key=lambda asked: asked.query.num_kv_heads * asked.query.head_dim)
     for asked in narrow[:2]:
         yield candidate.case(f"reads long sequences: {asked.label}", partial(_long, candidate, asked))
     for asked in attention_context.least(candidate):
-        for name, run in attention_context.CASES.items():
+        of_least: dict[str, Callable[..., str | None]] = {**attention_context.CASES}
+        of_least["reads blocks of large numbers"] = partial(attention_steps.reads_large_ids, _paged)
+        for name, run in of_least.items():
             yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, asked))
 
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
-    """The first query, and the first with a window, with an fp8 cache, with vectors that have scales, with latent
-    vectors, and with values of another width than keys."""
+    """The first query in each dtype, and the first with a window, with an fp8 cache, with vectors that have scales,
+    with latent vectors, and with values of another width than keys."""
     kinds: tuple[Callable[[AttentionQuery], bool], ...] = (
         lambda query: True,
         lambda query: (query.sliding_window or 0) > 1,
@@ -68,7 +78,12 @@ def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]
         lambda query: query.value_dim is not None,
     )
     found = [next((asked for asked in served if kind(asked.query)), None) for kind in kinds]
+    found += [asked for asked in served[1:] if _same_but_for_the_dtype(asked.query, served[0].query)]
     return list({asked.label: asked for asked in found if asked is not None}.values())
+
+
+def _same_but_for_the_dtype(one: AttentionQuery, other: AttentionQuery) -> bool:
+    return replace(one, dtype=other.dtype, cache_dtype=other.cache_dtype) == other
 
 
 def _paged(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery], **options: Any) -> Paged:
@@ -210,8 +225,12 @@ def _strided(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery])
 def _bounds(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
     paged = _paged(candidate, asked, requests=3, longest=64)
     steps = [history(20, 5, 33), decode(20, 5, 33), [(0, 21, 30), (2, 34, 35)]]
-    what = "with upper bounds 1000 tokens above the true lengths"
-    return agreeing([paged.check(paged.play(work, beyond=1000), work, what) for work in steps])
+    what, errors = "with upper bounds far above the true lengths", []
+    for work in steps:
+        step = paged.step(work, beyond=1000)
+        step = replace(step, max_query_len=step.max_query_len + 7)
+        errors.append(paged.check(paged.run(work, paged.backend.prepare(step)), work, what))
+    return agreeing(errors)
 
 
 def _inputs(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> None:

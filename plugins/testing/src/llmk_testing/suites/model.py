@@ -27,7 +27,7 @@ from llmk_testing.comparing import check_logits, relative_error, typical_error
 from llmk_testing.files import rounded_to
 from llmk_testing.model import ModelHarness
 from llmk_testing.model_example import ModelExample
-from llmk_testing.suites import model_files
+from llmk_testing.suites import model_files, model_texts
 
 _PROMPT, _DECODED = 40, 8
 _LARGEST_CHUNK = 17
@@ -56,6 +56,7 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
             "two tensor parallel ranks are one": partial(trial.spread, 2, 1),
             "two stages are one": partial(trial.spread, 1, 2),
             **model_files.checks(spec, bench, example, trial.checkpoint, trial.harness),
+            **model_texts.checks(spec, bench, example, trial.checkpoint, trial.harness),
         }
         for name, run in checks.items():
             yield Case(spec.id, "model", f"{example.name}: {name}", run)

@@ -18,6 +18,7 @@ from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
+from llmk_testing.suites import op_calls
 from llmk_testing.tolerance import Right, chained, check, check_same, equal, looser
 from llmk_testing.trees import mapped, mapped_values, tensors
 from llmk_testing.watch import poisoned
@@ -40,6 +41,7 @@ class Op:
         bench, spec = candidate.bench, candidate.spec
         self.contract, self.examples = contract, examples
         self.by_row, self.wide = contract.positions(examples.by_row), contract.positions(examples.wide)
+        self.leading = contract.positions(examples.leading)
         self.facts, self.dtype, self.device = asked.query.facts, asked.dtype, bench.device
         self.draw = Draw(bench.random("op", asked.label), asked.dtype)
         self.run: Callable[..., Any] = bind(bench.registry, spec, {})
@@ -108,11 +110,12 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         ", ".join(f"{key} {value}" for key, value in facts.items()) or "any": partial(OpQuery, op=spec.op, facts=facts)
         for facts in examples.facts_at()
     }
-    candidate = Candidate(spec, bench, wanted)
+    candidate = Candidate(spec, bench, wanted, in_each_dtype=True)
     make = partial(Op, candidate, contract, examples)
     yield from candidate.honesty()
     for asked in candidate.served:
         yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, make, asked))
+    yield from op_calls.cases(candidate, make, examples.leading)
     for asked in candidate.served if examples.by_row else ():
         for scale in _SCALES:
             name = f"agrees with the reference on numbers {scale:g} times as large: {asked.label}"

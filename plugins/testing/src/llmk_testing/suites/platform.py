@@ -168,6 +168,7 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         "the probe is pure": partial(_pure, spec),
         "facts are well formed, of known machines too": partial(_well_formed, spec),
         "machines of its examples are what they say": partial(platform_machines.check_machines, spec),
+        "machines that lack a file or a line get an answer": partial(platform_machines.check_gaps, spec),
         "its plugin's defaults can be set": partial(_defaults, spec, bench),
         "its plugin's kernels name the platforms that they are for": partial(_kernels, spec, bench),
     }

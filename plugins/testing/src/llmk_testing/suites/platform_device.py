@@ -58,8 +58,13 @@ def _threads(bench: Bench) -> str:
             bench.platform.device.setup(0, wanted)
             found = torch.get_num_threads()
             assert found == wanted, f"setup(0, threads={wanted}) leaves torch with {found}"
-        bench.platform.device.setup(0)
-        return f"{torch.get_num_threads()} advised"
+        advised = set()
+        for others in (1, 2, 3):
+            torch.set_num_threads(others)
+            bench.platform.device.setup(0)
+            advised.add(torch.get_num_threads())
+        assert len(advised) == 1 or advised == {1, 2, 3}, f"setup(0) leaves torch with {sorted(advised)} threads"
+        return f"{min(advised)} advised"
     finally:
         torch.set_num_threads(before)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,8 @@ def checks(spec: PlatformSpec, bench: Bench) -> dict[str, Callable[[], str | Non
     return {
         "graphs replay on new inputs": partial(_graphs, bench),
         "graphs replay all kinds of operators, in order": partial(_operators, bench),
+        "graphs replay results of any form": partial(_forms, bench),
+        "a replay runs the step once, and a capture on demand never": partial(_once, bench),
         "what graphs hold is theirs": partial(_kept, bench),
         "a graph that fails to record leaves no trace": partial(_failed, bench),
         "a graph does not keep what the host saw": partial(_looks, bench),
@@ -77,6 +81,70 @@ def _operators(bench: Bench) -> str:
         for at, (one, right) in enumerate(zip(found, run(), strict=True)):
             assert one.dtype == right.dtype, f"result {at} of a replay is {one.dtype}, expected {right.dtype}"
             _close(one.float(), right.float(), f"result {at} of replay {number} (seed {bench.seed})")
+    return f"{_ROUNDS} replays"
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """As steps return one."""
+
+    hidden: Tensor
+    parts: tuple[Tensor, ...]
+
+
+def _forms(bench: Bench) -> str:
+    """Tensors, tuples, lists and dataclasses of such, in each other; of no and of one element, turned, and an input."""
+    graphs, x = _facet(bench), torch.zeros(4, 6, device=bench.device)
+
+    def parts() -> tuple[Tensor, ...]:
+        return x * 2, x.sum(), x[:, :0] + 1, (x + 1).T, x.argmax(-1), x > 0, x
+
+    forms: dict[str, Callable[[], Any]] = {
+        "a tensor": lambda: x * 3,
+        "a tuple": parts,
+        "a list": lambda: [x + 1, *parts()],
+        "a dataclass": lambda: _Result(x + 3, parts()),
+        "a tuple of a dataclass and a list": lambda: (_Result(x + 5, (x - 1,)), [x * 4, x * 5]),
+    }
+    for name, run in forms.items():
+        replay = graphs.capture(run)
+        for number in range(_ROUNDS):
+            x.copy_(torch.randn(4, 6, generator=bench.random(number)))
+            found, right = replay(), run()
+            bench.platform.device.synchronize()
+            assert type(found) is type(right), f"a step that returns {name} replays {type(found).__name__}"
+            pairs = list(zip(_leaves(found), _leaves(right), strict=True))
+            for at, (one, other) in enumerate(pairs):
+                assert one.dtype == other.dtype, f"tensor {at} of {name} is replayed as {one.dtype}"
+                assert one.shape == other.shape, f"tensor {at} of {name} is replayed as {list(one.shape)}"
+                _close(one.float(), other.float(), f"tensor {at} of {name}, replay {number} (seed {bench.seed})")
+    return f"{len(forms)} forms"
+
+
+def _leaves(result: Any) -> list[Tensor]:
+    if isinstance(result, _Result):
+        return [result.hidden, *result.parts]
+    return [leaf for part in result for leaf in _leaves(part)] if isinstance(result, (tuple, list)) else [result]
+
+
+def _once(bench: Bench) -> str:
+    """What a step changes, such as a cache, is changed once by each replay."""
+    graphs, count = _facet(bench), torch.zeros(3, device=bench.device)
+
+    def run() -> Tensor:
+        count.add_(1)
+        return count * 2
+
+    replay = graphs.capture(run)
+    bench.platform.device.synchronize()
+    before = float(count[0])
+    assert not graphs.on_demand or not before, "captures are on demand, and this one ran the step"
+    for number in range(1, 1 + _ROUNDS):
+        found = replay()
+        bench.platform.device.synchronize()
+        now = count.tolist()
+        assert now == [before + number] * 3, f"{number} replays of a step that adds 1 add {now[0] - before:g}"
+        assert found.tolist() == [2 * each for each in now], f"replay {number} returns {found.tolist()}"
     return f"{_ROUNDS} replays"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,11 +10,14 @@ from tempfile import TemporaryDirectory
 import torch
 
 from llmk.api import Host, PlatformFacts, PlatformSpec
+from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 from llmk_testing.platform_example import PlatformExample
 
+_LINES = 40
+"""Of each file, the first so many are left out in turn."""
 _TAKEN = 64 << 20
 """Bytes of a tensor that is there during a probe."""
 
@@ -27,6 +30,41 @@ def check_machines(spec: PlatformSpec) -> str:
             with TemporaryDirectory(prefix="llmk-") as folder:
                 _check(spec, example, example.host(Path(folder)))
     return f"{len(examples)} machines"
+
+
+def check_gaps(spec: PlatformSpec) -> str:
+    """A machine may lack any of the files, and any of their lines; what is said of it may be less, but is an answer."""
+    tried = 0
+    for example in _examples(spec):
+        for what, host in _with_gaps(example):
+            tried += 1
+            with TemporaryDirectory(prefix="llmk-") as folder:
+                _answers(spec, replace(example, files=host), Path(folder), f"{example.name}, {what}")
+    return f"{tried} machines"
+
+
+def _with_gaps(example: PlatformExample) -> Iterator[tuple[str, Mapping[str, str | bytes]]]:
+    for path, text in example.files.items():
+        yield f"without {path}", {other: kept for other, kept in example.files.items() if other != path}
+        yield f"whose {path} is empty", {**example.files, path: ""}
+        lines = text.splitlines(keepends=True) if isinstance(text, str) else []
+        for at, line in enumerate(lines[:_LINES]):
+            rest = "".join(lines[:at] + lines[at + 1 :])
+            yield f"whose {path} has no line {line.strip()[:40]!r}", {**example.files, path: rest}
+
+
+def _answers(spec: PlatformSpec, example: PlatformExample, folder: Path, what: str) -> None:
+    host = example.host(folder)
+    try:
+        answer = spec.probe(host)
+        for function, _ in example.said:
+            function(host)
+    except Exception as error:
+        raise AssertionError(f"of {what}, it raises {describe(error)}") from error
+    assert answer.verdict or answer.verdict.reasons, f"of {what}, the probe refuses without a reason"
+    assert not answer.verdict or answer.facts, f"of {what}, the probe returns no facts"
+    good = answer.facts is None or (bool(answer.facts.dtypes) and answer.facts.memory_bytes >= 0)
+    assert good, f"of {what}, the probe returns {answer.facts}"
 
 
 def check_same(spec: PlatformSpec, bench: Bench) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.utils._pytree import tree_leaves
 
 from llmk.api import AllReduce, Compiling, Host, PlatformFacts, Verdict, no
 from llmk_orchard.soil import cores, free_bytes, total_bytes
@@ -93,5 +93,9 @@ class Grove:
 
 
 def tensors(tree: Any) -> list[Tensor]:
-    """Those of a result."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    """Those of a result, which may be a dataclass."""
+    if is_dataclass(tree):
+        tree = [getattr(tree, field.name) for field in fields(tree)]
+    if isinstance(tree, (tuple, list)):
+        return [leaf for part in tree for leaf in tensors(part)]
+    return [tree] if isinstance(tree, Tensor) else []

@@ -1,0 +1,170 @@
+"""Cases of a family's texts and numbers: how long texts are, a tied head that is stored, numbers at other values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from llmk.api import LlmkError, ModelSpec
+from llmk.planning.checkpoint.folder import read_checkpoint
+from llmk.tree import Head
+from llmk_testing.bench import Bench
+from llmk_testing.case import Skip
+from llmk_testing.comparing import check_logits
+from llmk_testing.describing import facts_of, program_of
+from llmk_testing.files import copied, tensors_of
+from llmk_testing.model import ModelHarness
+from llmk_testing.model_example import ModelExample
+
+_LENGTHS = (
+    *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length"),
+    *("max_target_positions", "model_max_length"),
+)
+"""Keys of configs that say how long texts may be."""
+_LONGEST = 300
+_OF_TRAINING = ("dropout", "drop", "init", "loss", "jitter", "noise", "_std", "coef")
+_FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction")
+"""Numbers of how much of a head is rotated."""
+_FACTOR = 1.7
+_SHORT = 12
+
+Harness = Callable[..., ModelHarness]
+
+
+def checks(
+    spec: ModelSpec, bench: Bench, example: ModelExample, folder: Callable[[], Path], harness: Harness
+) -> dict[str, Callable[[], str | None]]:
+    """Cases by name, as those of the files."""
+    return {
+        "texts may be as long as the config says": partial(_check_length, spec, example, folder),
+        "long texts have the oracle's logits": partial(_check_long, bench, example, folder, harness),
+        "a tied head may be stored": partial(_check_tied, spec, bench, example, folder, harness),
+        "numbers of the config, at other values, are the oracle's": partial(
+            _check_numbers, spec, bench, example, folder, harness
+        ),
+    }
+
+
+def _check_length(spec: ModelSpec, example: ModelExample, folder: Callable[[], Path]) -> str:
+    """Raises AssertionError unless a length beyond the family's own is the length of texts. States without attention
+    have no longest text."""
+    checkpoint = read_checkpoint(folder())
+    facts = facts_of(spec, checkpoint)
+    found = facts.max_model_len
+    if not facts.attention:
+        return "the model has no attention"
+    config = checkpoint.config
+    keys = [key for key in _LENGTHS if type(config.get(key)) is int and _is_known(example, config, key)]
+    for key in keys:
+        longer = 2 * max(found, config[key])
+        with suppress(LlmkError):  # it may depend on others
+            other = facts_of(spec, replace(checkpoint, config={**config, key: longer})).max_model_len
+            assert other != found, f"max_model_len is {found} with {key} = {config[key]} and with {longer}"
+    return ", ".join(keys) or "the config has none"
+
+
+def _is_known(example: ModelExample, config: Mapping[str, Any], key: str) -> bool:
+    """Whether the oracle's configs have a key, or would be refused without it."""
+    if example.filled is None:
+        return True
+    try:
+        return key in example.filled({other: value for other, value in config.items() if other != key})
+    except ValueError:
+        return True
+
+
+def _check_long(bench: Bench, example: ModelExample, folder: Callable[[], Path], harness: Harness) -> str:
+    """Raises AssertionError unless the last tokens of a text are right: one as long as the model takes, if that is
+    short."""
+    model = harness()
+    facts = model.boot.facts
+    count = min(facts.max_model_len, _LONGEST)
+    text = torch.randint(3, facts.vocab_size, (count,), generator=bench.random(example.name, "long")).tolist()
+    rows = [row for part in (text[:-2], text[-2:-1], text[-1:]) for row in model.step([("long", part)])]
+    right = example.logits(folder(), text, torch.float32)
+    check_logits(torch.cat(rows)[-3:], right[-3:], example.tolerance, f"the last of {count} tokens (seed {bench.seed})")
+    return f"{count} tokens"
+
+
+def _check_tied(
+    spec: ModelSpec, bench: Bench, example: ModelExample, folder: Callable[[], Path], harness: Harness
+) -> str:
+    """Raises AssertionError unless a tied checkpoint is read that stores its head nevertheless."""
+    if not spec.tree:
+        return "the family gives no tree"
+    program = program_of(spec, read_checkpoint(folder()))
+    heads = [leaf for leaf in program.leaves() if isinstance(leaf, Head) and leaf.tied]
+    table, stored = f"{program.model.embed.at}.weight", tensors_of(folder())
+    name = f"{heads[0].at}.weight" if heads else ""
+    if not heads or name in stored or table not in stored:
+        return "its head is not tied"
+    with TemporaryDirectory(prefix="llmk-") as target:
+        both = copied(folder(), Path(target) / "both", lambda tensors: tensors.update({name: tensors[table].clone()}))
+        _compare(bench, example, harness(both), both, f"with {name} next to the embedding to which it is tied")
+    return name
+
+
+def _check_numbers(
+    spec: ModelSpec, bench: Bench, example: ModelExample, folder: Callable[[], Path], harness: Harness
+) -> str:
+    """Raises AssertionError unless a checkpoint with other numbers is refused or has the oracle's logits."""
+    if example.vary is None or example.filled is None:
+        return "the example can't be written with another config (ModelExample.vary)"
+    config = example.filled(read_checkpoint(folder()).config)
+    numbers = dict(_numbers(config))
+    stretched = _stretched(numbers.get("rope_parameters", config.get("rope_parameters")))
+    for change in ({**numbers, **stretched}, numbers) if stretched else (numbers,):
+        with TemporaryDirectory(prefix="llmk-") as target, suppress(Skip):
+            model, other = _written(spec, example, Path(target), change, harness)
+            _compare(bench, example, model, other, f"with {json.dumps(change)}")
+            return ", ".join(change) or "there are none"
+    return "there is no such model"
+
+
+def _written(
+    spec: ModelSpec, example: ModelExample, folder: Path, change: Mapping[str, Any], harness: Harness
+) -> tuple[ModelHarness, Path]:
+    """The model with a changed config. Raises Skip where the oracle has none, or the family refuses it."""
+    assert example.vary is not None
+    try:
+        example.vary(folder, **change)
+        example.logits(folder, [3, 4, 5], torch.float32)
+    except Exception as error:
+        raise Skip(f"the oracle has no such model: {error}") from error
+    try:
+        facts_of(spec, read_checkpoint(folder))
+    except LlmkError as error:
+        raise Skip(f"refused: {error}") from error
+    return harness(folder), folder
+
+
+def _compare(bench: Bench, example: ModelExample, model: ModelHarness, folder: Path, what: str) -> None:
+    random = bench.random(example.name, "other")
+    text = torch.randint(3, model.boot.facts.vocab_size, (_SHORT,), generator=random).tolist()
+    right = example.logits(folder, text, torch.float32)
+    check_logits(model.step([("other", text)])[0], right, example.tolerance, f"{what} (seed {bench.seed})")
+
+
+def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Numbers that are no integers, with other values; RoPE's among them."""
+    for key, value in sorted(config.items()):
+        if isinstance(value, float) and value and key not in _FRACTIONS and not any(w in key for w in _OF_TRAINING):
+            yield key, value * _FACTOR
+    rope = config.get("rope_parameters")
+    if isinstance(rope, dict) and isinstance(rope.get("rope_theta"), (int, float)):
+        yield "rope_parameters", {**rope, "rope_theta": rope["rope_theta"] * _FACTOR}
+
+
+def _stretched(rope: Any) -> dict[str, Any]:
+    """Other RoPE parameters, whose positions are divided by a factor."""
+    if not isinstance(rope, dict) or rope.get("rope_type") != "default":
+        return {}
+    return {"rope_parameters": {**rope, "rope_type": "linear", "factor": 4.0}}

@@ -1,0 +1,130 @@
+"""Calls of an op after each other, and arguments of other forms: more dimensions, and rows unlike random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import OpQuery, TokenBand
+from llmk_testing.candidate import Asked, Candidate, agreeing
+from llmk_testing.case import Case
+from llmk_testing.rows import counts
+from llmk_testing.tolerance import check_same
+from llmk_testing.trees import mapped, tensors
+from llmk_testing.watch import tensors_kept
+
+if TYPE_CHECKING:
+    from llmk_testing.suites.op import Make, Op
+
+_CALLS = 8
+_SHAPES = ((4, 3), (2, 1, 6), (12, 1))
+"""Dimensions of twelve rows."""
+_OUTLIER = 1e4
+
+
+def cases(candidate: Candidate[OpQuery], make: Make, leading: Sequence[str]) -> Iterator[Case]:
+    """The cases of an op that takes tensors alone; ``leading``: as in ``OpExamples``."""
+    checks: dict[str, Callable[..., str | None]] = {
+        "results stay when it is called again": _stays,
+        "keeps nothing of its calls": _keeps,
+    }
+    for name, run in checks.items():
+        for asked in candidate.served[:2]:
+            yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, make, asked))
+    for asked in candidate.served if leading else ():
+        yield candidate.case(f"takes rows of odd numbers: {asked.label}", partial(_odd, candidate, make, asked))
+        if _within(candidate.spec.bands, 12):
+            yield candidate.case(f"takes rows of any dimensions: {asked.label}", partial(_deep, make, asked))
+
+
+def _stays(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+    """Another call of equal shapes, then one of the first call's tensors, whose contents are others by now."""
+    op = make(asked)
+    rows = counts(candidate.spec.bands, few=True)[0]
+    first, second = op.arguments(rows), op.arguments(rows)
+    given, other = op.placed(first), op.placed(second)
+    found = tensors(op.run(*given, **op.on_device))
+    before = [each.clone() for each in found]
+    errors = [op.check(op.run(*other, **op.on_device), other, second, "the second call")]
+    for place, (now, then) in enumerate(zip(found, before, strict=True)):
+        check_same(now, then, f"result {place} of the first call, after the second")
+    if any(one.shape != two.shape for one, two in zip(tensors(first), tensors(second), strict=True)):
+        return agreeing(errors)
+    for into, values in zip(tensors(given), tensors(second), strict=True):
+        into.copy_(values)
+    # What isn't a tensor is the second call's, too.
+    places = iter(tensors(given))
+    given = tuple(mapped(lambda _: next(places), argument) for argument in second)
+    errors.append(op.check(op.run(*given, **op.on_device), given, second, "the first call's tensors with other values"))
+    return agreeing(errors)
+
+
+def _keeps(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+    op = make(asked)
+    rows = counts(candidate.spec.bands, few=True)[0]
+    kept = tensors_kept(lambda: op.run(*op.placed(op.arguments(rows)), **op.on_device), _CALLS)
+    assert kept < _CALLS, f"{kept} tensors are kept after {_CALLS} calls of equal shapes"
+    return f"{kept} tensors"
+
+
+def _deep(make: Make, asked: Asked[OpQuery]) -> str:
+    op, errors = make(asked), []
+    for shape in _SHAPES:
+        arguments = tuple(
+            argument.unflatten(0, shape) if place in op.leading else argument
+            for place, argument in enumerate(op.arguments(12))
+        )
+        given = op.placed(arguments)
+        errors.append(op.check(op.run(*given, **op.on_device), given, arguments, f"rows in {list(shape)}"))
+    return agreeing(errors)
+
+
+def _odd(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+    """Zeros, one number alone, a constant, and an outlier where the reference holds it, next to ordinary rows."""
+    op = make(asked)
+    rows = 8 if _within(candidate.spec.bands, 8) else counts(candidate.spec.bands)[-1]
+    ordinary = op.arguments(rows)
+    given = ordinary
+    for write in (_zeros, _alone, _constant, _outlier):
+        changed = _with_row(op, given, write)
+        if all(bool(each.isfinite().all()) for each in tensors(op.by_reference(changed)[0])):
+            given = changed
+    placed = op.placed(given)
+    return agreeing([op.check(op.run(*placed, **op.on_device), placed, given, "zeros, constants and outliers")])
+
+
+def _with_row(op: Op, arguments: tuple[Any, ...], write: Callable[[Tensor], object]) -> tuple[Any, ...]:
+    changed = mapped(torch.clone, arguments)
+    for place in op.leading:
+        row = _WRITTEN[write]
+        if row < len(changed[place]):
+            write(changed[place][row])
+    return tuple(changed)
+
+
+def _zeros(row: Tensor) -> None:
+    row.zero_()
+
+
+def _alone(row: Tensor) -> None:
+    row.zero_()[..., -1] = 3.0
+
+
+def _constant(row: Tensor) -> None:
+    row.fill_(0.5)
+
+
+def _outlier(row: Tensor) -> None:
+    row[..., row.shape[-1] // 3] = -_OUTLIER
+
+
+_WRITTEN: dict[Callable[[Tensor], object], int] = {_zeros: 0, _alone: 2, _constant: 5, _outlier: 6}
+"""Which row each of them changes."""
+
+
+def _within(bands: Sequence[TokenBand], rows: int) -> bool:
+    return any(band.start <= rows < band.stop for band in bands)
