@@ -50,13 +50,20 @@ class Candidate(Generic[Q]):
     Args:
         wanted: by label, a function that makes the query from the given fields of :class:`~llmk.api.Query`.
         advice: the hint for the author of a kernel that serves none of them.
+        precise: whether every query that is served is tried in float32, too, in which small errors show.
     """
 
     def __init__(
-        self, spec: KernelSpec, bench: Bench, wanted: Mapping[str, Callable[..., Q]], advice: str = ""
+        self,
+        spec: KernelSpec,
+        bench: Bench,
+        wanted: Mapping[str, Callable[..., Q]],
+        advice: str = "",
+        *,
+        precise: bool = False,
     ) -> None:
         self.spec, self.bench = spec, bench
-        self._wanted, self._advice = wanted, advice
+        self._wanted, self._advice, self._precise = wanted, advice, precise
         self._facts = facts_to_know(spec.op, (kernel.spec for kernel in bench.registry.kernels("op")))
 
     def _match(self, query: Q) -> Verdict:
@@ -92,7 +99,8 @@ class Candidate(Generic[Q]):
             able = [asked for asked in in_dtypes if self._match(asked.query)]
             stored_as = [getattr(asked.query, "weight_format", "") for asked in able[:1]]
             everywhere = len(formats) < _EVERYWHERE or any(name not in formats for name in stored_as)
-            found += able if self.bench.thorough or everywhere else able[:1]
+            precise = [asked for asked in able[1:] if self._precise and asked.dtype == torch.float32]
+            found += able if self.bench.thorough or everywhere else [*able[:1], *precise]
             formats += stored_as
         return [*found, *self._alone(found)]
 
@@ -137,14 +145,15 @@ class Candidate(Generic[Q]):
         it serves; it keeps the ``contracts`` (by name) on ``some`` of them, by default the first two; it can be
         ``recorded`` (graph capture) and is ``deterministic`` if it declares so."""
         yield from self.honesty()
-        yield from self._each("agrees with the reference", agrees, self.served)
+        yield from self.each("agrees with the reference", agrees, self.served)
         more = {"can be recorded and replayed": recorded} if self.spec.capture != "none" else {}
         for name, check in {**contracts, **more}.items():
-            yield from self._each(name, check, self.served[:2] if some is None else some)
+            yield from self.each(name, check, self.served[:2] if some is None else some)
         if self.spec.deterministic:
-            yield from self._each("rows don't depend on the batch", deterministic, self.deterministic)
+            yield from self.each("rows don't depend on the batch", deterministic, self.deterministic)
 
-    def _each(self, name: str, check: Check, queries: Sequence[Asked[Q]]) -> Iterator[Case]:
+    def each(self, name: str, check: Check, queries: Sequence[Asked[Q]]) -> Iterator[Case]:
+        """A case for each of ``queries``."""
         for asked in queries:
             yield self.case(f"{name}: {asked.label}", partial(check, self, asked))
 
