@@ -229,7 +229,7 @@ def _sizes(query: LinearQuery) -> int:
 
 def _tables(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
     """The first query of each format that is served if the weight is an embedding's table, too."""
-    found = {}
+    found: dict[str, Asked[LinearQuery]] = {}
     for asked in candidate.served:
         table = replace(asked.query, lookup=True)
         if table.weight_format != "plain" and match(candidate.spec, table):

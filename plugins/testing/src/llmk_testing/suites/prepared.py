@@ -35,12 +35,12 @@ class Layer(Protocol):
         """Of ``count`` rows, on the host."""
         ...
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """The kernel's result."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The kernel's result for inputs."""
         ...
 
-    def check(self, out: Tensor, *inputs: Any) -> float:
-        """Compares a result for ``inputs``, after which comes what it is, in words."""
+    def check(self, *args: Any, **kwargs: Any) -> float:
+        """Compares a result, which is followed by its inputs, after which comes what it is, in words."""
         ...
 
 
