@@ -61,7 +61,7 @@ def first_of_each(served: Sequence[Asked[Q]]) -> list[Asked[Q]]:
     found: dict[str, Asked[Q]] = {}
     for asked in served:
         found.setdefault(asked.query.weight_format, asked)
-    return [*found.values()]
+    return list(found.values())
 
 
 def smallest(served: Sequence[Asked[Q]], size_of: Callable[[Q], int]) -> list[Asked[Q]]:
