@@ -9,12 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from defects import Defect
-from llmk.api import OK, LinearQuery, TokenBand, Verdict
+from llmk.api import FIRST_FIELDS, OK, LinearQuery, TokenBand, Verdict, no
+from llmk.reference.quantized_weight import ScaledWeight, prepare_int8_channel
 
 
 def supports_any_format(query: LinearQuery) -> Verdict:
     """Says yes to weights that it can't read."""
     return OK
+
+
+def supports_int8_channel(query: LinearQuery) -> Verdict:
+    """That format alone."""
+    return OK if query.weight_format == "int8_channel" else no("weight_format")
 
 
 def bias_ignored(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -88,6 +94,81 @@ def prepare_transposed(parameters: Mapping[str, Tensor]) -> Tensor:
     return weight.flip(0)
 
 
+def clipped(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """To what float16 holds, whatever the dtype."""
+    return F.linear(x, weight, bias).clamp(-65504.0, 65504.0)
+
+
+_KEPT: dict[object, Tensor] = {}
+
+
+def input_kept_by_address(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    key = (x.data_ptr(), x.shape, x.dtype)
+    if key not in _KEPT:
+        _KEPT.clear()
+        _KEPT[key] = x.clone()
+    return F.linear(_KEPT[key], weight, bias)
+
+
+_WEIGHTS: dict[object, Tensor] = {}
+
+
+def weights_kept_by_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, _WEIGHTS.setdefault((weight.shape, weight.dtype), weight), bias)
+
+
+_DOUBLES: list[Tensor] = []
+
+
+def prepare_wide(parameters: Mapping[str, Tensor]) -> Tensor:
+    """Keeps every weight in float64, too."""
+    _DOUBLES.append(parameters["weight"].double())
+    return parameters["weight"]
+
+
+def prepare_taking(parameters: dict[str, Tensor]) -> Tensor:
+    return parameters.pop("weight")
+
+
+def prepare_seeding(parameters: Mapping[str, Tensor]) -> Tensor:
+    torch.manual_seed(0)
+    return parameters["weight"]
+
+
+def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Counts rows in 15 bits."""
+    out = F.linear(x, weight, bias)
+    out[1 << 15 :] = 0
+    return out
+
+
+def without_single_outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Takes one output for none."""
+    return F.linear(x, weight.squeeze(0), bias)
+
+
+def by_columns(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Its result lies column by column."""
+    return F.linear(x, weight, bias).T.contiguous().T
+
+
+def prepare_column(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    """Takes scales to have a dimension for inputs."""
+    return prepare_int8_channel({**parameters, "weight_scale": parameters["weight_scale"][:, 0]})
+
+
+class FromTheEnd(ScaledWeight):
+    """A table whose rows are looked up from its end."""
+
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        return ScaledWeight(self.values.flip(0), self.scale.flip(0), self.block).rows(index, dtype)
+
+
+def prepare_table(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    good = prepare_int8_channel(parameters)
+    return FromTheEnd(good.values, good.scale, good.block)
+
+
 _FIRST, _BIASED = ": 512 to 256, float32", ": 1024 to 512 with bias, float32"
 _AGREES = "agrees with the reference"
 
@@ -116,6 +197,61 @@ DEFECTS = (
     ),
     Defect(
         "format", "says yes to all formats", {"supports": supports_any_format}, f"{_AGREES}: 512 to 256, int8_channel"
+    ),
+    Defect(
+        "clipped",
+        "results are clipped to the range of float16",
+        clipped,
+        "rows of any magnitude are computed" + _FIRST,
+    ),
+    Defect(
+        "address",
+        "inputs are found again by their address",
+        input_kept_by_address,
+        "its tensors are the caller's" + _FIRST,
+    ),
+    Defect("layers", "weights are found again by their shape", weights_kept_by_shape, "layers of one shape are apart"),
+    Defect(
+        "doubles",
+        "copies of all weights are kept",
+        {"prepare": f"{__name__}:prepare_wide"},
+        "a layer holds little more than its parameters" + _FIRST,
+    ),
+    Defect(
+        "taken",
+        "prepare takes a parameter out",
+        {"prepare": f"{__name__}:prepare_taking"},
+        "parameters stay as they are when they are prepared" + _FIRST,
+    ),
+    Defect(
+        "seed",
+        "prepare seeds torch's random numbers",
+        {"prepare": f"{__name__}:prepare_seeding"},
+        "parameters stay as they are when they are prepared" + _FIRST,
+    ),
+    Defect("by columns", "results lie column by column", by_columns, "its tensors are the caller's" + _FIRST),
+    Defect(
+        "scale",
+        "raises for scales of one dimension",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_column",
+            "supports": supports_int8_channel,
+        },
+        "takes scales of one dimension",
+    ),
+    Defect("many", "rows are counted in 15 bits", few_rows, "takes many rows"),
+    Defect("one output", "one output is taken for none", without_single_outputs, f"{_AGREES}: 128 to 1 with bias"),
+    Defect(
+        "table",
+        "an embedding's rows are those from its end",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_table",
+            "supports": supports_int8_channel,
+            "knows": FIRST_FIELDS | {"lookup"},
+        },
+        "rows of a table are looked up",
     ),
     Defect(
         "bands",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import FIRST_FIELDS, OK, MoEQuery, Verdict, no
-from llmk.reference.moe import MoEExamples, fused_moe
+from llmk.reference.moe import SCORINGS, MoEExamples, fused_moe
 
 
 def supports_all(query: MoEQuery) -> Verdict:
@@ -102,6 +102,82 @@ def half_sums(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *
     return fused_moe(x.bfloat16(), router_logits, narrow, **options).to(x.dtype)
 
 
+def exact_gelu(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, activation: str, **options: Any
+) -> Tensor:
+    return fused_moe(x, router_logits, weights, activation=activation.removesuffix("_tanh"), **options)
+
+
+def every_expert(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """All of them compute all tokens, and what was not chosen is not used."""
+    for gate_up, down in zip(weights["gate_up"], weights["down"], strict=True):
+        (x @ gate_up.T)[:, : down.shape[1]] @ down.T
+    return fused_moe(x, router_logits, weights, **options)
+
+
+def plain_exponentials(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, scoring: str = "softmax", **options: Any
+) -> Tensor:
+    def scores(logits: Tensor) -> Tensor:
+        return logits.exp() / logits.exp().sum(dim=-1, keepdim=True)
+
+    return fused_moe(
+        x, router_logits, weights, scoring=scores if scoring == "softmax" else SCORINGS[scoring], **options
+    )
+
+
+_LOGITS: dict[object, Tensor] = {}
+
+
+def logits_kept_by_address(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    key = (router_logits.data_ptr(), router_logits.shape, router_logits.dtype)
+    if key not in _LOGITS:
+        _LOGITS.clear()
+        _LOGITS[key] = router_logits.clone()
+    return fused_moe(x, _LOGITS[key], weights, **options)
+
+
+_WEIGHTS: dict[object, Mapping[str, Tensor]] = {}
+
+
+def weights_kept_by_shape(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    key = (*(tensor.shape for tensor in weights.values()), x.dtype)
+    return fused_moe(x, router_logits, _WEIGHTS.setdefault(key, weights), **options)
+
+
+_DOUBLES: list[Tensor] = []
+
+
+def prepare_wide(parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Keeps all weights in float64, too."""
+    _DOUBLES.extend(tensor.double() for tensor in parameters.values())
+    return parameters
+
+
+def prepare_taking(parameters: dict[str, Tensor]) -> Mapping[str, Tensor]:
+    return {name: parameters.pop(name) for name in list(parameters)}
+
+
+def few_tokens(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """Has room for 2,048 tokens."""
+    out = fused_moe(x, router_logits, weights, **options)
+    out[2048:] = 0
+    return out
+
+
+def bias_in_place(
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Mapping[str, Tensor],
+    *,
+    selection_bias: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    if selection_bias is not None:
+        selection_bias -= selection_bias.mean()
+    return fused_moe(x, router_logits, weights, selection_bias=selection_bias, **options)
+
+
 _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 
 DEFECTS = (
@@ -142,6 +218,25 @@ DEFECTS = (
         "waits", "reads counts back, and may be recorded", {"capture": "full"}, "can be recorded and replayed" + _FIRST
     ),
     Defect("format", "says yes to all", {"supports": supports_all}, f"{_AGREES}: 2 of 8 experts, fp8_channel, float32"),
+    Defect("tanh", "the exact GELU for its approximation", exact_gelu, f"{_AGREES}: GELU by tanh, float32"),
+    Defect("dense", "all experts compute all tokens", every_expert, "tokens pass through the experts that they chose"),
+    Defect("large logits", "exponentials overflow", plain_exponentials, "router logits of any size" + _FIRST),
+    Defect("routing", "routes are found again by address", logits_kept_by_address, "its tensors are the caller's"),
+    Defect("layers", "weights are found again by their shape", weights_kept_by_shape, "layers of one shape are apart"),
+    Defect(
+        "doubles",
+        "copies of all weights are kept",
+        {"prepare": f"{__name__}:prepare_wide"},
+        "a layer holds little more than its parameters" + _FIRST,
+    ),
+    Defect("many", "the last of many tokens are left out", few_tokens, "takes many tokens"),
+    Defect(
+        "taken",
+        "prepare takes the parameters out",
+        {"prepare": f"{__name__}:prepare_taking"},
+        "parameters stay as they are when they are prepared" + _FIRST,
+    ),
+    Defect("changed bias", "the selection bias is centred in place", bias_in_place, "with a selection bias" + _FIRST),
 )
 
 LIMIT, ALPHA = 2.0, 1.702

@@ -141,6 +141,59 @@ def _fp8_of_any_kind(checkpoint: Any) -> Any:
     return OK if checkpoint.quantization.get("quant_method") == "fp8" else no("quant_method")
 
 
+def _taking(checkpoint: Any) -> Any:
+    checkpoint.quantization and checkpoint.config["quantization_config"].pop("quant_method", None)
+    return no("quant_method")
+
+
+def _names_first(patch: pytest.MonkeyPatch) -> None:
+    good = Stored.check
+
+    def check(self: Stored, module: str, stored: Any) -> None:
+        assert stored["weight"].name
+        good(self, module, stored)
+
+    patch.setattr(Stored, "check", check)
+
+
+def _keeps(patch: pytest.MonkeyPatch) -> None:
+    kept: list[Tensor] = []
+
+    def convert(weight: Tensor) -> dict[str, Tensor]:
+        kept.append(weight)
+        return quantize_fp8_channel(weight)
+
+    _converts(convert)(patch)
+
+
+def _squeezed(weight: Tensor) -> dict[str, Tensor]:
+    return {name: tensor.squeeze(0) for name, tensor in quantize_fp8_channel(weight).items()}
+
+
+def _halved(weight: Tensor) -> dict[str, Tensor]:
+    """Doubles in float16, where it was given that."""
+    return quantize_fp8_channel(((weight + weight).float() / 2).clamp(-65504, 65504))
+
+
+def _seeded(weight: Tensor) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return quantize_fp8_channel(weight)
+
+
+_BUFFERS: dict[torch.Size, Tensor] = {}
+
+
+def _in_a_buffer(weight: Tensor) -> dict[str, Tensor]:
+    made = quantize_fp8_channel(weight)
+    buffer = _BUFFERS.setdefault(weight.shape, torch.empty_like(made["weight"]))
+    return {**made, "weight": buffer.copy_(made["weight"])}
+
+
+def _transposed(weight: Tensor) -> dict[str, Tensor]:
+    made = quantize_fp8_channel(weight)
+    return {**made, "weight": made["weight"].T.contiguous().T}
+
+
 def _nothing(patch: pytest.MonkeyPatch) -> None:
     """Breaks nothing that is registered."""
 
@@ -279,5 +332,34 @@ DEFECTS = (
         "gptq",
         lambda patch: patch.setattr(ByInputs, "is_empty", lambda self, tensor: tensor.name.endswith(".bias")),
         "dense, 4 bits: tensors that mean nothing",
+    ),
+    Defect(
+        "needs_a_weight",
+        "raises where a module stores no weight",
+        "stored_fp8",
+        _names_first,
+        "dense: tensors that are missing",
+    ),
+    Defect("layers_kept", "keeps all plain weights", "fp8", _keeps, "dense: nothing is kept"),
+    Defect(
+        "bytes_for_bits",
+        "declares bytes for bits",
+        "fp8",
+        _nothing,
+        "dense: parameters take the bits",
+        lambda spec: replace(spec, weight_bits=1.0),
+    ),
+    Defect("one_row", "drops the dimension of one row", "fp8", _converts(_squeezed), "dense: weights of few rows"),
+    Defect("in_halves", "overflows in float16", "fp8", _converts(_halved), "dense: scales in any floating-point"),
+    Defect("seeds", "seeds torch's random numbers", "fp8", _converts(_seeded), "dense: weights at the edges"),
+    Defect("one_buffer", "overwrites the layer before", "fp8", _converts(_in_a_buffer), "dense: a share of the rows"),
+    Defect("strided", "returns transposed tensors", "fp8", _converts(_transposed), "dense: weights at the edges"),
+    Defect(
+        "claims_change",
+        "takes keys out of the config",
+        "stored_fp8",
+        _nothing,
+        "claims are verdicts",
+        _claiming(_taking),
     ),
 )

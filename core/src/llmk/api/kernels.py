@@ -19,7 +19,8 @@ class LinearKernel(Protocol):
     @abstractmethod
     def __call__(self, x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
         """``x`` is ``[tokens, in_features]``, the result ``[tokens, out_features]`` in its dtype; ``weight`` is what
-        the spec's ``prepare`` returned, ``bias`` ``[out_features]``."""
+        the spec's ``prepare`` returned, ``bias`` ``[out_features]``. Numbers are of any magnitude that the dtype
+        has. The elements of a result's row are neighbours, and the result is the caller's, who may write over it."""
         ...
 
 
@@ -57,7 +58,8 @@ class MoEKernel(Protocol):
         group_scoring: str = "max",
     ) -> Tensor:
         """``x`` is ``[tokens, hidden]``, as is the result; ``router_logits`` are ``[tokens, experts]``; ``weights`` are
-        what the spec's ``prepare`` returned, where there is one."""
+        what the spec's ``prepare`` returned, where there is one. Of many tokens, an expert computes those that chose
+        it, and no others, but for what fills up tiles."""
         ...
 
 
@@ -75,7 +77,9 @@ class Prepare(Protocol):
 
     @abstractmethod
     def __call__(self, parameters: dict[str, Tensor]) -> Any:
-        """The weights as the kernel takes them, of a layer's parameters by name, none of which it changes."""
+        """The weights as the kernel takes them, of a layer's parameters by name, none of which it changes or takes
+        out. They take the memory that is planned for: little more than the parameters, and kernels keep no copies in a
+        wider dtype."""
         ...
 
 

@@ -59,7 +59,8 @@ class Quantization:
         return stored["weight"].shape if "weight" in stored else ()
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
-        """Returns the parameters of the weight format (``llmk.reference.quantized_weight``).
+        """Returns the parameters of the weight format (``llmk.reference.quantized_weight``), contiguous. The plain or
+        stored tensors are not changed, and not kept.
 
         Args:
             layer: its name in the checkpoint, for errors.

@@ -51,7 +51,6 @@ class Candidate(Generic[Q]):
     Args:
         wanted: by label, a function that makes the query from the given fields of :class:`~llmk.api.Query`.
         advice: the hint for the author of a kernel that serves none of them.
-        in_each_dtype: whether all queries are tried in every dtype, because they take little time.
     """
 
     def __init__(
@@ -60,10 +59,8 @@ class Candidate(Generic[Q]):
         bench: Bench,
         wanted: Mapping[str, Callable[..., Q]],
         advice: str = "",
-        *,
-        in_each_dtype: bool = False,
     ) -> None:
-        self.spec, self.bench, self._in_each_dtype = spec, bench, in_each_dtype
+        self.spec, self.bench = spec, bench
         self._wanted, self._advice = wanted, advice
         self._facts = facts_to_know(spec.op, (kernel.spec for kernel in bench.registry.kernels("op")))
 
@@ -99,15 +96,16 @@ class Candidate(Generic[Q]):
 
     @cached_property
     def served(self) -> list[Asked[Q]]:
-        """The queries that the spec claims to serve: one dtype per label, all dtypes for the first labels, unless it is
-        to be all for each."""
+        """The queries that the spec claims to serve: all dtypes for the first labels, and for the others one dtype and
+        float32, in which small errors show."""
         found: list[Asked[Q]] = []
         formats: list[str] = []
         for in_dtypes in self.queries:
             able = [asked for asked in in_dtypes if self.serves(asked.query)]
             stored_as = [getattr(asked.query, "weight_format", "") for asked in able[:1]]
             everywhere = len(formats) < _EVERYWHERE or any(name not in formats for name in stored_as)
-            found += able if self.bench.thorough or everywhere or self._in_each_dtype else able[:1]
+            precise = [asked for asked in able[1:] if asked.dtype == torch.float32]
+            found += able if self.bench.thorough or everywhere else [*able[:1], *precise]
             formats += stored_as
         return [*found, *self._alone(found)]
 
@@ -152,14 +150,15 @@ class Candidate(Generic[Q]):
         it serves; it keeps the ``contracts`` (by name) on ``some`` of them, by default the first two; it can be
         ``recorded`` (graph capture) and is ``deterministic`` if it declares so."""
         yield from self.honesty()
-        yield from self._each("agrees with the reference", agrees, self.served)
+        yield from self.each("agrees with the reference", agrees, self.served)
         more = {"can be recorded and replayed": recorded} if self.spec.capture != "none" else {}
         for name, check in {**contracts, **more}.items():
-            yield from self._each(name, check, self.served[:2] if some is None else some)
+            yield from self.each(name, check, self.served[:2] if some is None else some)
         if self.spec.deterministic:
-            yield from self._each("rows don't depend on the batch", deterministic, self.deterministic)
+            yield from self.each("rows don't depend on the batch", deterministic, self.deterministic)
 
-    def _each(self, name: str, check: Check, queries: Sequence[Asked[Q]]) -> Iterator[Case]:
+    def each(self, name: str, check: Check, queries: Sequence[Asked[Q]]) -> Iterator[Case]:
+        """A case for each of ``queries``."""
         for asked in queries:
             yield self.case(f"{name}: {asked.label}", partial(check, self, asked))
 

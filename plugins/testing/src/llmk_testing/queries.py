@@ -73,6 +73,7 @@ _LINEAR_SIZES: tuple[tuple[int, int, bool], ...] = (
     (4096, 24, False),
     (16, 1024, True),
     (256, 21, True),
+    (128, 1, True),
 )
 """Inputs, outputs, and whether there is a bias. Sums over 4096 elements reveal the precision of the accumulator."""
 
@@ -88,9 +89,11 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("2 of 3 experts, 256 to 128", {"num_experts": 3, "hidden_size": 256, "intermediate_size": 128}),
     ("2 of 8 experts, 64 to 40", {"hidden_size": 64, "intermediate_size": 40}),
     ("2 of 8 experts, 40 to 64", {"hidden_size": 40, "intermediate_size": 64}),
+    ("1 of 1 expert, 64 to 48", {"num_experts": 1, "top_k": 1, "hidden_size": 64, "intermediate_size": 48}),
     ("6 of 6 experts", {"num_experts": 6, "top_k": 6, "renormalize": False}),
     ("8 of 64 experts", {"num_experts": 64, "top_k": 8, "renormalize": False}),
     ("GELU", {"activation": "gelu"}),
+    ("GELU by tanh", {"activation": "gelu_tanh"}),
     ("GELU by tanh, sigmoid scores", {"activation": "gelu_tanh", "scoring": "sigmoid"}),
     ("sigmoid scores, scaled", {"scoring": "sigmoid", "scaling": 2.5}),
     ("sigmoid scores as they are", {"scoring": "sigmoid", "renormalize": False}),

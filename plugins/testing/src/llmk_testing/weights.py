@@ -18,10 +18,13 @@ from llmk_testing.case import Skip
 from llmk_testing.tolerance import ROUNDED_INPUTS, ROUNDED_TWICE, Bound
 
 _OF_REFERENCE = ("int8_channel", "int8_dynamic", "int8_group", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
+_BY_CHANNEL = ("int8_channel", "int8_dynamic", "fp8_channel")
 MADE_AS = {"int8_dynamic": "int8_channel"}
 """Formats whose weights are those of another."""
 _LARGEST_GROUP = 128
 """Inputs that share a scale in int4_group, or the largest power of two that divides the inputs."""
+_GROUP = 32
+"""The same in int8_group."""
 _UNKNOWN = Bound(0.15, 2.0)
 """Bound for formats that only their method can dequantize: kernels are compared with the weight before quantization."""
 
@@ -67,6 +70,8 @@ def forms(
 ) -> Iterator[tuple[str, Callable[[], Stored]]]:
     """The forms that a format of groups leaves open, each with random numbers: groups of any equal size, zero points,
     which need not be whole, inputs in another order, and scales of any dtype. ``inputs`` is a multiple of 128."""
+    if weight_format in _BY_CHANNEL:
+        yield from _forms_by_channel(weight_format, (outputs, inputs), random)
     zeros = {"int4_group": (8.0, 15.0), "int8_group": (0.0, 127.0)}.get(weight_format)
     if zeros is None:
         return
@@ -101,6 +106,29 @@ def forms(
         yield f"scales in {dtype}", partial(drawn, 64, zero="whole", dtype=dtype)
 
 
+def _forms_by_channel(
+    weight_format: str, shape: tuple[int, int], random: torch.Generator
+) -> Iterator[tuple[str, Callable[[], Stored]]]:
+    """All numbers that 8 bits hold, and scales of any dtype, also without a dimension for inputs."""
+    same = MADE_AS.get(weight_format, weight_format)
+
+    def drawn(dtype: torch.dtype = torch.float32, *, flat: bool = False) -> Stored:
+        numbers = torch.randint(-128, 128, shape, generator=random).to(torch.int8)
+        largest = 128.0
+        if same == "fp8_channel":
+            numbers = torch.where(numbers & 127 == 127, 0, numbers).view(torch.float8_e4m3fn)  # without NaN
+            largest = 448.0
+        scale = ((torch.rand(shape[0], 1, generator=random) + 0.5) / largest / shape[1] ** 0.5).to(dtype)
+        parameters = {"weight": numbers, "weight_scale": scale.flatten() if flat else scale}
+        prepared: Any = getattr(quantized_weight, f"prepare_{same}")(parameters)
+        return Stored(parameters, prepared.dequantize(torch.float32), _bound(weight_format))
+
+    yield "all numbers of 8 bits", drawn
+    yield "scales of one dimension", partial(drawn, flat=True)
+    for dtype in (torch.bfloat16, torch.float16):
+        yield f"scales in {dtype}", partial(drawn, dtype)
+
+
 def stored_experts(
     registry: Registry, weight_format: str, form: str, random: torch.Generator, **weights: Tensor
 ) -> tuple[Stored, dict[str, Tensor]]:
@@ -125,6 +153,9 @@ def _quantized(weight_format: str, weight: Tensor) -> dict[str, Tensor]:
     if weight_format == "int4_group":
         columns = weight.shape[1]
         return quantize.quantize_int4_group(weight, min(columns & -columns, _LARGEST_GROUP))
+    if weight_format == "int8_group":
+        columns = weight.shape[1]
+        return quantize.quantize_int8_group(weight, min(columns & -columns, _GROUP))
     parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{MADE_AS.get(weight_format, weight_format)}")(weight)
     return parameters
 

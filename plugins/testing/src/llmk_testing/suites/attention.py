@@ -34,7 +34,7 @@ _HOST_COST_FACTOR = 5.0
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one attention backend."""
-    candidate = Candidate(spec, bench, attention_queries(served_by(spec, bench)), in_each_dtype=True)
+    candidate = Candidate(spec, bench, attention_queries(served_by(spec, bench)))
     contracts: dict[str, Callable[..., str | None]] = {
         "states the cache as it is": _layout,
         "writes its slots and no others": _writes,

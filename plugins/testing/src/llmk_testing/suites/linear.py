@@ -20,27 +20,40 @@ from llmk_testing.invariance import check_rows
 from llmk_testing.queries import linear_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
+from llmk_testing.suites.prepared import (
+    check_caller,
+    check_held,
+    check_layers,
+    check_prepare,
+    first_of_each,
+    several,
+    smallest,
+)
 from llmk_testing.tolerance import Bound, Right, check, check_same
 from llmk_testing.watch import poisoned
 from llmk_testing.weights import Stored, formats, forms, stored
+
+_MANY = 40_001
+"""Rows, more than a signed integer of 16 bits can count."""
 
 
 class PreparedLinear:
     """A kernel with a random prepared weight, and its inputs."""
 
     def __init__(
-        self, candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], given: Stored | None = None
+        self, candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], given: Stored | None = None, number: int = 0
     ) -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
         self.query, self.dtype, self.device = query, asked.dtype, bench.device
-        self.random = bench.random("linear", asked.label)
+        self.random = bench.random("linear", asked.label, number)
         weight = self.draw(query.out_features, query.in_features) / query.in_features**0.5
         self.stored: Stored = given or stored(bench.registry, query.weight_format, weight.to(self.dtype))
         self.bias = self.draw(query.out_features).to(self.dtype) if query.bias else None
+        self.placed = None if self.bias is None else self.bias.to(bench.device, copy=True)
         self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
-        on_device = {name: tensor.to(bench.device) for name, tensor in self.stored.parameters.items()}
-        prepare = candidate.load(spec.prepare) if spec.prepare else lambda parameters: parameters["weight"]
-        self.weight = prepare(on_device)
+        self.parameters = {name: tensor.to(bench.device) for name, tensor in self.stored.parameters.items()}
+        self.prepare = candidate.load(spec.prepare) if spec.prepare else lambda parameters: parameters["weight"]
+        self.weights = self.prepare({name: tensor.clone() for name, tensor in self.parameters.items()})
 
     def draw(self, *shape: int) -> Tensor:
         """Random numbers, float32 on the host."""
@@ -50,9 +63,12 @@ class PreparedLinear:
         """Inputs ``[count, in_features]`` on the host."""
         return self.draw(count, self.query.in_features).to(self.dtype)
 
+    def inputs(self, count: int) -> tuple[Tensor, ...]:
+        """As :class:`~llmk_testing.suites.prepared.Layer` has them."""
+        return (self.rows(count),)
+
     def __call__(self, x: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias.to(self.device)
-        return self.kernel(x, self.weight, bias)
+        return self.kernel(x.to(self.device), self.weights, self.placed)
 
     def right(self, x: Tensor) -> Tensor:
         """The expected result, float64 on the host."""
@@ -76,8 +92,16 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "takes rows of a wider tensor": _strided,
         "rows don't affect each other": _apart,
         "inputs stay as they are": _inputs,
+        "rows of any magnitude are computed": _magnitudes,
+        "its tensors are the caller's": _caller,
+        "parameters stay as they are when they are prepared": _prepared,
+        "layers of one shape are apart": _layers,
     }
-    yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
+    some = several(candidate.served, (lambda query: query.bias, lambda query: query.weight_format))
+    yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
+    yield from candidate.each("takes many rows", _many, smallest(candidate.served, _sizes))
+    yield from candidate.each("a layer holds little more than its parameters", _held, first_of_each(candidate.served))
+    yield from candidate.each("rows of a table are looked up", _looked_up, _tables(candidate))
     first = {asked.query.weight_format: asked for asked in reversed(candidate.served)}
     for stored_as, asked in first.items():
         for form, _ in forms(stored_as, 1, 128, torch.Generator()):
@@ -138,6 +162,8 @@ def _inputs(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> Non
         x = host.to(kernel.device, copy=True)
         out = kernel(x)
         check_same(x, host, "x, which is an input")
+        if kernel.bias is not None and kernel.placed is not None:
+            check_same(kernel.placed, kernel.bias, "the bias, which is an input")
         assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(), "the result lies in x's memory"
         other = kernel.rows(count)
         between = kernel(other.to(kernel.device))
@@ -147,13 +173,86 @@ def _inputs(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> Non
         kernel.check(again, host, "the second call")
 
 
+def _magnitudes(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    """Each row by itself, next to much larger and smaller ones, and to zeros; plain weights likewise."""
+    largest = 3.0 if asked.dtype == torch.float16 else 1e6
+    query, given = asked.query, None
+    random = candidate.bench.random("magnitudes", asked.label)
+    if query.weight_format == "plain":
+        weight = torch.randn(query.out_features, query.in_features, generator=random) / query.in_features**0.5
+        weight *= torch.tensor([1.0, largest, 1 / largest]).repeat(query.out_features)[: query.out_features, None]
+        given = Stored({"weight": weight.to(asked.dtype)}, weight.to(asked.dtype).float())
+    kernel, errors = PreparedLinear(candidate, asked, given), []
+    factors = torch.tensor([1.0, 1e3, 0.0, 1e-3]) if largest < 10 else torch.tensor([1.0, largest, 0.0, 1 / largest])
+    for count in counts(candidate.spec.bands, few=True):
+        x = (kernel.rows(count).float() * factors.repeat(count)[:count, None]).to(kernel.dtype)
+        out, right = kernel(x).cpu(), kernel.right(x)
+        for row in range(min(count, 8)):
+            for at in range(3):
+                what = f"row {row} of {count}, times {factors[row % 4]:g}, outputs {at}, {at + 3}, …"
+                expected = Right(right[row, at::3], kernel.dtype)
+                errors.append(check(out[row, at::3], expected, what, kernel.bound))
+    return agreeing(errors)
+
+
+def _count(candidate: Candidate[LinearQuery]) -> int:
+    return counts(candidate.spec.bands, few=True)[-1]
+
+
+def _caller(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
+    check_caller(PreparedLinear(candidate, asked), _count(candidate), candidate.bench.device)
+
+
+def _prepared(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
+    check_prepare(PreparedLinear(candidate, asked), _count(candidate))
+
+
+def _layers(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
+    check_layers(lambda number: PreparedLinear(candidate, asked, number=number), _count(candidate))
+
+
+def _held(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    return check_held(lambda number: PreparedLinear(candidate, asked, number=number), candidate.spec.bands)
+
+
+def _many(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    """More than 16 bits count."""
+    count = max(min(_MANY, band.stop - 1) for band in candidate.spec.bands)
+    kernel = PreparedLinear(candidate, asked)
+    x = kernel.rows(count)
+    return agreeing([kernel.check(kernel(x), x, f"{count} rows")])
+
+
+def _sizes(query: LinearQuery) -> int:
+    return query.in_features * query.out_features
+
+
+def _tables(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
+    """The first query of each format that is served if the weight is an embedding's table, too."""
+    found: dict[str, Asked[LinearQuery]] = {}
+    for asked in candidate.served:
+        table = replace(asked.query, lookup=True)
+        if table.weight_format != "plain" and match(candidate.spec, table):
+            found.setdefault(table.weight_format, Asked(asked.label, table))
+    return [*found.values()]
+
+
+def _looked_up(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    """Any rows, in any order, more than once, in the engine's dtype."""
+    kernel, errors = PreparedLinear(candidate, asked), []
+    last = asked.query.out_features - 1
+    for index in ([0], [last, 0, last, 1], [*range(last, -1, -1)]):
+        rows = kernel.weights.rows(torch.tensor(index, device=kernel.device), kernel.dtype)
+        right = Right(kernel.stored.meaning[index], kernel.dtype)
+        errors.append(check(rows, right, f"{len(index)} rows of the table"))
+    return agreeing(errors)
+
+
 def _recorded(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
     kernel = PreparedLinear(candidate, asked)
     count = next(iter(counts(candidate.spec.bands, few=True)))
     inputs = [kernel.rows(count) for _ in range(2)]
     x = inputs[0].to(kernel.device, copy=True)
-    # Tensors that don't change between calls are on the device before the capture.
-    bias = None if kernel.bias is None else kernel.bias.to(kernel.device)
 
     def load(i: int) -> None:
         x.copy_(inputs[i])
@@ -161,7 +260,7 @@ def _recorded(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> s
     def judge(i: int, out: Tensor) -> float:
         return kernel.check(out, inputs[i], "a replay for other rows")
 
-    return check_recorded(candidate.bench, lambda: kernel.kernel(x, kernel.weight, bias), load, judge, len(inputs))
+    return check_recorded(candidate.bench, lambda: kernel(x), load, judge, len(inputs))
 
 
 def _deterministic(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
@@ -170,6 +269,5 @@ def _deterministic(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery])
     kernel = PreparedLinear(candidate, asked)
     rows, weight = cancelling(70, (query.out_features, query.in_features), kernel.dtype, candidate.bench.seed)
     if query.weight_format == "plain":
-        prepare = candidate.load(candidate.spec.prepare) if candidate.spec.prepare else lambda given: given["weight"]
-        kernel.weight = prepare({"weight": weight.to(kernel.device)})
+        kernel.weights = kernel.prepare({"weight": weight.to(kernel.device)})
     check_rows(kernel, rows.to(kernel.device), trials=12, seed=candidate.bench.seed)

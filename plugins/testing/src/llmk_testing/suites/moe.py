@@ -3,6 +3,7 @@ represent."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,18 +12,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from llmk.api import KernelSpec, MoEKernel, MoEQuery, PluginError
+from llmk.api.matching import match
 from llmk.api.query import expanded_size, moe_options
 from llmk.kernel.loader import load_object
 from llmk.reference.activations import ACTIVATIONS, PLAIN_ACTIVATIONS
 from llmk.reference.moe import SCORINGS, MoEExamples, fused_moe
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing, served_by
-from llmk_testing.case import Case
+from llmk_testing.case import Case, Skip
 from llmk_testing.queries import moe_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
+from llmk_testing.suites.prepared import (
+    check_caller,
+    check_held,
+    check_layers,
+    check_prepare,
+    first_of_each,
+    several,
+    smallest,
+)
 from llmk_testing.tolerance import Right, check, check_same
 from llmk_testing.watch import poisoned
 from llmk_testing.weights import formats, forms, stored_experts
@@ -32,6 +44,19 @@ _ADVICE = (
     " llmk.reference.moe.MoEExamples, which has them"
 )
 
+
+_MANY = 3001
+"""Tokens of a long prompt's chunk, and of several."""
+_MOST = 0.5
+"""Share of all experts' products for 1 of 32, whose tokens may fill up tiles."""
+_UNLIKE: tuple[Callable[[MoEQuery], Any], ...] = (
+    lambda query: query.weight_format,
+    lambda query: query.bias,
+    lambda query: query.group_scoring,
+    lambda query: query.gated,
+    lambda query: query.scoring,
+)
+"""Properties of queries, for each value of which the contracts are tried."""
 
 DEFAULTS = {
     name: parameter.default
@@ -53,10 +78,10 @@ class Experts(Candidate[MoEQuery]):
 class PreparedMoE:
     """A kernel with random prepared experts, and its inputs."""
 
-    def __init__(self, candidate: Experts, asked: Asked[MoEQuery], form: str = "") -> None:
+    def __init__(self, candidate: Experts, asked: Asked[MoEQuery], form: str = "", number: int = 0) -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
         self.query, self.dtype, self.device = query, asked.dtype, bench.device
-        self.random = bench.random("moe", asked.label)
+        self.random = bench.random("moe", asked.label, number)
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
         gate_up = (self.draw(experts, expanded_size(query), hidden) / hidden**0.5).to(self.dtype)
         down = (self.draw(experts, hidden, inner) / inner**0.5).to(self.dtype)
@@ -69,10 +94,10 @@ class PreparedMoE:
             rounded = {name: bias.to(self.dtype) for name, bias in biases.items()}
             parameters |= rounded
             self.meaning |= {name: bias.float() for name, bias in rounded.items()}
-        self.parameters = parameters
-        on_device = {name: tensor.to(bench.device) for name, tensor in parameters.items()}
+        self.parameters = {name: tensor.to(bench.device) for name, tensor in parameters.items()}
         self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
-        self.weights = candidate.load(spec.prepare)(on_device) if spec.prepare else on_device
+        self.prepare: Callable[[dict[str, Tensor]], Any] = candidate.load(spec.prepare) if spec.prepare else dict
+        self.weights = self.prepare({name: tensor.clone() for name, tensor in self.parameters.items()})
         self.options = moe_options(query)
         own = candidate.own
         self.meant = {
@@ -112,14 +137,28 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "rows don't affect each other": _apart,
         "options that are left out are at their defaults": _left_out,
         "inputs stay as they are": _inputs,
+        "router logits of any size": _far,
+        "its tensors are the caller's": _caller,
+        "parameters stay as they are when they are prepared": _prepared,
+        "layers of one shape are apart": _layers,
     }
-    yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
+    some = several(candidate.served, _UNLIKE)
+    yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
+    yield from candidate.each("takes many tokens", _many, smallest(candidate.served, _experts_size))
+    firsts = first_of_each(candidate.served)
+    yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
+    yield from candidate.each("tokens pass through the experts that they chose", _sparse, firsts)
     whole = [asked for asked in candidate.served if not _sizes(asked.query) % 128]
     first = {asked.query.weight_format: asked for asked in reversed(whole)}
     for stored_as, asked in first.items():
         for form, _ in forms(stored_as, 1, 128, torch.Generator()):
-            if "another order" not in form:  # experts' inputs are in order
+            # The inputs of experts are in order, and their scales have a dimension for inputs.
+            if not re.search("another order|one dimension", form):
                 yield candidate.case(f"takes {form}: {asked.label}", partial(_form, candidate, asked, form))
+
+
+def _experts_size(query: MoEQuery) -> int:
+    return query.num_experts * query.hidden_size * query.intermediate_size
 
 
 def _sizes(query: MoEQuery) -> int:
@@ -181,8 +220,11 @@ def _biased(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     bias = torch.randperm(asked.query.num_experts, generator=moe.random) * 0.31 - 0.7
     for count in counts(candidate.spec.bands, few=True):
         x, logits = moe.inputs(count)
-        out = moe(x, logits, selection_bias=bias.to(moe.device))
-        errors.append(moe.check(out, x, logits, f"{count} tokens with a selection bias", selection_bias=bias))
+        for what, given in {"a selection bias": bias, "a selection bias far below all scores": bias - 8}.items():
+            placed = given.to(moe.device, copy=True)
+            out = moe(x, logits, selection_bias=placed)
+            check_same(placed, given, "the selection bias, which is an input")
+            errors.append(moe.check(out, x, logits, f"{count} tokens with {what}", selection_bias=given))
     return agreeing(errors)
 
 
@@ -201,8 +243,7 @@ def _ties(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """All experts are equal, so that only the number of chosen experts matters."""
     moe = PreparedMoE(candidate, asked)
     alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in moe.parameters.items()}
-    alike = {name: tensor.to(moe.device) for name, tensor in alike.items()}
-    moe.weights = candidate.load(candidate.spec.prepare)(alike) if candidate.spec.prepare else alike
+    moe.weights = moe.prepare(alike)
     moe.meaning = {name: tensor[:1].expand_as(tensor) for name, tensor in moe.meaning.items()}
     x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
     logits = torch.zeros_like(logits)
@@ -237,6 +278,64 @@ def _inputs(candidate: Experts, asked: Asked[MoEQuery]) -> None:
         moe.check(out, *given, "a result after the kernel was called for other tokens")
         moe.check(between, *other, "the result for other tokens, after the kernel was called again")
         moe.check(again, *given, "the second call")
+
+
+def _far(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    """Whose exponentials no float32 holds. Sigmoids far above 0 would all be 1, and the choice among them undefined."""
+    moe, errors = PreparedMoE(candidate, asked), []
+    places = (
+        {"far below 0": -100.0} if asked.query.scoring == "sigmoid" else {"far below 0": -190.0, "far above": 128.0}
+    )
+    for count in counts(candidate.spec.bands, few=True):
+        x, logits = moe.inputs(count)
+        order = logits.float().argsort(dim=-1).argsort(dim=-1)
+        for what, place in places.items():
+            far = (place + order * (60 / asked.query.num_experts)).to(logits.dtype)
+            errors.append(moe.check(moe(x, far), x, far, f"{count} tokens, logits {what}"))
+    return agreeing(errors)
+
+
+def _count(candidate: Experts) -> int:
+    return counts(candidate.spec.bands, few=True)[-1]
+
+
+def _caller(candidate: Experts, asked: Asked[MoEQuery]) -> None:
+    check_caller(PreparedMoE(candidate, asked), _count(candidate), candidate.bench.device)
+
+
+def _prepared(candidate: Experts, asked: Asked[MoEQuery]) -> None:
+    check_prepare(PreparedMoE(candidate, asked), _count(candidate))
+
+
+def _layers(candidate: Experts, asked: Asked[MoEQuery]) -> None:
+    check_layers(lambda number: PreparedMoE(candidate, asked, number=number), _count(candidate))
+
+
+def _held(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    return check_held(lambda number: PreparedMoE(candidate, asked, number=number), candidate.spec.bands)
+
+
+def _many(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    moe = PreparedMoE(candidate, asked)
+    count = max(min(_MANY, band.stop - 1) for band in candidate.spec.bands)
+    x, logits = moe.inputs(count)
+    return agreeing([moe.check(moe(x, logits), x, logits, f"{count} tokens")])
+
+
+def _sparse(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    """Counts the products of torch's operators, for one of many experts for each token, which may fill up tiles."""
+    count, query = 512, replace(asked.query, num_experts=32, top_k=1, num_groups=1, top_groups=1)
+    if not match(candidate.spec, query) or max(band.stop for band in candidate.spec.bands) <= count:
+        raise Skip(f"it does not serve {count} tokens with 1 of 32 experts")
+    moe = PreparedMoE(candidate, replace(asked, query=query))
+    x, logits = moe.inputs(count)
+    with FlopCounterMode(display=False) as counter:
+        out = moe(x, logits)
+    moe.check(out, x, logits, f"{count} tokens")
+    all_experts = 2 * count * 32 * query.hidden_size * (expanded_size(query) + query.intermediate_size)
+    done = counter.get_total_flops() / all_experts
+    assert done <= _MOST, f"a step with 1 of 32 experts takes {done:.0%} of the products that all experts would take"
+    return f"{done:.0%} of the products of all experts"
 
 
 def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:

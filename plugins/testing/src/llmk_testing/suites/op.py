@@ -110,7 +110,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         ", ".join(f"{key} {value}" for key, value in facts.items()) or "any": partial(OpQuery, op=spec.op, facts=facts)
         for facts in examples.facts_at()
     }
-    candidate = Candidate(spec, bench, wanted, in_each_dtype=True)
+    candidate = Candidate(spec, bench, wanted)
     make = partial(Op, candidate, contract, examples)
     yield from candidate.honesty()
     for asked in candidate.served:

@@ -5,7 +5,6 @@ Weights are read by multiplying the identity, for any layout of the kernel.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import Checkpoint, CheckpointError, LinearQuery, QuantizationSpec, Verdict
+from llmk.api import Checkpoint, CheckpointError, LinearQuery, QuantizationSpec
 from llmk.api.matching import match
 from llmk.kernel.loader import load_object
 from llmk.nn import Experts, Linear
@@ -28,6 +27,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.comparing import check_logits
 from llmk_testing.files import copied
 from llmk_testing.model import ModelHarness
+from llmk_testing.purity import check_pure
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.suites.model_files import odd_configs
 from llmk_testing.suites.quantization_configs import check_configs
@@ -92,10 +92,7 @@ def _claims(spec: QuantizationSpec, examples: list[QuantizationExample]) -> str:
     configs: list[Any] = [{}, *_STRANGE]
     for example in examples:
         configs += [config for _, _, config in _odd(example.quantization_config)]
-    for config in configs:
-        verdict = spec.claims(_checkpoint(config))
-        assert isinstance(verdict, Verdict), f"claims returned {type(verdict).__name__} for {json.dumps(config)}"
-        assert verdict or verdict.reasons, f"claims refuses {json.dumps(config)} without a reason"
+    check_pure(spec.claims, map(_checkpoint, configs))
     return f"{len(configs)} configs"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def check_configs(spec: QuantizationSpec, named: Sequence[Any]) -> str:
 
 def _check(spec: QuantizationSpec, example: ConfigExample) -> None:
     config = {"architectures": ["Some"], "quantization_config": dict(example.config)}
-    checkpoint = Checkpoint(Path("/nowhere"), config)
+    checkpoint = Checkpoint(Path("/nowhere"), deepcopy(config))
     verdict = spec.claims(checkpoint)
     if example.claimed is not True:
         codes = [reason.code for reason in verdict.reasons]
@@ -36,7 +37,9 @@ def _check(spec: QuantizationSpec, example: ConfigExample) -> None:
         return
     assert verdict, f"it is not claimed: {'; '.join(map(str, verdict.reasons))}"
     for module, right in (example.modules or {"model.layer": True}).items():
-        found = _read(spec, checkpoint, module)
+        found, again = (_read(spec, checkpoint, module) for _ in range(2))
+        assert found == again, f"{module}: {found}, and asked again, {again}"
+        assert checkpoint.config == config, f"asked about {module}, the method changed the checkpoint's config"
         if example.error:
             assert example.error in str(found), f"{module}: {found}, expected the error {example.error!r}"
         else:

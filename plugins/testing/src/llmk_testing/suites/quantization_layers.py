@@ -20,6 +20,7 @@ from llmk.nn.quantization import Quantization
 from llmk.nn.tensor_file import read_headers
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
+from llmk_testing.held import bytes_of, held_bytes
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.suites.quantization_numbers import COLUMNS, ROWS, Numbers, example_cases
 
@@ -33,6 +34,14 @@ _LARGE = 2816
 _AWKWARD = (96, 132, 96)
 """Inputs that are not whole groups of 128, one of them twice."""
 
+_FEW = ((1, COLUMNS), (1, 128), (3, 128), (5, 64), (2, 32))
+"""Rows, and inputs."""
+_LEAST, _LEAST_STORED, _MOST = 0.89, 0.8, 2.0
+"""Of the bits that parameters take, what a spec may declare: a kernel may keep scales in 16 bits, and the groups of
+stored formats are of several sizes."""
+_KEPT = 0.1
+"""Share of a layer's tensors that may stay in memory, besides what is made of them."""
+
 
 def layer_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> Iterator[Case]:
     """The cases of one example."""
@@ -40,6 +49,9 @@ def layer_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExamp
     checks = {
         "projections that are packed mean what each one means, or are refused by name": trial.packed,
         "a large matrix is what the stored tensors represent, also the next one": trial.large,
+        "weights of few rows are what the stored tensors represent, or refused by name": trial.few,
+        "parameters take the bits of an element that the spec declares": trial.bits,
+        "nothing is kept of the layers that were converted": trial.kept,
         "an index that is unlike others is followed, or refused by name": trial.index,
         "dummy weights of sizes that have few divisors are converted, or refused by name": trial.dummies,
         "scales of the cache have the names that the example says": trial.cache_scales,
@@ -84,6 +96,54 @@ class Layers(Numbers):
                 left = {*os.listdir(home)} - (set() if caches else {".cache"})
                 assert not left, f"with XDG_CACHE_HOME={caches!r} the home directory gets {', '.join(left)}"
 
+    def few(self) -> str:
+        """One row, one group of inputs, and both."""
+        answers = []
+        for shape in _FEW:
+            weight = self._of(shape[0], 1)[:, : shape[1]].contiguous()
+            try:
+                given, right = self._given(weight), self._right(weight)
+            except (RuntimeError, ValueError, IndexError, AssertionError):
+                answers.append(f"{list(shape)} not stored")
+                continue
+            found = self._answer(f"{list(shape)}", partial(self._checked, given))
+            if isinstance(found, Tensor):
+                self._compare(found, right, f"a weight of {list(shape)}")
+            answers.append(f"{list(shape)} {'read' if isinstance(found, Tensor) else found}")
+        return ", ".join(answers)
+
+    def _checked(self, given: dict[str, Tensor]) -> Tensor:
+        """The weight that tensors of any number of rows represent. Raises CheckpointError if the method refuses
+        them."""
+        shape = self._presented(self._described(given))
+        return self._meaning(given, [shape[0]])
+
+    def bits(self) -> str:
+        """The memory that a model needs is planned by them: too few end in memory that is full, and by too many, models
+        are refused that fit."""
+        weight = self._of(ROWS, 1)
+        made = self._method().convert("model.layer", self._read(self._given(weight)), [ROWS])
+        found, declared = 8 * bytes_of(made) / weight.numel(), self._spec.weight_bits
+        least = _LEAST if self._spec.online else _LEAST_STORED
+        assert found * least <= declared <= found * _MOST, (
+            f"parameters take {found:.3g} bits for an element, with scales; weight_bits is {declared:g}"
+        )
+        return f"{found:.3g} bits, {declared:g} declared"
+
+    def kept(self) -> str:
+        """With one method, as a model's layers are."""
+        method = self._method()
+        given = [self._read(self._given(self._of(ROWS, number))) for number in range(4)]
+        size = max(map(bytes_of, given))
+        method.convert("model.layers.0.mlp", given.pop(0), [ROWS])
+        before = held_bytes() - sum(map(bytes_of, given))
+        count = len(given)
+        for number in range(1, count + 1):
+            method.convert(f"model.layers.{number}.mlp", given.pop(0), [ROWS])
+        left = (held_bytes() - before) / count
+        assert left <= _KEPT * size, f"{left:,.0f} bytes of each layer are kept, of tensors that take {size:,}"
+        return f"{left:,.0f} bytes"
+
     def index(self) -> str:
         """One value of each vector of integers, such as the groups of inputs, is that of another place."""
         tensors, answers = self._given(self._of(ROWS, 1)), []
@@ -120,7 +180,7 @@ class Layers(Numbers):
 
     def empty(self) -> str:
         """Zeros, and tensors of which one value is not zero, under each name of the format, and as a bias."""
-        names = {*self._given(self._drawn()), *self._example.empty, "bias", "weight"}
+        names = {*self._given(self._drawn()), *self._example.empty, "bias", "weight", "weight_scale", "surprise"}
         first, last = torch.zeros(2, ROWS).scatter_(1, torch.tensor([[0], [ROWS - 1]]), 1e-3)
         for name in sorted(names):
             found = {what: self._is_empty(name, values) for what, values in (("first", first), ("last", last))}

@@ -21,6 +21,7 @@ from llmk.nn.tensor_file import read_headers
 from llmk.reference import quantized_weight
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.held import undisturbed
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.watch import held_by_integers
 from llmk_testing.weights import MADE_AS
@@ -41,6 +42,8 @@ DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3",
 }
 FOREIGN = ("F64", "F8_E5M2", "BOOL", "I16")
+INTEGERS = ("F8_E4M3", "I8", "U8", "I32", "I64")
+"""What no plain weight is stored in."""
 WIDE = ("F32", "BF16", "F16")
 _FLOATS = {torch.float32, torch.bfloat16, torch.float16}
 
@@ -86,10 +89,14 @@ class Numbers:
 
     def share(self) -> None:
         """What a method keeps of one layer must not be used for another of the same shape."""
-        method, weights = self._method(), list(self._edges().values())[:3]
-        for weight in weights:
-            made = method.convert("layer", self._read(self._given(weight)), [len(weight)])
+        methods, weights, every = (self._method(), self._method()), list(self._edges().values())[:3], []
+        for number, weight in enumerate((*weights, *weights)):
+            given = self._read(self._given(weight))
+            made = methods[number // 3].convert("layer", given, [len(weight)])
             self._compare(self._dequantized(made), self._right(weight), "the next layer of one shape")
+            every.append(made)
+        for made, weight in zip(every, (*weights, *weights), strict=True):
+            self._compare(self._dequantized(made), self._right(weight), "a layer, after later ones were converted")
 
     def dummy(self) -> str:
         """As ``load_format = "dummy"`` passes them."""
@@ -104,7 +111,7 @@ class Numbers:
         good, tried = self._stored(), 0
         self._check(good)
         for part in good.keys() - set(self._example.unused):
-            for dtype in FOREIGN:
+            for dtype in (*FOREIGN, *(INTEGERS if self._spec.online else ())):
                 spoilt = {**good, part: replace(good[part], dtype=dtype)}
                 refusal = self._refusal(spoilt)
                 assert refusal, f"{part} is accepted as {dtype}, though the format stores {good[part].dtype}"
@@ -137,6 +144,8 @@ class Numbers:
         for part in needed - set(self._example.optional) if len(needed) > 1 else ():
             self._refuse({name: each for name, each in good.items() if name != part}, f"no {part}")
             self._refuse({part: good[part]}, f"{part} alone")
+        for part in {"surprise", "bias_of_another", *unused} - needed:
+            self._refuse({part: replace(first, name=f"model.layer.{part}")}, f"{part} alone")
         for part in unused:
             self._check({name: each for name, each in good.items() if name != part})
         return f"{len(needed)} tensors"
@@ -158,13 +167,14 @@ class Numbers:
         return f"accepted: {', '.join(taken) or 'none'}"
 
     def bare(self) -> None:
-        """As plain weights are made to stand for stored ones, of sizes that have few divisors, too."""
+        """As plain weights, in any dtype of an engine, are made to stand for stored ones."""
         method: Quantization = load_object(self._spec.implementation)()
         for rows, columns in ((ROWS, COLUMNS), (ROWS, 128)):
-            weight = self._drawn()[:, :columns].contiguous()
-            meaning = self._dequantized(method.convert("layer", {"weight": weight.clone()}, [rows]))
-            error = float((meaning - weight).norm() / weight.norm())
-            assert error <= self._example.error, f"{[rows, columns]}: relative error {error:.1e}"
+            for dtype in _FLOATS:
+                weight = self._drawn()[:, :columns].to(dtype)
+                meaning = self._dequantized(method.convert("layer", {"weight": weight.clone()}, [rows]))
+                error = float((meaning - weight.float()).norm() / weight.float().norm())
+                assert error <= self._example.error, f"{[rows, columns]} in {dtype}: relative error {error:.1e}"
 
     def wide_scales(self) -> str:
         """Files store them in any of three dtypes."""
@@ -172,8 +182,11 @@ class Numbers:
         if self._example.presented:
             raise Skip("its tensors are presented by a reader, which chooses their dtypes")
         if self._spec.online:
-            for name in WIDE:
-                self._method().check("model.layer", {"weight": replace(good["weight"], dtype=name)})
+            for dtype in _FLOATS:
+                self._method().check("model.layer", {"weight": replace(good["weight"], dtype=DTYPES[dtype])})
+                weight = self._wide(dtype)
+                right = self._right(weight.float())
+                self._compare(self._meaning({"weight": weight}, [ROWS]), right, f"a plain weight in {dtype}")
             return f"plain weights of {', '.join(WIDE)}"
         for part, tensor in tensors.items():
             if tensor.dtype not in _FLOATS:
@@ -234,6 +247,11 @@ class Numbers:
     def _drawn(self) -> Tensor:
         return torch.randn(ROWS, COLUMNS, generator=self._bench.random("numbers", self._example.name))
 
+    def _wide(self, dtype: torch.dtype) -> Tensor:
+        """Of which the largest are near those of float16, in the last of each three rows; and small ones."""
+        magnitudes = torch.tensor([1e-3, 1.0, 6e4]).repeat(ROWS)[:ROWS, None]
+        return (torch.rand(ROWS, COLUMNS, generator=self._bench.random("wide")) * 2 - 1).mul(magnitudes).to(dtype)
+
     def _edges(self) -> dict[str, Tensor]:
         drawn = self._drawn()
         steps = torch.arange(COLUMNS).remainder(255).sub(127).div(2).expand(ROWS, COLUMNS)
@@ -288,7 +306,7 @@ class Numbers:
     def _meaning(self, stored: Mapping[str, Tensor], rows: list[int]) -> Tensor:
         given = self._read(stored)
         before = {name: tensor.clone() for name, tensor in given.items()}
-        with held_by_integers():
+        with held_by_integers(), undisturbed():
             made = self._method().convert("layer", dict(given), rows)
         for name, tensor in before.items():
             after, kept = (each.contiguous().view(-1).view(torch.uint8) for each in (given[name], tensor))
@@ -301,6 +319,9 @@ class Numbers:
         prepare: Any = getattr(quantized_weight, f"prepare_{weight_format}", None)
         if prepare is None:
             raise Skip(f"the reference can't dequantize {weight_format}")
+        for name, tensor in made.items():
+            assert tensor.is_contiguous(), f"{name} of strides {tensor.stride()} is not contiguous"
+            assert tensor.dtype != torch.float64, f"{name} is float64, which no format has"
         usual = weight_in(self._bench.registry, weight_format, torch.ones(128, 128)).parameters
         for name in usual.keys() & made.keys():
             shape = list(made[name].shape)
