@@ -11,15 +11,17 @@ from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext, RouterS
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.growth import bytes_kept
 from llmk_testing.parsers import counted_lines
 from llmk_testing.router_examples import RouterExamples
-from llmk_testing.suites.policy_results import size_of
 
 Make = Callable[[RouterContext], Router]
 
 CONTEXTS = (RouterContext(), RouterContext(max_load=1.0), RouterContext(max_load=3.0))
 TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é")
 BLOCK = 16
+KEPT = 30_000
+"""Bytes that may stay in any case."""
 BUSIEST, LEAST_SHARE, MOST_SHARE = 1.5, 0.25, 2.5
 """What the busiest of equal replicas may be given, and what one that is new must and may be, as multiples of the
 mean."""
@@ -91,14 +93,15 @@ def check_newcomer(make: Make) -> None:
 
 def check_bounded(make: Make) -> str:
     """Sessions, tenants and replicas come once and never again."""
-    router, sizes = make(RouterContext()), []
-    for number in range(72_000):
+    router = make(RouterContext())
+
+    def call(number: int) -> None:
         replicas = [ReplicaState(id=f"{number // 100}-{place}") for place in range(2)]
         router.choose(_request((number,), session=f"s{number}", tenant=f"t{number}"), replicas)
-        if number in (23_999, 71_999):
-            sizes.append(size_of(router, set()))
-    assert sizes[1] <= 1.5 * sizes[0] + 200, f"it keeps {sizes[0]} things of 24000 sessions, and {sizes[1]} of 72000"
-    return f"{sizes[1]} things of 72000 sessions"
+
+    few, many = bytes_kept(call, (24_000, 72_000))
+    assert many <= 1.5 * few + KEPT, f"it keeps {few} bytes after 24000 sessions, and {many} after 72000"
+    return f"{many} bytes after 72000 sessions"
 
 
 def check_linear(make: Make) -> None:
