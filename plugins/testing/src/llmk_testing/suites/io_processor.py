@@ -19,8 +19,10 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.io_processors import (
     Body,
     Make,
+    check_bounded,
     check_io_processor,
     check_nothing_is_left,
+    check_options,
     check_oracle,
     check_refusals,
     io_context,
@@ -64,6 +66,8 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
     for name, check in (
         ("what can't be served is refused with RequestError", _check_refusals),
         ("a request that is dropped at any stage is gone", _check_nothing_is_left),
+        ("what it keeps of requests is bounded", _check_bounded),
+        ("options may be left out, and stay as they are", _check_options),
         ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
         ("answers are those of its oracle", _check_oracle),
     ):
@@ -76,6 +80,14 @@ def _check_refusals(own: IOExamples, make: Make, context: IOContext) -> None:
 
 def _check_nothing_is_left(own: IOExamples, make: Make, context: IOContext) -> None:
     check_nothing_is_left(make(context), context, own.bodies)
+
+
+def _check_bounded(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_bounded(make(context), context, own.bodies)
+
+
+def _check_options(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_options(make, context, own.bodies)
 
 
 def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:
@@ -106,5 +118,10 @@ def _run_one(spec: IOProcessorSpec, bench: Bench, own: IOExamples, check: Check)
 
 
 def _odd() -> list[Checkpoint]:
-    configs: tuple[dict[str, Any], ...] = ({}, {"architectures": []}, {"architectures": ["X"], "hidden_size": "wide"})
+    configs: tuple[dict[str, Any], ...] = (
+        *({}, {"architectures": []}, {"architectures": None}, {"architectures": "X"}, {"architectures": [None]}),
+        *({"architectures": ["X"], "hidden_size": "wide"}, {"hidden_size": None}, {"text_config": None}),
+        *({"text_config": {"hidden_size": 64}}, {"model_type": None}, {"model_type": 5}, {"vocab_size": "many"}),
+        *({"quantization_config": None}, {"max_position_embeddings": None}, {"num_labels": -1}, {"is_decoder": 0}),
+    )
     return [Checkpoint(path=Path("/nowhere"), config=config) for config in configs]
