@@ -7,7 +7,7 @@ from typing import Any
 
 Body = Mapping[str, Any]
 
-_TEXT = 'A naïve café, "東京" \n\t🙂 and a core.'
+_TEXT = '\n A naïve café, "東京" \n\t🙂 and a Core. '
 _JUNK: tuple[Any, ...] = (
     *(None, True, 0, -1, 2**70, 1.5, "", "\x00", "a" * 1000, [], [[]], [None], [0, "a"], ["", ""]),
     *({}, {"": {}}, {"input": "a"}, [{}], [[[1]]], [-1], [2**40]),
@@ -33,7 +33,7 @@ def _damaged(value: Any) -> Iterator[Any]:
 
 def varied(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
     """Bodies that are probably valid: ``bodies`` with another text, number or switch in place of one, without a field,
-    and with lists in another order, of one value, or with all values twice."""
+    and with lists in another order, of one value, or with all values twice or a dozen times."""
     for body in bodies:
         yield from _variants(body)
 
@@ -58,7 +58,7 @@ def _variants(value: Any) -> Iterator[Any]:
         elif isinstance(own, int):
             others += [own + 1, own - 1, 1, 1000]
         elif isinstance(own, list):
-            others += [own[::-1], own[:1], own + own, *_variants(own)]
+            others += [own[::-1], own[:1], own + own, own * 12, *_variants(own)]
         elif isinstance(own, Mapping):
             others += _variants(own)
         yield from (_with(value, at, other) for other in others)

@@ -12,12 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmk.api import Checkpoint, IOContext, IOOutput, IOProcessorSpec, IOPrompt
+from llmk.api import Checkpoint, IOContext, IOProcessorSpec
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.io_processors import (
     Body,
+    Expected,
     Make,
     check_bounded,
     check_io_processor,
@@ -28,8 +29,6 @@ from llmk_testing.io_processors import (
     io_context,
 )
 from llmk_testing.purity import check_pure
-
-Expected = Callable[[IOContext, Body, Callable[[IOPrompt], IOOutput]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +86,7 @@ def _check_bounded(own: IOExamples, make: Make, context: IOContext) -> None:
 
 
 def _check_options(own: IOExamples, make: Make, context: IOContext) -> None:
-    check_options(make, context, own.bodies)
+    check_options(make, context, own.bodies, own.expected, own.tolerance)
 
 
 def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:

@@ -31,6 +31,7 @@ FORGOTTEN = 700
 """Steps with four tenants each after which a policy may have forgotten one that has no turn."""
 KEPT = 10_000
 """Bytes that may stay in any case."""
+MANY = 200
 _LATER = Ticket("later", 2**40, "t0", 0, 8, 16)
 YOUNG = 8
 """Short histories of each context, in which hardly anything was used yet."""
@@ -62,7 +63,25 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
         both = Both(make(context), own.oracle(context), f"a long wait, weights {dict(context.weights)}")
         _wait_long(both)
         calls += both.calls
+        both = Both(make(context), own.oracle(context), f"a long queue, weights {dict(context.weights)}")
+        _read_whole(both, seeds[0])
+        calls += both.calls
     return f"{calls} calls"
+
+
+def _read_whole(both: Both, seed: int) -> None:
+    """Two steps in which each of many requests has its turn, of which some are in prefill; then many run and one is to
+    give up its blocks."""
+    play = Phased(both, seed, slots=1, capacity=1)
+    drawn = [play.drawn(TENANTS[number % len(TENANTS)]) for number in range(MANY)]
+    queue = (*drawn[1::3], *sorted([*drawn[::3], *drawn[2::3]], key=lambda ticket: ticket.arrival))
+    for _ in range(2):
+        for place, ticket in enumerate(both.order(queue)):
+            if place % 3:
+                both.computed(ticket, 1 + place % 5)
+    for size in (MANY, MANY - 1):
+        both.victim(tuple(drawn[:size]))
+        both.displaced(tuple(drawn[:size]), _LATER)
 
 
 def _wait_long(both: Both) -> None:
@@ -171,12 +190,16 @@ class Phased(Play):
                     self._send(tenant)
 
     def _send(self, tenant: str) -> None:
+        self._waiting.append(self.drawn(tenant))
+
+    def drawn(self, tenant: str) -> Ticket:
+        """The next request of a tenant."""
         edge = 2 ** self._random.randrange(9)
         lengths = (1, 5, 40, 200, 100_000, edge, edge + 1, max(1, edge - 1))
         prompt, priority = self._random.choice(lengths), self._random.choice(PRIORITIES)
         length = prompt + self._random.choice((1, 2, 60, self._random.randint(1, 60), 4096))
-        self._waiting.append(Ticket(f"r{self._number}", self._number, tenant, priority, prompt, length))
         self._number += 1
+        return Ticket(f"r{self._number}", self._number, tenant, priority, prompt, length)
 
     def ask(self) -> None:
         """Questions about any requests, which change nothing."""
