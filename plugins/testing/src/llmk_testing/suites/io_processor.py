@@ -41,7 +41,9 @@ class IOExamples:
     own section of the configuration. Numbers in answers may differ by ``tolerance``.
 
     ``expected(context, body, model)`` is an oracle: the answer to a body by the plainest code. ``model`` returns the
-    whole output of one :class:`~llmk.api.IOPrompt`, in one piece.
+    whole output of one :class:`~llmk.api.IOPrompt`, in one piece. It is asked about other bodies, too, which are made
+    of these, and served: with other texts, numbers and lists, or without a field; also without ``options``. Those for
+    which it raises are not compared.
     """
 
     write: Callable[[Path], Path]
