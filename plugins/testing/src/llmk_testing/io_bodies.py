@@ -52,7 +52,7 @@ def _variants(value: Any) -> Iterator[Any]:
         own = value[at]
         others: list[Any] = []
         if isinstance(own, str):
-            others += ["a", own + " " + own, _TEXT]
+            others += ["a", own + " " + own, " ".join([own] * 12), _TEXT]
         elif isinstance(own, bool):
             others.append(not own)
         elif isinstance(own, int):

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import pairwise
 from math import isclose, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -113,12 +113,18 @@ def check_nothing_is_left(processor: IOProcessor, context: IOContext, bodies: Se
 
 
 def check_options(
-    make: Make, context: IOContext, bodies: Sequence[Body], expected: Expected | None, tolerance: float = 1e-5
+    make: Make,
+    context: IOContext,
+    bodies: Sequence[Body],
+    refused: Sequence[Body],
+    expected: Expected | None,
+    tolerance: float = 1e-5,
 ) -> None:
     """Options must stay as they are, and may be left out: a processor that needs some says so by an
     :class:`~llmk.api.LlmkError`."""
     before = deepcopy(dict(context.options))
-    _served(make(context), context, bodies[0])
+    first = make(context)
+    _served(first, context, bodies[0])
     assert context.options == before, f"the options that it was made with were {before}, and are {context.options}"
     bare = replace(context, options={})
     try:
@@ -127,6 +133,8 @@ def check_options(
         return
     except Exception as error:
         raise AssertionError(f"made without options, it raised {error!r}") from error
+    for body in refused:
+        assert _opened(first, body) is None, f"took {body!r} once another was made with other options"
     check_refusals(processor, bare, bodies)
     if expected is not None:
         check_varied(processor, bare, [*bodies, *varied(bodies)], expected, tolerance)
@@ -229,7 +237,7 @@ def _text_of(context: IOContext, prompt: list[int], at: int, generator: random.R
     said = sorted(generator.randint(0, stop * len(text) // len(tokens)) for stop in cuts[1:-1])
     for (start, stop), (begin, end) in zip(pairwise(cuts), pairwise([0, *said, len(text)]), strict=True):
         piece = IOOutput(prompt=at, start=len(prompt) + start, token_ids=tokens[start:stop], text=text[begin:end])
-        ends = "length" if len(tokens) % 2 else "stop"
+        ends: Literal["length", "stop"] = "length" if len(tokens) % 2 else "stop"
         yield replace(piece, finish_reason=ends if stop == len(tokens) else None)
 
 

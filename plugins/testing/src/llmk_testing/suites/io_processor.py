@@ -16,8 +16,8 @@ from llmk.api import Checkpoint, IOContext, IOProcessorSpec
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.io_bodies import Body
 from llmk_testing.io_processors import (
-    Body,
     Expected,
     Make,
     check_bounded,
@@ -88,7 +88,7 @@ def _check_bounded(own: IOExamples, make: Make, context: IOContext) -> None:
 
 
 def _check_options(own: IOExamples, make: Make, context: IOContext) -> None:
-    check_options(make, context, own.bodies, own.expected, own.tolerance)
+    check_options(make, context, own.bodies, own.refused, own.expected, own.tolerance)
 
 
 def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:

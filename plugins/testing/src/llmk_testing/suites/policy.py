@@ -191,6 +191,18 @@ class Name(str):
         return str.__hash__(self)
 
 
+class Number(int):
+    """A number of which comparisons for equality are counted."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return int.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+
 class Watched(Ticket):
     """A request of which looks at its attributes and comparisons are counted, which are Python here, so that also those
     count that a list makes in search of it."""
@@ -210,7 +222,7 @@ class Watched(Ticket):
 def _watched(ticket: Ticket, tenant: str | None = None) -> Watched:
     name = Name(ticket.tenant if tenant is None else tenant)
     counts = ticket.priority, ticket.num_prompt_tokens, ticket.max_tokens
-    return Watched(Name(ticket.id), ticket.arrival, name, *counts)
+    return Watched(Name(ticket.id), Number(ticket.arrival), name, *counts)
 
 
 def _ticket(generator: random.Random, number: int) -> Ticket:
