@@ -49,9 +49,9 @@ class IOTokenizer(Protocol):
 @dataclass(frozen=True, slots=True)
 class IOContext:
     """The constructor argument of an IO processor. ``options`` is the plugin's section of the configuration,
-    ``[plugin.NAME]``, which must not be changed. It is empty where nobody wrote one: options have defaults, or a
-    processor raises a :class:`~llmk.api.ConfigError` that names the one it needs. ``model_name`` is the model's name in
-    requests."""
+    ``[plugin.NAME]``, which must not be changed. It is empty where the configuration has none: options have
+    defaults, or a processor raises a :class:`~llmk.api.ConfigError` that names the one it needs. ``model_name`` is the
+    model's name in requests."""
 
     checkpoint: Checkpoint
     facts: ModelFacts

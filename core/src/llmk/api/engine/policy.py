@@ -56,7 +56,7 @@ class SchedulingPolicy(Protocol):
 
         ``requests`` are those in prefill, followed by those that wait, each by arrival; it is the same object as long
         as nothing changed. The result is iterated only as far as the step's budget goes, and :meth:`computed` is called
-        in between; where no slot is free, those that wait alone are asked for, to learn who is the first. Requests
+        in between; where no slot is free, the query has those alone that wait, to learn who is the first. Requests
         missing from the result come last.
         """
         return requests

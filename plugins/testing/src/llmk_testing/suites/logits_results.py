@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ class Running:
     parameters: Parameters
 
     def entry(self) -> LogitsRequest:
-        """How the engine tells of it."""
+        """What the processor is given of it."""
         return LogitsRequest(f"request-{self.number}", list(self.tokens), self.num_prompt_tokens, self.parameters)
 
 
@@ -62,7 +61,7 @@ def check_long(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) -> 
     expected = _oracle(own)
     rows = 0
     for slots, lengths in ((300, LENGTHS), (2, LONG if _is_linear(own) else ())):
-        requests = list(enumerate(product(lengths, own.parameters)))
+        requests = list(enumerate((length, each) for length in lengths for each in own.parameters))
         for start in range(0, len(requests), min(slots, 16)):
             large = _Large(load_object(spec.implementation), bench.device, slots, max(lengths))
             for slot, (number, (length, parameters)) in enumerate(requests[start : start + min(slots, 16)]):
@@ -81,7 +80,7 @@ def check_refused(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) 
 
 
 def entered(processor: LogitsProcessor, slot: int, request: LogitsRequest) -> None:
-    """The request takes a slot; what the processor was told must stay as it was, for when the request resumes."""
+    """The request takes a slot; what the processor was given must stay as it was, for when the request resumes."""
     tokens, parameters = list(request.token_ids), deepcopy(request.parameters)
     try:
         processor.enter(slot, request)
