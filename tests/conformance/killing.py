@@ -27,5 +27,7 @@ def check_good(kind: str, spec: Any, bench: Bench) -> None:
 
 def check_killed(kind: str, spec: Any, bench: Bench, case: str) -> None:
     """A case whose name has ``case`` in it fails."""
-    found = failed(kind, spec, bench)
-    assert any(case in name for name in found), f"no case like {case!r} among those that failed: {found}"
+    chosen = [one for one in cases(kind, spec, bench) if case in one.name]
+    assert chosen, f"{case!r} is no case"
+    found = [Result.of(one) for one in chosen]
+    assert any(result.outcome == "failed" for result in found), f"no case like {case!r} fails: {found}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -96,6 +97,64 @@ class Unsendable(Sums):
         return Odd(prompts)
 
 
+class Remembers(Sums):
+    def __init__(self, context: IOContext) -> None:
+        super().__init__(context)
+        self.texts: set[str] = set()
+
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        self.texts |= {str(prompt.prompt) for prompt in prompts}
+        return super().request(prompts)
+
+
+class NeedsAnOption(Sums):
+    def __init__(self, context: IOContext) -> None:
+        super().__init__(context)
+        self.most = context.options["most"]
+
+
+class PopsAnOption(Sums):
+    def __init__(self, context: IOContext) -> None:
+        super().__init__(context)
+        self.most = context.options.pop("most", 4)  # type: ignore[attr-defined]
+
+
+class NamesTheNext(Sums):
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        named = [replace(prompt, param=f"texts[{at % 2}]") for at, prompt in enumerate(prompts, 1)]
+        return super().request(named)
+
+
+class NamesNoField(Sums):
+    def open(self, body: Any) -> Any:
+        try:
+            return super().open(body)
+        except RequestError as error:
+            raise RequestError(str(error)) from error
+
+
+class NotANumber(Sums):
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        request = SumsRequest(prompts)
+        request.sums = [float("nan") for _ in prompts]
+        return request
+
+
+class Samples(Sums):
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        return super().request([replace(prompt, sampling={"max_length": 5}) for prompt in prompts])
+
+
+class Sorts(Sums):
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        class Sorting(SumsRequest):
+            def take(self, output: Any) -> None:
+                super().take(output)
+                output.token_ids.sort()
+
+        return Sorting(prompts)
+
+
 def write(folder: Path) -> Path:
     return write_checkpoint(folder, "qwen3")
 
@@ -107,6 +166,8 @@ def needs_a_size(checkpoint: Any) -> Any:
 EXAMPLES = IOExamples(write=write, bodies=BODIES, refused=REFUSED)
 TAKES_ALL = IOExamples(write=write, bodies=BODIES, refused=BODIES[:1])
 
+WITH_OPTIONS = IOExamples(write=write, bodies=BODIES, refused=REFUSED, options={"most": 4})
+
 ANSWER = "the answer is the same"
 DEFECTS = (
     Defect("keeps-requests", "requests are held for ever", KeepsRequests, "a request that is dropped"),
@@ -116,4 +177,22 @@ DEFECTS = (
     Defect("unsendable", "the answer is no JSON", Unsendable, ANSWER),
     Defect("takes-all", "a bad body is served", {"examples": "TAKES_ALL"}, "refused with RequestError"),
     Defect("supports-raises", "an odd checkpoint raises", {"supports": needs_a_size}, "it says which checkpoints"),
+    Defect("remembers", "texts are held for ever", Remembers, "what it keeps of requests"),
+    Defect(
+        "needs-an-option",
+        "options that are left out raise",
+        {"provider": NeedsAnOption, "examples": "WITH_OPTIONS"},
+        "options may be left out",
+    ),
+    Defect(
+        "pops-an-option",
+        "the configuration's options are changed",
+        {"provider": PopsAnOption, "examples": "WITH_OPTIONS"},
+        "options may be left out",
+    ),
+    Defect("names-the-next", "errors name the field of another text", NamesTheNext, ANSWER),
+    Defect("names-no-field", "a bad body is refused without its field", NamesNoField, "refused with RequestError"),
+    Defect("not-a-number", "the answer has NaN", NotANumber, ANSWER),
+    Defect("samples", "a sampling parameter is named that there is not", Samples, ANSWER),
+    Defect("sorts", "the engine's tokens are changed", Sorts, ANSWER),
 )

@@ -163,7 +163,73 @@ class Overreaching(Good):
         return super().apply(logits, rows)
 
 
+class Longest(Good):
+    """Looks at the longest row of each slot."""
+
+    def _wanted(self, rows: LogitsRows) -> Tensor:
+        lengths = torch.zeros_like(self._step).scatter_reduce(0, rows.index, rows.lengths, "amax")
+        last: Tensor = self._tokens[rows.index, lengths[rows.index] - 1].long()
+        return last + self._step[rows.index]
+
+
+class OfVocabulary(Good):
+    """Looks each token up, as if all were of the vocabulary."""
+
+    def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
+        torch.zeros(logits.shape[1])[self._tokens[rows.index, rows.lengths - 1].long()]
+        return super().apply(logits, rows)
+
+
+class Logging(Good):
+    """Keeps the names of requests."""
+
+    def __init__(self, batch: LogitsBatch) -> None:
+        super().__init__(batch)
+        self._names: list[str] = []
+
+    def enter(self, slot: int, request: LogitsRequest) -> None:
+        self._names.append(request.id)
+        super().enter(slot, request)
+
+
+class Popping(Good):
+    """Takes the parameters out of the request."""
+
+    def _read(self, parameters: Mapping[str, Any]) -> tuple[int, float]:
+        read = super()._read(parameters)
+        parameters.pop("push", None)  # type: ignore[attr-defined]
+        return read
+
+
+class Boundless(Good):
+    """Takes a push that float32 can't hold."""
+
+    def _read(self, parameters: Mapping[str, Any]) -> tuple[int, float]:
+        push = parameters.get("push", 5.0)
+        step, least = super()._read({**parameters, "push": min(push, 0) if isinstance(push, float | int) else push})
+        return step, least or push
+
+
+class WaitingOnce(Good):
+    """Asks the device about requests with a parameter of their own."""
+
+    def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
+        if any(self._hard[slot] for slot in rows.slots):
+            rows.lengths.tolist()
+        return super().apply(logits, rows)
+
+    def enter(self, slot: int, request: LogitsRequest) -> None:
+        super().enter(slot, request)
+        self.__dict__.setdefault("_hard", [False] * 512)[slot] = request.parameters.get("push") == -100
+
+
 DEFECTS = (
+    Defect("longest", "drafts are seen that come later", Longest, "a row sees the drafts"),
+    Defect("of-vocabulary", "embeddings in place of tokens raise", OfVocabulary, "may have embeddings"),
+    Defect("logging", "names of requests are kept for ever", Logging, "is freed with it"),
+    Defect("popping", "the request's parameters are changed", Popping, "a preempted request"),
+    Defect("boundless", "a parameter makes logits infinite", Boundless, "odd parameters"),
+    Defect("waiting-once", "the host waits for some parameters", WaitingOnce, "apply does not synchronize"),
     Defect("first-row", "all rows get the first one's parameters", FirstRow, "a row depends only on its request"),
     Defect("by-slot", "rows are addressed by slot", BySlot, "a row depends only on its request"),
     Defect("batch-mean", "rows are normalised together", BatchMean, "a row depends only on its request"),

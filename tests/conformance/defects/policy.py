@@ -119,6 +119,23 @@ class Comparing(Good):
         return sorted(requests, key=lambda ticket: ticket.arrival + min(ranks[ticket], 64))
 
 
+class Searching(Good):
+    """Searches a list for each request."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        long = [ticket for ticket in requests if ticket.num_prompt_tokens > 32]
+        return super().order([ticket for ticket in requests if ticket not in long] + long)
+
+
+class Filling(Good):
+    """Fills the weights that are missing in."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        for ticket in requests:
+            self._context.weights.setdefault(ticket.tenant, 1.0)  # type: ignore[attr-defined]
+        return super().order(requests)
+
+
 ANSWERS = "it returns the given requests"
 DEFECTS = (
     Defect("twice", "a request is named twice", Twice, ANSWERS),
@@ -131,4 +148,6 @@ DEFECTS = (
     Defect("newest", "the oldest starve", Newest, "equal requests are all served"),
     Defect("hoarding", "requests are held for ever", Hoarding, "is freed with it"),
     Defect("comparing", "a step takes quadratic time", Comparing, "in proportion to the queue"),
+    Defect("searching", "a list is searched for each request", Searching, "in proportion to the queue"),
+    Defect("filling", "the configuration's weights are changed", Filling, "what it is made with"),
 )

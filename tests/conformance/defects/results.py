@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from defects import Defect, io_processor, logits_processor, parser, policy
@@ -19,6 +20,7 @@ from llmk.api import (
     ParserContext,
     PolicyContext,
     ReasoningDelta,
+    RequestError,
     TextDelta,
     Ticket,
     ToolCallArguments,
@@ -590,7 +592,29 @@ class Accounts(policy.Good):
         self._used[request.tenant] = self._used.get(request.tenant, 0) + num_tokens
 
 
+class Shortened(policy.Good):
+    """Leaves out who is far behind."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        return list(super().order(requests))[:64]
+
+
+class Recognized(policy.Good):
+    """Knows a queue by where it lies."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._kept: tuple[int, list[Ticket]] = (0, [])
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        if self._kept[0] != id(requests):
+            self._kept = id(requests), list(super().order(requests))
+        return self._kept[1]
+
+
 POLICIES = (
+    Defect("shortened", "who is far behind is left out", Shortened, ORACLE),
+    Defect("recognized", "a queue is known by its address", Recognized, ORACLE),
     Defect("accounts", "an account is kept of every tenant, for ever", Accounts, "of tenants is bounded"),
     Defect("latest-first", "the oldest gives up its blocks", LatestFirst, ORACLE),
     Defect("giving", "a request is displaced that is not to be", Giving, ORACLE),
@@ -649,7 +673,41 @@ class Generous(logits_processor.Good):
         return step, float(parameters.get("push", 5.0))
 
 
+class Narrow(logits_processor.Good):
+    """Takes tokens to fit into 16 bits."""
+
+    def _wanted(self, rows: LogitsRows) -> Tensor:
+        last: Tensor = self._tokens[rows.index, rows.lengths - 1].short().long()
+        return last + self._step[rows.index]
+
+
+class Remembered(logits_processor.Good):
+    """What is refused stays in the slot."""
+
+    def enter(self, slot: int, request: LogitsRequest) -> None:
+        late = self.__dict__.setdefault("_late", {}).pop(slot, 0)
+        try:
+            super().enter(slot, request)
+        except RequestError:
+            self._late[slot] = 1
+            raise
+        self._step[slot] += late
+
+
+class OfAll(logits_processor.Good):
+    """The steps are those of all instances."""
+
+    steps = torch.zeros(512, dtype=torch.int64)
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__(batch)
+        self._step = self.steps
+
+
 LOGITS_PROCESSORS = (
+    Defect("narrow", "tokens don't fit into 16 bits", Narrow, "of many tokens"),
+    Defect("remembered", "a refused request leaves its state behind", Remembered, ORACLE),
+    Defect("of-all", "instances share their state", OfAll, ORACLE),
     Defect("before-last", "off by one token", BeforeLast, ORACLE),
     Defect("second-run", "a request that returns is treated otherwise", SecondRun, ORACLE),
     Defect("capped", "large logits are cut", Capped, ORACLE),
@@ -712,7 +770,26 @@ class FirstText(io_processor.Sums):
         return io_processor.SumsRequest([prompts[0] for _ in prompts])
 
 
+class Dozen(io_processor.Sums):
+    """All texts from the thirteenth on are the first one."""
+
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        return io_processor.SumsRequest([*prompts[:12], *(prompts[0] for _ in prompts[12:])])
+
+
+class Stripped(io_processor.Sums):
+    """White space around texts is lost."""
+
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        stripped = [str(prompt.prompt).strip() for prompt in prompts]
+        return io_processor.SumsRequest(
+            [IOPrompt(prompt=text, returns=prompt.returns) for text, prompt in zip(stripped, prompts, strict=True)]
+        )
+
+
 IO_PROCESSORS = (
+    Defect("dozen", "long lists are answered wrongly", Dozen, ORACLE),
+    Defect("stripped", "white space around texts is lost", Stripped, ORACLE),
     Defect("shifted", "answers belong to the next text", Shifted, ORACLE),
     Defect("first-token", "off by one token", FirstToken, ORACLE),
     Defect("first-text", "all answers are of the first text", FirstText, ORACLE),

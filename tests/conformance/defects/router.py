@@ -48,6 +48,29 @@ class NoPrompt(Good):
         return replicas[request.blocks[0] % len(replicas)]
 
 
+class Known(Good):
+    """Expects that each replica has served each tenant."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return min(replicas, key=lambda one: one.tenants[request.tenant])
+
+
+class Fullest(Good):
+    """Counts blocks, of which it can only be asked whether one is there."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        return min(replicas, key=lambda one: len(one.blocks))  # type: ignore[arg-type]
+
+
+class Booking(Good):
+    """Books the request on the replica itself."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        chosen = super().choose(request, replicas)
+        chosen.tenants[request.tenant] = 1  # type: ignore[index]
+        return chosen
+
+
 class Dice(Good):
     """Draws lots from the process's generator."""
 
@@ -143,6 +166,9 @@ DEFECTS = (
     Defect("by-id", "the replica's name is returned", ById, ANSWERS),
     Defect("loyal", "replicas that have gone are returned", Loyal, ANSWERS),
     Defect("no-prompt", "a prompt without a full block raises", NoPrompt, ANSWERS),
+    Defect("known", "a tenant that is new to a replica raises", Known, ANSWERS),
+    Defect("fullest", "blocks are counted, of which no number is known", Fullest, ANSWERS),
+    Defect("booking", "the replicas are changed", Booking, ANSWERS),
     Defect("dice", "the replica is drawn by lot", Dice, "the same history"),
     Defect("hot", "a prompt that all have in common is served by one", Hot, EVEN),
     Defect("by-tenant", "a tenant is served by one", ByTenant, EVEN),

@@ -49,7 +49,9 @@ class IOTokenizer(Protocol):
 @dataclass(frozen=True, slots=True)
 class IOContext:
     """The constructor argument of an IO processor. ``options`` is the plugin's section of the configuration,
-    ``[plugin.NAME]``; ``model_name`` is the model's name in requests."""
+    ``[plugin.NAME]``, which must not be changed. It is empty where the configuration has none: options have
+    defaults, or a processor raises a :class:`~llmk.api.ConfigError` that names the one it needs. ``model_name`` is the
+    model's name in requests."""
 
     checkpoint: Checkpoint
     facts: ModelFacts
@@ -78,7 +80,8 @@ class IOOutput:
     prompt's first token. ``hidden`` are the tokens' hidden states (after the final norm; float32
     ``[tokens, hidden_size]``, on the CPU), ``logprobs`` their natural log-probabilities given the tokens before
     (``None`` for the prompt's first). With ``returns="text"``, they are generated tokens, and ``text`` is their text.
-    Hidden states arrive in several parts, in order, each token's once.
+    Hidden states arrive in several parts, in order, each token's once; text may arrive later than its tokens, in other
+    pieces. ``token_ids`` and ``logprobs`` are the engine's, and must not be changed.
     """
 
     prompt: int
@@ -103,7 +106,7 @@ class IORequest(Protocol):
 
     @abstractmethod
     def answer(self) -> Any:
-        """The response as plain JSON data. Called once, when all prompts have finished."""
+        """The response as plain JSON data, without NaN. Called once, when all prompts have finished."""
         ...
 
 

@@ -6,34 +6,38 @@ no weights are needed, and a request can be dropped or repeated at any stage.
 
 from __future__ import annotations
 
+import base64
 import gc
 import random
+import struct
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from math import isclose
+from math import isclose, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
 
-from llmk.api import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, RequestError
+from llmk.api import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, LlmkError, RequestError
 from llmk.config import load
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.planning.boot import boot
+from llmk_testing.growth import bytes_kept
+from llmk_testing.io_bodies import Body, garbage, numbered, varied
+from llmk_testing.io_prompts import check_prompts
 
-Body = Mapping[str, Any]
+Expected = Callable[[IOContext, Body, Callable[[IOPrompt], IOOutput]], Any]
 Make = Callable[[IOContext], IOProcessor]
 
+KEPT = 10_000
+"""Bytes that may stay in any case."""
 WHOLE = random.Random(0)
 """The generator that leaves outputs whole."""
-
-_JUNK: tuple[Any, ...] = (
-    *(None, True, 0, -1, 2**70, 1.5, "", "\x00", "a" * 1000, [], [[]], [None], [0, "a"], ["", ""]),
-    *({}, {"": {}}, {"input": "a"}, [{}], [[[1]]], [-1], [2**40]),
-)
 
 
 def io_context(folder: Path, settings: Mapping[str, Any] | None = None, **options: Any) -> IOContext:
@@ -84,7 +88,7 @@ def check_refusals(
     """``refused`` bodies must raise :class:`~llmk.api.RequestError`; garbage must raise it too, or be served."""
     for body in refused:
         assert _opened(processor, body) is None, f"took {body!r}"
-    for body in garbage(bodies):
+    for body in (*bodies, *garbage(bodies)):
         request = _opened(processor, body)
         if request is not None:
             check_prompts(request, body)
@@ -108,42 +112,91 @@ def check_nothing_is_left(processor: IOProcessor, context: IOContext, bodies: Se
             assert dropped() is None, f"a request that was {stage} and dropped is still referenced: {body!r}"
 
 
+def check_options(
+    make: Make,
+    context: IOContext,
+    bodies: Sequence[Body],
+    refused: Sequence[Body],
+    expected: Expected | None,
+    tolerance: float = 1e-5,
+) -> None:
+    """Options must stay as they are, and may be left out: a processor that needs some says so by an
+    :class:`~llmk.api.LlmkError`."""
+    before = deepcopy(dict(context.options))
+    first = make(context)
+    _served(first, context, bodies[0])
+    assert context.options == before, f"the options that it was made with were {before}, and are {context.options}"
+    bare = replace(context, options={})
+    try:
+        processor = make(bare)
+    except LlmkError:
+        return
+    except Exception as error:
+        raise AssertionError(f"made without options, it raised {error!r}") from error
+    for body in refused:
+        assert _opened(first, body) is None, f"took {body!r} once another was made with other options"
+    check_refusals(processor, bare, bodies)
+    if expected is not None:
+        check_varied(processor, bare, [*bodies, *varied(bodies)], expected, tolerance)
+
+
+def check_bounded(processor: IOProcessor, context: IOContext, bodies: Sequence[Body]) -> str:
+    """What is kept of requests may not grow without end."""
+    shortest = min(bodies, key=lambda body: sum(len(tokens_of(context, one)) for one in processor.open(body).prompts))
+
+    free = [name for name, own in shortest.items() if _opened(processor, {**shortest, name: numbered(own, 0)})]
+
+    def serve(number: int) -> None:
+        request = processor.open({**shortest, **{name: numbered(shortest[name], number) for name in free}})
+        for output in outputs(context, request.prompts):
+            request.take(output)
+        request.answer()
+
+    few, many = bytes_kept(serve, (1100, 3300))
+    assert many <= 1.5 * few + KEPT, f"it keeps {few} bytes after 1100 requests, and {many} after 3300"
+    return f"{many} bytes after 3300 requests"
+
+
 def check_oracle(
     processor: IOProcessor,
     context: IOContext,
     bodies: Sequence[Body],
-    expected: Callable[[IOContext, Body, Callable[[IOPrompt], IOOutput]], Any],
+    expected: Expected,
     tolerance: float = 1e-5,
 ) -> None:
     """Each body, then each once more after all others, must be answered as the oracle answers it."""
-
-    def model(prompt: IOPrompt) -> IOOutput:
-        (whole,) = outputs(context, [prompt], seed=-1)
-        return whole
-
     for body in [*bodies, *reversed(bodies)]:
-        right = _plain(expected(context, body, model))
+        right = _plain(expected(context, body, partial(_whole, context)))
         got = _served(processor, context, body, seed=len(repr(body)))
         assert alike(got, right, tolerance), f"{body!r} is answered {got}, expected {right}"
+    check_varied(processor, context, varied(bodies), expected, tolerance)
 
 
-def check_prompts(request: IORequest, body: Body) -> None:
-    """A request must have prompts of a known form, and no more than allowed."""
-    prompts = list(request.prompts)
-    assert prompts, f"there is no prompt for {body!r}"
-    for prompt in prompts:
-        assert prompt.returns in ("text", "logprobs", "hidden", "last_hidden"), f"returns = {prompt.returns!r}"
-        assert isinstance(prompt.prompt, str) or all(isinstance(token, int) for token in prompt.prompt), prompt
-
-
-def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
-    """Invalid bodies: ``bodies`` with a field removed, added, or of another type."""
-    yield {}
+def check_varied(
+    processor: IOProcessor, context: IOContext, bodies: Iterable[Body], expected: Expected, tolerance: float = 1e-5
+) -> None:
+    """Bodies that are served, though they are no examples, are answered as the oracle answers them, if it knows how.
+    Outputs come whole, so that equal texts have equal outputs to the last bit."""
     for body in bodies:
-        yield {**body, "no_such_field": 1}
-        for name in body:
-            yield {key: value for key, value in body.items() if key != name}
-            yield from ({**body, name: junk} for junk in _JUNK)
+        request = _opened(processor, body)
+        if request is None or not _can_run(context, request.prompts):
+            continue
+        got, right = _served(processor, context, body, seed=-1), _known(expected, context, body)
+        assert right is None or alike(got, *right, tolerance), f"{body!r} is answered {got}, expected {right}"
+
+
+def _known(expected: Expected, context: IOContext, body: Body) -> tuple[Any] | None:
+    """The oracle's answer; ``None`` where it raises, because its author did not think of such a body."""
+    try:
+        return (_plain(expected(context, body, partial(_whole, context))),)
+    except Exception:
+        return None
+
+
+def _whole(context: IOContext, prompt: IOPrompt) -> IOOutput:
+    """All of a prompt's output."""
+    (whole,) = outputs(context, [prompt], seed=-1)
+    return whole
 
 
 def outputs(context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0) -> Iterator[IOOutput]:
@@ -166,8 +219,8 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
         yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=logprobs, finish_reason="stop")
         return
     if prompt.returns == "text":
-        answer = tokens[::-1]
-        first, end, tokens = len(tokens), 2 * len(tokens), tokens + answer
+        yield from _text_of(context, tokens, at, generator)
+        return
     if prompt.returns == "last_hidden":
         first = end - 1
     pieces = 0 if generator is WHOLE else generator.randint(0, end - first - 1)
@@ -175,10 +228,21 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
     for start, stop in pairwise([first, *cuts, end]):
         piece = IOOutput(prompt=at, start=start, token_ids=tokens[start:stop])
         piece = replace(piece, finish_reason="stop" if stop == end else None)
-        if prompt.returns == "text":
-            yield replace(piece, text=context.tokenizer.decode(piece.token_ids))
-        else:
-            yield replace(piece, hidden=_states(tokens, start, stop, context.facts.hidden_size))
+        yield replace(piece, hidden=_states(tokens, start, stop, context.facts.hidden_size))
+
+
+def _text_of(context: IOContext, prompt: list[int], at: int, generator: random.Random) -> Iterator[IOOutput]:
+    """The prompt backwards, in pieces of tokens and pieces of their text, which may come later than the tokens: where
+    it could be the start of what ends the answer. Some answers are cut off."""
+    tokens = prompt[::-1]
+    text = context.tokenizer.decode(tokens)
+    pieces = 0 if generator is WHOLE else generator.randint(0, len(tokens) - 1)
+    cuts = [0, *sorted(generator.sample(range(1, len(tokens)), pieces)), len(tokens)]
+    said = sorted(generator.randint(0, stop * len(text) // len(tokens)) for stop in cuts[1:-1])
+    for (start, stop), (left, right) in zip(pairwise(cuts), pairwise([0, *said, len(text)]), strict=True):
+        piece = IOOutput(prompt=at, start=len(prompt) + start, token_ids=tokens[start:stop], text=text[left:right])
+        ends: Literal["length", "stop"] = "length" if len(tokens) % 2 else "stop"
+        yield replace(piece, finish_reason=ends if stop == len(tokens) else None)
 
 
 def _logprob(tokens: Sequence[int]) -> float:
@@ -195,14 +259,26 @@ def _states(tokens: Sequence[int], start: int, stop: int, width: int) -> torch.T
 
 
 def alike(left: Any, right: Any, tolerance: float) -> bool:
-    """Whether two answers are equal, up to ``tolerance`` in their numbers."""
+    """Whether two answers are equal, up to ``tolerance`` in their numbers, also in those that are written in base64, as
+    float32."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return left.keys() == right.keys() and all(alike(left[key], right[key], tolerance) for key in left)
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(alike(a, b, tolerance) for a, b in zip(left, right, strict=True))
     if isinstance(left, float) and isinstance(right, float):
         return isclose(left, right, rel_tol=tolerance, abs_tol=tolerance)
+    if isinstance(left, str) and isinstance(right, str) and left != right:
+        numbers = _numbers(left), _numbers(right)
+        return bool(numbers[0]) and alike(*numbers, tolerance)
     return bool(left == right)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        raw = base64.b64decode(text, validate=True)
+        return list(struct.unpack(f"<{len(raw) // 4}f", raw))
+    except (ValueError, struct.error):
+        return []
 
 
 def _served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0) -> Any:
@@ -211,15 +287,18 @@ def _served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 
     assert msgspec.json.encode(body) == before, f"open changed the body {before!r}"
     check_prompts(request, body)
     for output in outputs(context, request.prompts, seed):
+        tokens, logprobs = list(output.token_ids), list(output.logprobs)
         request.take(output)
-    return _plain(request.answer())
+        same = list(output.token_ids) == tokens and list(output.logprobs) == logprobs
+        assert same, f"take changed the tokens or log-probabilities that it was given, for {body!r}"
+    answer = request.answer()
+    assert msgspec.json.encode(body) == before, f"the body {before!r} was changed while it was answered"
+    return _plain(answer)
 
 
 def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
     """Garbage that is accepted must get an answer, except where the engine itself would refuse the prompts."""
-    known = range(context.facts.vocab_size)
-    tokens = [tokens_of(context, prompt) for prompt in request.prompts]
-    if not all(own and min(own) in known and max(own) in known for own in tokens):
+    if not _can_run(context, request.prompts):
         return
     try:
         for output in outputs(context, request.prompts):
@@ -231,6 +310,13 @@ def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
         raise
     except Exception as error:
         raise AssertionError(f"took {body!r}, then raised {error!r}") from error
+
+
+def _can_run(context: IOContext, prompts: Sequence[IOPrompt]) -> bool:
+    """Whether the engine takes them: tokens that the model has, one at least, and fewer than its context."""
+    known, longest = range(context.facts.vocab_size), context.facts.max_model_len
+    tokens = [tokens_of(context, prompt) for prompt in prompts]
+    return all(own and min(own) in known and max(own) in known and len(own) < longest for own in tokens)
 
 
 def tokens_of(context: IOContext, prompt: IOPrompt) -> list[int]:
@@ -252,18 +338,29 @@ def _check_again(
 
 
 def _plain(answer: Any) -> Any:
-    """The answer as it is sent. Raises ``AssertionError`` if it is not plain JSON data."""
+    """The answer as it is sent. Raises ``AssertionError`` if it is not plain JSON data, which has no NaN."""
     try:
+        assert _is_finite(msgspec.to_builtins(answer)), f"the answer has NaN or infinity, which JSON has not: {answer}"
         return msgspec.json.decode(msgspec.json.encode(answer))
     except (TypeError, ValueError, RecursionError) as error:
         raise AssertionError(f"the answer can't be encoded as JSON: {error}") from error
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or isfinite(value)
 
 
 def _opened(processor: IOProcessor, body: Body) -> IORequest | None:
     """The request; ``None`` if it is refused."""
     try:
         return processor.open(body)
-    except RequestError:
-        return None
+    except RequestError as error:
+        refused = error
     except Exception as error:
         raise AssertionError(f"raised {error!r} on {body!r}, not a RequestError") from error
+    assert refused.param is not None, f"refused {body!r} without the field that is wrong: {refused}"
+    return None

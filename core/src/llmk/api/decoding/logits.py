@@ -27,9 +27,10 @@ class LogitsBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogitsRequest:
-    """A request that enters the batch. ``parameters`` are those that the request has for this processor. ``token_ids``
-    are all its tokens so far: the prompt, and the output if the request resumes after preemption. Embeddings in
-    place of tokens have the id :attr:`LogitsBatch.vocab_size`."""
+    """A request that enters the batch. ``parameters`` are those that the request has for this processor, which must not
+    be changed: they may be the same object when it resumes, and for its other samples. ``token_ids`` are all its tokens
+    so far: the prompt, and the output if the request resumes after preemption. Embeddings in place of tokens have the
+    id :attr:`LogitsBatch.vocab_size`; the last of a prompt may be one, too."""
 
     id: str
     token_ids: Sequence[int]

@@ -32,7 +32,7 @@ class Ticket:
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
     """The constructor argument of a policy. ``weights`` are ``[scheduler.weights]``: the share of each tenant, 1 for
-    tenants that are not listed. ``step_tokens`` is the token budget of one step.
+    tenants that are not listed; it must not be changed. ``step_tokens`` is the token budget of one step.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -56,7 +56,8 @@ class SchedulingPolicy(Protocol):
 
         ``requests`` are those in prefill, followed by those that wait, each by arrival; it is the same object as long
         as nothing changed. The result is iterated only as far as the step's budget goes, and :meth:`computed` is called
-        in between. Requests missing from the result come last.
+        in between; where no slot is free, the query has those alone that wait, to learn who is the first. Requests
+        missing from the result come last.
         """
         return requests
 

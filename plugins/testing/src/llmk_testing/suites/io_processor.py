@@ -12,22 +12,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmk.api import Checkpoint, IOContext, IOOutput, IOProcessorSpec, IOPrompt
+from llmk.api import Checkpoint, IOContext, IOProcessorSpec
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.io_bodies import Body
 from llmk_testing.io_processors import (
-    Body,
+    Expected,
     Make,
+    check_bounded,
     check_io_processor,
     check_nothing_is_left,
+    check_options,
     check_oracle,
     check_refusals,
     io_context,
 )
 from llmk_testing.purity import check_pure
-
-Expected = Callable[[IOContext, Body, Callable[[IOPrompt], IOOutput]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,9 @@ class IOExamples:
     own section of the configuration. Numbers in answers may differ by ``tolerance``.
 
     ``expected(context, body, model)`` is an oracle: the answer to a body by the plainest code. ``model`` returns the
-    whole output of one :class:`~llmk.api.IOPrompt`, in one piece.
+    whole output of one :class:`~llmk.api.IOPrompt`, in one piece. It is asked about other bodies, too, which are made
+    of these, and served: with other texts, numbers and lists, or without a field; also without ``options``. Those for
+    which it raises are not compared.
     """
 
     write: Callable[[Path], Path]
@@ -64,6 +67,8 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
     for name, check in (
         ("what can't be served is refused with RequestError", _check_refusals),
         ("a request that is dropped at any stage is gone", _check_nothing_is_left),
+        ("what it keeps of requests is bounded", _check_bounded),
+        ("options may be left out, and stay as they are", _check_options),
         ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
         ("answers are those of its oracle", _check_oracle),
     ):
@@ -76,6 +81,14 @@ def _check_refusals(own: IOExamples, make: Make, context: IOContext) -> None:
 
 def _check_nothing_is_left(own: IOExamples, make: Make, context: IOContext) -> None:
     check_nothing_is_left(make(context), context, own.bodies)
+
+
+def _check_bounded(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_bounded(make(context), context, own.bodies)
+
+
+def _check_options(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_options(make, context, own.bodies, own.refused, own.expected, own.tolerance)
 
 
 def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:
@@ -106,5 +119,10 @@ def _run_one(spec: IOProcessorSpec, bench: Bench, own: IOExamples, check: Check)
 
 
 def _odd() -> list[Checkpoint]:
-    configs: tuple[dict[str, Any], ...] = ({}, {"architectures": []}, {"architectures": ["X"], "hidden_size": "wide"})
+    configs: tuple[dict[str, Any], ...] = (
+        *({}, {"architectures": []}, {"architectures": None}, {"architectures": "X"}, {"architectures": [None]}),
+        *({"architectures": ["X"], "hidden_size": "wide"}, {"hidden_size": None}, {"text_config": None}),
+        *({"text_config": {"hidden_size": 64}}, {"model_type": None}, {"model_type": 5}, {"vocab_size": "many"}),
+        *({"quantization_config": None}, {"max_position_embeddings": None}, {"num_labels": -1}, {"is_decoder": 0}),
+    )
     return [Checkpoint(path=Path("/nowhere"), config=config) for config in configs]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -19,15 +20,21 @@ from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.growth import bytes_kept
 from llmk_testing.logits_examples import LogitsExamples, Parameters
-from llmk_testing.suites.logits_results import check_oracle, check_refused
+from llmk_testing.suites.logits_results import check_long, check_oracle, check_refused, entered
 from llmk_testing.watch import never_waiting
 
 SLOTS, MAX_LEN, VOCAB = 8, 64, 131
+KEPT = 10_000
+"""Bytes that may stay in any case."""
 TOLERANCE = 1e-5
 """Relative tolerance of float32 logits: in another batch, only the order of summation may differ."""
 
-JUNK: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, float("nan"), "", "\x00", [], [[None]], {}, {"": {}})
+JUNK: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 1.5, -0.5, 2**31, 2**63, -(2**63) - 1, 2**70, 1e-320, 1e39, 1e308, float("nan")),
+    *("", "\x00", "1", "é", "a" * 1000, [], [0], [-1], [2**40], [1.5], ["a"], [[None]], {}, {"": {}}, {"0": 1}),
+)
 
 
 def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
@@ -38,6 +45,8 @@ def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
 
     yield case("it changes logits by its parameters, to float32 of the same shape", check_effect)
     yield case("a row depends only on its request", check_rows)
+    yield case("a row sees the drafts before it, and none behind it", check_drafts)
+    yield case("a prompt may have embeddings in place of tokens", check_embeddings)
     yield case("rows that it isn't given stay as they are", check_others)
     yield case("the batch's tokens stay as they are", check_tokens)
     yield case("a reused slot has no old state", check_reuse)
@@ -47,6 +56,7 @@ def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
     yield case("apply does not synchronize with the device", check_waiting)
     for name, check in (
         ("logits are those of its oracle, over many steps", check_oracle),
+        ("logits are those of its oracle, of long texts and of many tokens", check_long),
         ("parameters beyond its ranges are refused", check_refused),
     ):
         yield Case(spec.id, "logits_processor", name, partial(_judged, spec, bench, check))
@@ -79,8 +89,8 @@ class Batch:
         known = self.history[number, :length]
         self.tokens[slot, :length] = known.to(self._device)
         self.lengths[slot] = length
-        entry = LogitsRequest(f"request-{number}", known.tolist(), prompt or length, dict(parameters))
-        self.processor.enter(slot, entry)
+        entry = LogitsRequest(f"request-{number}", known.tolist(), prompt or length, deepcopy(dict(parameters)))
+        entered(self.processor, slot, entry)
 
     def extend(self, slot: int, number: int) -> None:
         """The request's next token is sampled."""
@@ -88,20 +98,30 @@ class Batch:
         self.tokens[slot, at] = self.history[number, at].to(self._device)
         self.lengths[slot] += 1
 
-    def rows(self, slots: Sequence[int]) -> LogitsRows:
-        """The rows of slots."""
-        index, lengths = (torch.tensor(of) for of in (list(slots), [self.lengths[slot] for slot in slots]))
+    def rows(self, slots: Sequence[int], back: Sequence[int] = ()) -> LogitsRows:
+        """The rows of slots, each so many tokens before the last one of its slot."""
+        known = [self.lengths[slot] - less for slot, less in zip(slots, back or [0] * len(slots), strict=True)]
+        index, lengths = (torch.tensor(of) for of in (list(slots), known))
         return LogitsRows(tuple(slots), index.to(self._device), lengths.to(self._device))
 
-    def apply(self, slots: Sequence[int], logits: Tensor | None = None) -> Tensor:
+    def apply(self, slots: Sequence[int], logits: Tensor | None = None, back: Sequence[int] = ()) -> Tensor:
         """The processed logits of slots; all rows have equal input logits unless they are given."""
         given = self.logits(1).expand(len(slots), VOCAB).clone() if logits is None else logits
-        out = self.processor.apply(given, self.rows(slots))
+        rows = self.rows(slots, back)
+        before = rows.index.clone(), rows.lengths.clone()
+        out = self.processor.apply(given, rows)
+        same = torch.equal(rows.index, before[0]) and torch.equal(rows.lengths, before[1])
+        assert same, "apply changed the rows that it was given"
         expected = (len(slots), VOCAB)
         same = isinstance(out, Tensor) and (tuple(out.shape), out.dtype) == (expected, torch.float32)
         found = f"{out.dtype} {tuple(out.shape)}" if isinstance(out, Tensor) else repr(out)
         assert same, f"apply returned {found}, expected torch.float32 {expected}"
-        assert not out.isnan().any(), f"apply made NaN, in row {_first(out.isnan().any(1))}, of logits that had none"
+        for name, wrong in (
+            ("made NaN", out.isnan().any(1)),
+            ("made positive infinity", (out == torch.inf).any(1)),
+            ("allows no token", (out == -torch.inf).all(1)),
+        ):
+            assert not wrong.any(), f"apply {name}, in row {_first(wrong)}, of logits that were finite"
         return out.clone()
 
 
@@ -124,6 +144,42 @@ def check_rows(batch: Batch, examples: Sequence[Parameters]) -> None:
         together = batch.apply([slots[number] for number in chosen])
         for row, number in zip(together, chosen, strict=True):
             _same(row[None], expected[number], f"request {number} among {chosen}, in slots {slots}")
+
+
+def check_drafts(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """Where drafts are verified, a slot has several rows; each must be as if its tokens were all that there are."""
+    slots, back = [5, 5, 5, 2, 2, 2, 2, 0], [4, 1, 0, 3, 2, 1, 0, 0]
+    for start in range(len(examples)):
+        together = batch.fresh()
+        lengths = {5: 20, 2: 33, 0: 7}
+        for number, (slot, length) in enumerate(lengths.items()):
+            together.enter(slot, 2 * number + 1, _pick(examples, start + number), length - max(back[:7]))
+            for _ in range(max(back[:7])):
+                together.extend(slot, 2 * number + 1)
+        found = together.apply(slots, back=back)
+        for row, slot, less in zip(found, slots, back, strict=True):
+            number = list(lengths).index(slot)
+            prompt = lengths[slot] - max(back[:7])
+            alone = _alone(batch, 2 * number + 1, _pick(examples, start + number), lengths[slot] - less, prompt)
+            what = f"the row of slot {slot} that has {less} of its drafts behind it"
+            _same(row[None], alone, f"{what}, with {_pick(examples, start + number)}")
+
+
+def check_embeddings(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """Their id is that behind the vocabulary's last."""
+    for number, places in enumerate((slice(0, 3), slice(2, 6), slice(5, 6), slice(0, 6), slice(1, 6, 2))):
+        batch.history[number, places] = VOCAB
+    for parameters in examples:
+        one = batch.fresh()
+        for number in range(5):
+            one.enter(number, number, parameters, 6)
+        for step in range(3):
+            together = one.apply(range(5))
+            for number, row in enumerate(together):
+                what = f"a prompt of {batch.history[number, :6].tolist()}, where {VOCAB} are embeddings"
+                _same(row[None], _alone(batch, number, parameters, 6 + step, 6), f"{what}, with {parameters}")
+            for number in range(5):
+                one.extend(number, number)
 
 
 def check_others(batch: Batch, examples: Sequence[Parameters]) -> None:
@@ -189,6 +245,18 @@ def check_leaving(batch: Batch, examples: Sequence[Parameters]) -> None:
     held = sum(type(thing) is LogitsRequest and thing.id.startswith("request-") for thing in gc.get_objects())
     assert not held, f"it still holds {held} of 24 requests that have left"
 
+    def serve(number: int) -> None:
+        slot = number % SLOTS
+        request = LogitsRequest(f"sample-{number}", [number % VOCAB] * 3, 3, deepcopy(dict(_pick(examples, number))))
+        batch.processor.enter(slot, request)
+        if number % 20 == 0:
+            batch.lengths[slot] = 3
+            batch.apply([slot])
+        batch.processor.leave(slot)
+
+    few, many = bytes_kept(serve, (1500, 4500))
+    assert many <= 2 * few + KEPT, f"it keeps {few} bytes after 1500 requests have left, and {many} after 4500"
+
 
 def check_parameters(batch: Batch, examples: Sequence[Parameters]) -> str:
     """Invalid parameters must raise RequestError; accepted ones must be applicable."""
@@ -204,7 +272,11 @@ def check_parameters(batch: Batch, examples: Sequence[Parameters]) -> str:
         except Exception as error:
             raise AssertionError(f"enter raised {describe(error)}, not RequestError, for {parameters}") from error
         try:
-            one.apply([0])
+            for _ in range(4):
+                one.apply([0])
+                one.extend(0, 0)
+        except AssertionError as error:
+            raise AssertionError(f"enter took {parameters}, and {error}") from error
         except Exception as error:
             raise AssertionError(f"enter took {parameters}, and apply then raised {describe(error)}") from error
     return f"{refused} of {total} refused"
@@ -212,11 +284,15 @@ def check_parameters(batch: Batch, examples: Sequence[Parameters]) -> str:
 
 def check_waiting(batch: Batch, examples: Sequence[Parameters]) -> None:
     """With asynchronous execution, a synchronization would stall the host."""
-    for number in range(3):
-        batch.enter(number, number, _pick(examples, number), 5)
-    logits, rows = batch.logits(3), batch.rows([0, 1, 2])
-    with never_waiting():
-        batch.processor.apply(logits, rows)
+    for start in range(0, len(examples), SLOTS):
+        one = batch.fresh()
+        slots = range(min(SLOTS, len(examples) - start))
+        for slot in slots:
+            one.enter(slot, slot, examples[start + slot], 5 + 3 * slot)
+        for back in (0, 2):
+            logits, rows = one.logits(len(slots)), one.rows(slots, [back] * len(slots))
+            with never_waiting():
+                one.processor.apply(logits, rows)
 
 
 def _history(generator: torch.Generator) -> Tensor:
@@ -251,10 +327,10 @@ def _examples(spec: LogitsProcessorSpec) -> LogitsExamples:
     return LogitsExamples(parameters=named)
 
 
-def _alone(batch: Batch, number: int, parameters: Parameters, length: int) -> Tensor:
+def _alone(batch: Batch, number: int, parameters: Parameters, length: int, prompt: int = 0) -> Tensor:
     """The logits of a request in a batch of its own."""
     one = batch.fresh()
-    one.enter(0, number, parameters, length)
+    one.enter(0, number, parameters, length, prompt)
     return one.apply([0])
 
 

@@ -6,8 +6,10 @@ import gc
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from llmk.api import PolicyContext, PolicySpec, SchedulingPolicy, Ticket
 from llmk.kernel.loader import load_object
@@ -30,7 +32,7 @@ def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
     """The cases of one policy."""
 
     def make(context: PolicyContext) -> SchedulingPolicy:
-        made: SchedulingPolicy = load_object(spec.implementation)(context)
+        made: SchedulingPolicy = load_object(spec.implementation)(deepcopy(context))
         return made
 
     def case(name: str, run: Callable[..., str | None], *arguments: object) -> Case:
@@ -46,6 +48,7 @@ def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
     yield case("equal requests are all served, however many come after", check_no_starvation)
     yield case("state of a request is freed with it", check_tickets_go)
     yield case("a step takes time in proportion to the queue", check_linear)
+    yield case("what it is made with stays as it is", partial(check_context, spec), seeds)
     yield case("what it keeps of tenants is bounded", policy_results.check_bounded)
     yield case("its answers are those of its oracle", partial(policy_results.check_oracle, spec), seeds)
 
@@ -138,26 +141,88 @@ def check_tickets_go(make: Make) -> None:
 
 def check_linear(make: Make) -> None:
     """Four times as many waiting requests must take about four times the lines of Python, for a new queue and for the
-    same."""
+    same: requests of all kinds, of as many tenants, and all alike."""
     for context in CONTEXTS[:2]:
-        short = counted_lines(partial(_ask, make(context), _queue(100)))
-        limit = 6 * short + 2000
-        long = counted_lines(partial(_ask, make(context), _queue(400)), limit)
-        assert long <= limit, f"{short} lines of code for 100 waiting requests become more than {limit} for 400"
+        for kind in ("of all kinds", "each of a tenant of its own", "all alike"):
+            short = counted_lines(partial(_ask, make(context), _queue(100, kind)))
+            limit = 6 * short + 2000
+            long = counted_lines(partial(_ask, make(context), _queue(400, kind)), limit)
+            what = f"{short} lines of code for 100 waiting requests, {kind}, become more than {limit} for 400"
+            assert long <= limit, f"{what}, where each look at a request and each comparison with one is a line"
+
+
+def check_context(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> None:
+    """The weights are those of the configuration, which others read, too."""
+    for context in deepcopy(CONTEXTS):
+        before = dict(context.weights)
+        for _ in Play(load_object(spec.implementation)(context), seeds[0]).steps(40):
+            pass
+        assert context.weights == before, f"the weights that it was made with were {before}, and are {context.weights}"
 
 
 def _ask(policy: SchedulingPolicy, queue: tuple[Ticket, ...]) -> None:
     for _ in range(4):
         for ticket in islice(policy.order(queue), 32):
             policy.computed(ticket, 16)
-        running = queue[:32]
+        running = queue[:-1]
         policy.victim(running)
         policy.displaced(running, queue[-1])
 
 
-def _queue(size: int) -> tuple[Ticket, ...]:
+def _queue(size: int, kind: str) -> tuple[Ticket, ...]:
     generator = random.Random(size)
-    return tuple(_ticket(generator, number) for number in range(size))
+    return tuple(
+        _watched(_ticket(generator, number), tenant=f"tenant-{number}" if kind.startswith("each") else None)
+        if kind != "all alike"
+        else _watched(Ticket(f"r{number}", number, "a", 0, 40, 80))
+        for number in range(size)
+    )
+
+
+class Name(str):
+    """A text of which comparisons are counted."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+
+class Number(int):
+    """A number of which comparisons for equality are counted."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return int.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+
+class Watched(Ticket):
+    """A request of which looks at its attributes and comparisons are counted, which are Python here, so that also those
+    count that a list makes in search of it."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+
+def _watched(ticket: Ticket, tenant: str | None = None) -> Watched:
+    name = Name(ticket.tenant if tenant is None else tenant)
+    counts = ticket.priority, ticket.num_prompt_tokens, ticket.max_tokens
+    return Watched(Name(ticket.id), Number(ticket.arrival), name, *counts)
 
 
 def _ticket(generator: random.Random, number: int) -> Ticket:
@@ -190,10 +255,11 @@ class Play:
 
     def _step(self) -> list[str]:
         self._arrive()
-        prefilling = [ticket for ticket, done in self._running.items() if done < ticket.num_prompt_tokens]
-        self.requests = (*prefilling, *sorted(self._waiting, key=lambda ticket: ticket.arrival))
         answers: list[str] = []
-        budget = 64
+        self._abort()
+        self._line_up()
+        self._peek(answers)
+        budget = self._random.choice((1, 7, 64, 64))
         left = set(self.requests)
         for ticket in self.policy.order(self.requests) if self.requests else ():
             assert isinstance(ticket, Ticket), self._wrong("order()", ticket, self.requests)
@@ -214,6 +280,29 @@ class Play:
         for _ in range(self._random.choice((0, 0, 1, 1, 2, 9))):
             self._waiting.append(_ticket(self._random, self._number))
             self._number += 1
+
+    def _abort(self) -> None:
+        """A client leaves while its request waits."""
+        if self._waiting and self._random.random() < 0.1:
+            self._waiting.remove(self._random.choice(self._waiting))
+
+    def _line_up(self) -> None:
+        """Those in prefill, then those that wait, each by arrival: the same object as long as it is the same. One that
+        has changed may lie where the last one was."""
+        now = [ticket for ticket in self._by_arrival() if self._running[ticket] < ticket.num_prompt_tokens]
+        now += sorted(self._waiting, key=lambda ticket: ticket.arrival)
+        if now != list(self.requests):
+            self.requests = ()
+            self.requests = tuple(now)
+
+    def _peek(self, answers: list[str]) -> None:
+        """Where no slot is free, the scheduler asks who of those that wait is the first, and no more."""
+        waiting = tuple([ticket for ticket in self.requests if ticket not in self._running])
+        waiting = self.requests if waiting == self.requests else waiting
+        if waiting and len(self._running) >= self._slots and self._random.random() < 0.5:
+            first = next(iter(self.policy.order(waiting)), None)
+            assert first is None or first in waiting, self._wrong("order()", first, waiting)
+            answers.append(f"?{first.id if first else None}")
 
     def _admit(self, newcomer: Ticket, answers: list[str]) -> bool:
         running = self._by_arrival()

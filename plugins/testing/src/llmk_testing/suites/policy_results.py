@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 from llmk.api import PolicyContext, PolicySpec, SchedulingPolicy, Ticket
 from llmk.kernel.loader import load_object
 from llmk_testing.case import Skip
+from llmk_testing.growth import bytes_kept
 from llmk_testing.policy_examples import PolicyExamples
 from llmk_testing.suites.policy import Play
 
@@ -21,11 +21,18 @@ CONTEXTS = (
     PolicyContext(weights={"t3": 7.0}, step_tokens=1),
     PolicyContext(weights={"t0": 100.0, "t1": 40.0, "t2": 60.0}, step_tokens=2),
 )
-TENANTS = 5
+TENANTS = ("t0", "t1", "t2", "t3", "t4", "", "T0")
+PRIORITIES = (0, 0, 0, 0, 1, 1, -1, 5, 1000, -(2**31), 2**31 - 1)
+ARRIVALS = (0, 999_990, 2**32)
+"""The first number of a history: engines run for long."""
 PHASE = 12
 """Steps for which the same tenants send requests; some phases have none, so that the queue runs empty."""
 FORGOTTEN = 700
 """Steps with four tenants each after which a policy may have forgotten one that has no turn."""
+KEPT = 10_000
+"""Bytes that may stay in any case."""
+MANY = 200
+_LATER = Ticket("later", 2**40, "t0", 0, 8, 16)
 YOUNG = 8
 """Short histories of each context, in which hardly anything was used yet."""
 
@@ -56,7 +63,25 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
         both = Both(make(context), own.oracle(context), f"a long wait, weights {dict(context.weights)}")
         _wait_long(both)
         calls += both.calls
+        both = Both(make(context), own.oracle(context), f"a long queue, weights {dict(context.weights)}")
+        _read_whole(both, seeds[0])
+        calls += both.calls
     return f"{calls} calls"
+
+
+def _read_whole(both: Both, seed: int) -> None:
+    """Two steps in which each of many requests has its turn, of which some are in prefill; then many run and one is to
+    give up its blocks."""
+    play = Phased(both, seed, slots=1, capacity=1)
+    drawn = [play.drawn(TENANTS[number % len(TENANTS)]) for number in range(MANY)]
+    queue = (*drawn[1::3], *sorted([*drawn[::3], *drawn[2::3]], key=lambda ticket: ticket.arrival))
+    for _ in range(2):
+        for place, ticket in enumerate(both.order(queue)):
+            if place % 3:
+                both.computed(ticket, 1 + place % 5)
+    for size in (MANY, MANY - 1):
+        both.victim(tuple(drawn[:size]))
+        both.displaced(tuple(drawn[:size]), _LATER)
 
 
 def _wait_long(both: Both) -> None:
@@ -77,30 +102,19 @@ def _wait_long(both: Both) -> None:
 
 
 def check_bounded(make: Make) -> str:
-    """Tenants come once and never again, as addresses do; what is kept of them may not grow without end."""
-    policy, sizes = make(PolicyContext(step_tokens=8)), []
-    for start in range(0, 12000, 4):
-        queue = tuple(Ticket(f"{i}", i, f"tenant-{i}", 0, 4, 8) for i in range(start, start + 4))
+    """Tenants, priorities and lengths come once and never again; what is kept of them may not grow without end."""
+    policy = make(PolicyContext(step_tokens=8))
+
+    def step(number: int) -> None:
+        queue = tuple(Ticket(f"{i}", i, f"tenant-{i}", -i, i + 1, i + 8) for i in range(4 * number, 4 * number + 4))
         for ticket in policy.order(queue):
             policy.computed(ticket, 4)
-        if start in (3000, 11996):
-            sizes.append(size_of(policy, set()))
-    assert sizes[1] <= 2 * sizes[0] + 200, f"it keeps {sizes[0]} things of 3000 tenants, and {sizes[1]} of 12000"
-    return f"{sizes[1]} things of 12000 tenants"
+        policy.victim(queue[1:])
+        policy.displaced(queue[1:], queue[0])
 
-
-def size_of(value: object, seen: set[int]) -> int:
-    """The number of elements in containers, through attributes."""
-    if id(value) in seen or isinstance(value, str | int | float | Ticket):
-        return 1
-    seen.add(id(value))
-    inner: list[object] = list(getattr(value, "__dict__", {}).values())
-    inner += [getattr(value, name, None) for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    if isinstance(value, dict):
-        inner += value.values()
-    elif isinstance(value, list | tuple | set | frozenset | deque):
-        inner += value
-    return 1 + sum(size_of(each, seen) for each in inner)
+    few, many = bytes_kept(step, (750, 3000))
+    assert many <= 2 * few + KEPT, f"it keeps {few} bytes after 3000 tenants, and {many} after 12000"
+    return f"{many} bytes after 12000 tenants"
 
 
 def _examples(spec: PolicySpec) -> PolicyExamples:
@@ -163,24 +177,29 @@ class Phased(Play):
     ) -> None:
         super().__init__(policy, seed, slots, capacity)
         self._active = active
+        self._number = ARRIVALS[seed % len(ARRIVALS)]
 
     def _arrive(self) -> None:
         self._steps = getattr(self, "_steps", -1) + 1
         phase = random.Random(1000 * self._seed + self._steps // PHASE)
-        active = phase.sample(range(TENANTS), phase.randint(*self._active))
+        active = phase.sample(TENANTS, phase.randint(*self._active))
         rush = phase.choice((1, 1, 4))
         for tenant in active:
             if self._random.random() < 0.4:
                 for _ in range(self._random.randint(1, rush)):
-                    self._send(f"t{tenant}")
+                    self._send(tenant)
 
     def _send(self, tenant: str) -> None:
+        self._waiting.append(self.drawn(tenant))
+
+    def drawn(self, tenant: str) -> Ticket:
+        """The next request of a tenant."""
         edge = 2 ** self._random.randrange(9)
-        lengths = (1, 5, 40, 200, edge, edge + 1, max(1, edge - 1))
-        prompt, priority = self._random.choice(lengths), self._random.choice((0, 0, 1, -1, 5))
-        length = prompt + self._random.randint(1, 60)
-        self._waiting.append(Ticket(f"r{self._number}", self._number, tenant, priority, prompt, length))
+        lengths = (1, 5, 40, 200, 100_000, edge, edge + 1, max(1, edge - 1))
+        prompt, priority = self._random.choice(lengths), self._random.choice(PRIORITIES)
+        length = prompt + self._random.choice((1, 2, 60, self._random.randint(1, 60), 4096))
         self._number += 1
+        return Ticket(f"r{self._number}", self._number, tenant, priority, prompt, length)
 
     def ask(self) -> None:
         """Questions about any requests, which change nothing."""
@@ -189,7 +208,8 @@ class Phased(Play):
             chosen = self._random.sample(known, self._random.randint(1, len(known)))
             running = tuple(sorted(chosen, key=lambda ticket: ticket.arrival))
             self.policy.victim(running)
-            self.policy.displaced(running, self._random.choice(known))
+            newcomer = self._random.choice([ticket for ticket in known if ticket not in chosen] or [_LATER])
+            self.policy.displaced(running, newcomer)
 
 
 class Crowd(Phased):

@@ -11,15 +11,17 @@ from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext, RouterS
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.growth import bytes_kept
 from llmk_testing.parsers import counted_lines
 from llmk_testing.router_examples import RouterExamples
-from llmk_testing.suites.policy_results import size_of
 
 Make = Callable[[RouterContext], Router]
 
 CONTEXTS = (RouterContext(), RouterContext(max_load=1.0), RouterContext(max_load=3.0))
 TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é")
 BLOCK = 16
+KEPT = 10_000
+"""Bytes that may stay in any case."""
 BUSIEST, LEAST_SHARE, MOST_SHARE = 1.5, 0.25, 2.5
 """What the busiest of equal replicas may be given, and what one that is new must and may be, as multiples of the
 mean."""
@@ -91,14 +93,15 @@ def check_newcomer(make: Make) -> None:
 
 def check_bounded(make: Make) -> str:
     """Sessions, tenants and replicas come once and never again."""
-    router, sizes = make(RouterContext()), []
-    for number in range(72_000):
+    router = make(RouterContext())
+
+    def call(number: int) -> None:
         replicas = [ReplicaState(id=f"{number // 100}-{place}") for place in range(2)]
         router.choose(_request((number,), session=f"s{number}", tenant=f"t{number}"), replicas)
-        if number in (23_999, 71_999):
-            sizes.append(size_of(router, set()))
-    assert sizes[1] <= 1.5 * sizes[0] + 200, f"it keeps {sizes[0]} things of 24000 sessions, and {sizes[1]} of 72000"
-    return f"{sizes[1]} things of 72000 sessions"
+
+    few, many = bytes_kept(call, (24_000, 72_000))
+    assert many <= 1.5 * few + KEPT, f"it keeps {few} bytes after 24000 sessions, and {many} after 72000"
+    return f"{many} bytes after 72000 sessions"
 
 
 def check_linear(make: Make) -> None:
@@ -141,6 +144,16 @@ def _request(numbers: Sequence[int], session: str = "", tenant: str = "") -> Rou
     )
 
 
+class Held:
+    """Blocks, of which a router can ask whether one is there, and no more."""
+
+    def __init__(self, hashes: set[int]) -> None:
+        self._hashes = hashes
+
+    def __contains__(self, hash: object) -> bool:
+        return hash in self._hashes
+
+
 class Steady:
     """Replicas of which each holds all blocks it was given, and so many requests at a time; the oldest end first."""
 
@@ -170,8 +183,8 @@ class Steady:
             id=id,
             running=len(own),
             load=sum(tokens for tokens, _ in own),
-            blocks=self._blocks.setdefault(id, set()),
-            tenants=Counter(tenant for _, tenant in own),
+            blocks=Held(self._blocks.setdefault(id, set())),
+            tenants=dict(Counter(tenant for _, tenant in own)),
         )
 
 
@@ -187,7 +200,7 @@ class Fleet:
         self._blocks: dict[str, set[int]] = {}
         self._sessions: dict[int, int] = {}
         """Turns that each session had."""
-        for _ in range(self._random.randint(1, 6)):
+        for _ in range(self._random.choice((1, 2, 3, 4, 5, 6, 24))):
             self._come()
 
     def steps(self, count: int) -> Iterator[str]:
@@ -197,12 +210,18 @@ class Fleet:
                 self._come()
             if self._random.random() < 0.03 and len(self._running) > 1:
                 self._running.pop(self._random.choice(list(self._running)))
+            if self._random.random() < 0.01:
+                self._restart(self._random.choice(list(self._running)))
             yield self._place(self._turn())
             self._compute()
 
     def _come(self) -> None:
         id = f"r{self._next}"
         self._next += 1
+        self._running[id], self._blocks[id] = [], set()
+
+    def _restart(self, id: str) -> None:
+        """It stops, and comes back with its name and nothing else, in its old place."""
         self._running[id], self._blocks[id] = [], set()
 
     def _turn(self) -> RoutedRequest:
@@ -213,21 +232,22 @@ class Fleet:
         blocks = (*request.blocks, *(hash((number, place)) for place in range(turn % 12)))
         return RoutedRequest(
             tenant=TENANTS[number % len(TENANTS)],
-            session=f"s{number}" if number % 3 else "",
+            session=f"s{number % 7}" if number % 3 else "",  # tenants have sessions of one name
             blocks=blocks if number % 7 else (),
             block_size=BLOCK,
             num_prompt_tokens=BLOCK * len(blocks) + self._random.randint(0 if blocks else 1, BLOCK - 1),
-            expected_tokens=self._random.choice((1, 20, 400)),
+            expected_tokens=self._random.choice((1, 20, 400, 100_000)),
         )
 
     def _place(self, request: RoutedRequest) -> str:
         states = [self._state(id) for id in self._running]
-        before = list(states)
+        before, tenants = list(states), [dict(one.tenants) for one in states]
         chosen = self._router.choose(request, states)
         names = [one.id for one in before]
         what = f"seed {self._seed}: choose() returned {getattr(chosen, 'id', chosen)!r} for {names}"
         assert any(chosen is one for one in before), what
-        assert states == before, f"seed {self._seed}: choose() changed the replicas that it was given"
+        same = states == before and [one.tenants for one in before] == tenants
+        assert same, f"seed {self._seed}: choose() changed the replicas that it was given"
         self._running[chosen.id].append((chosen.new_tokens(request), request.tenant))
         self._blocks[chosen.id].update(request.blocks)
         return chosen.id
@@ -239,9 +259,9 @@ class Fleet:
             running=min(4, len(own)),
             waiting=max(0, len(own) - 4),
             load=sum(tokens for tokens, _ in own),
-            slowness=3.0 if id.endswith("3") else 1.0,
-            blocks=self._blocks[id],
-            tenants=Counter(tenant for _, tenant in own),
+            slowness={"3": 3.0, "5": 0.5}.get(id[-1], 1.0),
+            blocks=Held(self._blocks[id]),
+            tenants=dict(Counter(tenant for _, tenant in own)),
         )
 
     def _compute(self) -> None:
@@ -250,3 +270,6 @@ class Fleet:
                 own.pop(0)
             if self._random.random() < 0.02:
                 self._blocks[id].clear()
+            for block in sorted(self._blocks[id]) if self._random.random() < 0.05 else ():
+                if self._random.random() < 0.3:
+                    self._blocks[id].discard(block)

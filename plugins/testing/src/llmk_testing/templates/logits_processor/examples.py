@@ -11,7 +11,8 @@ from llmk_testing.logits_examples import LogitsExamples, Parameters
 
 def expected(logits: Tensor, tokens: Sequence[int], num_prompt_tokens: int, parameters: Parameters) -> Tensor:
     """The logits of one request, by the plainest code."""
-    logits[tokens[-1]] -= parameters["penalty"]
+    if tokens[-1] < len(logits):  # not an embedding in place of a token
+        logits[tokens[-1]] -= parameters["penalty"]
     return logits
 
 

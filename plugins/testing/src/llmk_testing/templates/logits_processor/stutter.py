@@ -35,4 +35,6 @@ class NoStutter:
     def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
         """New logits for float32 ``[rows, vocab]``."""
         last = self._tokens[rows.index, rows.lengths - 1].long()
-        return logits.scatter_add(1, last[:, None], -self._penalties[rows.index][:, None])
+        most = logits.shape[1] - 1  # above it is the id of embeddings, which a prompt may have in place of tokens
+        penalties = self._penalties[rows.index].where(last <= most, 0.0)
+        return logits.scatter_add(1, last.clamp_max(most)[:, None], -penalties[:, None])

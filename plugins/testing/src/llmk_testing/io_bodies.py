@@ -1,0 +1,78 @@
+"""Request bodies for IO processors, made of valid ones: some that are invalid, and some that are probably valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Body = Mapping[str, Any]
+
+_TEXT = '\n A naïve café, "東京" \n\t🙂 and a Core. '
+_JUNK: tuple[Any, ...] = (
+    *(None, True, 0, -1, 2**70, 1.5, "", "\x00", "a" * 1000, [], [[]], [None], [0, "a"], ["", ""]),
+    *({}, {"": {}}, {"input": "a"}, [{}], [[[1]]], [-1], [2**40]),
+)
+
+
+def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
+    """Invalid bodies: ``bodies`` with a value removed, added, or of another type, at any depth."""
+    yield {}
+    for body in bodies:
+        yield {**body, "no_such_field": 1}
+        yield {**body, "": 1}
+        yield from _damaged(body)
+
+
+def _damaged(value: Any) -> Iterator[Any]:
+    """``value``, a dictionary or list, with something else in place of one of its values, or without it."""
+    for at in list(value) if isinstance(value, Mapping) else range(len(value)):
+        others = [*_JUNK, *(_damaged(value[at]) if isinstance(value[at], Mapping | list) else ())]
+        yield from (_with(value, at, other) for other in others)
+        yield _without(value, at)
+
+
+def varied(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
+    """Bodies that are probably valid: ``bodies`` with another text, number or switch in place of one, without a field,
+    and with lists in another order, of one value, or with all values twice or a dozen times."""
+    for body in bodies:
+        yield from _variants(body)
+
+
+def numbered(value: Any, number: int) -> Any:
+    """``value`` with a number behind each of its texts."""
+    if isinstance(value, str):
+        return f"{value} {number}"
+    if isinstance(value, Mapping):
+        return {key: numbered(own, number) for key, own in value.items()}
+    return [numbered(own, number) for own in value] if isinstance(value, list) else value
+
+
+def _variants(value: Any) -> Iterator[Any]:
+    for at in list(value) if isinstance(value, Mapping) else range(len(value)):
+        own = value[at]
+        others: list[Any] = []
+        if isinstance(own, str):
+            others += ["a", own + " " + own, " ".join([own] * 12), _TEXT]
+        elif isinstance(own, bool):
+            others.append(not own)
+        elif isinstance(own, int):
+            others += [own + 1, own - 1, 1, 1000]
+        elif isinstance(own, list):
+            others += [own[::-1], own[:1], own + own, own * 12, *_variants(own)]
+        elif isinstance(own, Mapping):
+            others += _variants(own)
+        yield from (_with(value, at, other) for other in others)
+        if isinstance(value, Mapping):
+            yield _without(value, at)
+
+
+def _with(value: Any, at: Any, other: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {**value, at: other}
+    return [*value[:at], other, *value[at + 1 :]]
+
+
+def _without(value: Any, at: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: own for key, own in value.items() if key != at}
+    return [*value[:at], *value[at + 1 :]]
