@@ -214,7 +214,7 @@ DEFECTS = (
     Defect("rewriting", "1e400 becomes Infinity, which is no JSON", Rewriting, "arguments are JSON, however large"),
     Defect("late", "content is held back until the answer is complete", Late, "plain text comes out whole, soon"),
     Defect("remembering", "the answer is kept in memory", Remembering, "isn't kept"),
-    Defect("counting", "requests share the number of the call", Counting, "two parsers at once"),
+    Defect("counting", "requests share the number of the call", Counting, "depends on its own request"),
     Defect("never-ending", "a call that max_tokens cut off stays open", NeverEnding, "may end anywhere"),
     Defect("tidy", "white space is changed", Tidy, "plain text comes out whole"),
     Defect("thinking", "content of a tool parser is said to be reasoning", Thinking, "events of its kind"),

@@ -86,7 +86,7 @@ def check_complete(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -
         for chunks in ([*(written + PLAIN)], [written + PLAIN]):
             parser = made(ParserContext())()
             for chunk in chunks:
-                parser.push(chunk)
+                parsers.pushed(parser, chunk)
             late = [event for event in parser.finish() if not isinstance(event, TextDelta)]
             assert not late, f"{late} comes with the end of the answer alone, behind {written + PLAIN!r}"
     return f"{len(_TEXTS) + 1} calls"
