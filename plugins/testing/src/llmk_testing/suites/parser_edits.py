@@ -19,7 +19,7 @@ _PIECE = re.compile(r"<[^<>\s]+>|\w+|\s+|[^\w\s]")
 _MANY = 1200
 """Calls in one piece: more than Python functions may call each other."""
 _PROBES = 'x1 \n{[<"('
-_SAID = " and then "
+_SAID = "then,"
 
 
 def edit_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case: Callable[..., Case]) -> Iterator[Case]:
@@ -97,16 +97,23 @@ def check_behind(spec: ParserSpec, make: Factory) -> str:
     return f"{len(found)} of {len(texts)} texts"
 
 
-def check_between(spec: ParserSpec, make: Factory) -> None:
-    """What is content stays so: each character of it, in order."""
+def check_between(spec: ParserSpec, make: Factory) -> str:
+    """In lines of its own; where it is next to the marks, calls may be text, too, of which nothing is lost."""
     _, whole = _triggered(spec)
-    for between in (_SAID, f"\n{_SAID}\n", "less. ", "[x] <y> {z}: "):
-        text = between.join([whole] * 3)
-        answer = parsers.check_chunking(make, text, rounds=1)
-        names = [call.name for call in answer.calls]
-        assert names == ["now"] * 3, f"calls of {names}, expected three of now: {text!r}"
-        said, right = ("".join(each.split()) for each in (answer.content, between * 2))
-        assert said in ("", right), f"content {answer.content!r} of {text!r}"
+    alone, names = _with(make, whole, f"\n{_SAID}\n")
+    assert names == ["now"] * 3, f"calls of {names}, expected three of now, with {_SAID!r} between them: {whole!r}"
+    assert alone in ("", _SAID * 2), f"content {alone!r}, expected {_SAID!r} twice, between calls: {whole!r}"
+    for between in (_SAID, f" {_SAID} ", "less", "[x]<y>{z}:"):
+        said, names = _with(make, whole, between)
+        kept = said.count(between.strip()) == 2 or not alone
+        assert kept, f"content {said!r} with calls of {names}, where {between!r} is between them: {whole!r}"
+    return "it comes back" if alone else "it is dropped"
+
+
+def _with(make: Factory, whole: str, between: str) -> tuple[str, list[str]]:
+    """The content of three calls with a text between them, without white space, and the calls' names."""
+    answer = parsers.check_chunking(make, between.join([whole] * 3), rounds=1)
+    return "".join(answer.content.split()), [call.name for call in answer.calls]
 
 
 def check_trigger(spec: ParserSpec, make: Factory) -> str:

@@ -22,6 +22,7 @@ from llmk_testing.suites.parser_answers import answer_cases
 from llmk_testing.suites.parser_edits import edit_cases
 from llmk_testing.suites.parser_grammar import TOOLS, grammar_cases
 from llmk_testing.suites.parser_schemas import schema_cases
+from llmk_testing.suites.parser_shapes import shape_cases
 from llmk_testing.suites.parser_sizes import size_cases
 from llmk_testing.suites.parser_thoughts import thought_cases
 from llmk_testing.suites.parser_values import value_cases
@@ -65,6 +66,7 @@ def result_cases(
         yield from value_cases(spec, make, made(ParserContext()), case)
         yield from size_cases(spec, made, case)
         yield from grammar_cases(spec, case)
+        yield from shape_cases(spec, made, case)
         yield from schema_cases(spec, case)
         walked = made(ParserContext(tools=TOOLS))
         yield case("what its writer's grammar allows comes back as calls", check_walks, spec, walked, bench.seed)

@@ -23,7 +23,7 @@ THOUGHTS = (
 )
 ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300, ODD)
 _SWITCHES = (None, True, False)
-_SPACES = ("\n", "", " ", "\n\n")
+_SPACES = ("\n", "", " ", "\n\n", " \n \n\t\n ")
 _TURN = "<|turn|>assistant\n"
 
 
@@ -151,6 +151,9 @@ def check_linear(make: Factory, markers: tuple[str, str]) -> None:
         whole = text * 1500
         found, pieces = (parsers.parse(make, cut) for cut in ([whole], [*whole]))
         assert found == pieces, f"1500 times {text!r}: {found} in one piece, and by character {pieces}"
+        twice = parsers.parse(make, [text * 2]).reasoning
+        same = found.reasoning == text[len(opens) :].partition(closes)[0] * 1500
+        assert same or twice != "éé", f"two blocks are read, and not 1500: {text!r}"
         for letter in "éü":
             kept = (found.reasoning + found.content).count(letter)
             assert kept == whole.count(letter), f"of 1500 times {text!r}, {kept} of {letter!r} come back"
