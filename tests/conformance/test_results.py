@@ -29,7 +29,7 @@ def reasoning_parser(name: str) -> ParserSpec:
     return ParserSpec(
         id="x.y",
         name="y",
-        claims=results.parser.claims,
+        claims=results.claims,
         implementation=f"{WHERE}:{name}",
         examples=f"{WHERE}:THOUGHTS",
         markers=results.MARKERS,

@@ -35,7 +35,7 @@ FOREIGN = (
     "{{ bos_token }}{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}",
     "<|user|>{{ messages[0].content }}<|assistant|>",
     "{%- if messages[0]['content'] is string %}{{ messages[0]['content'] | string }}{%- endif %}" + _LOOP,
-    "{%- if tools %}{{ 'Each tool is a function. Call it with a name and arguments as JSON, and say what you think: thinking comes first.' }}"
+    "{%- if tools %}{{ 'Each tool is a function. Call it with a name and arguments as JSON, after thinking.' }}"
     "{%- for tool in tools %}{{ tool.function.parameters | tojson(indent=4) }}{%- endfor %}{%- endif %}{%- for m in "
     "messages %}{%- if m.tool_calls %}{{ m.tool_calls[0].function.name }}{%- endif %}{{ m.reasoning }}{%- endfor %}",
     "{# write to me@call.org; see #1 / a|b \\ <b> [x] (y) $z %w ~v ^u &t; `s` *r* _q_ = + - ? ! : \" ' #}" + _LOOP,

@@ -89,11 +89,12 @@ def check_cut(spec: ParserSpec, make: Factory) -> str:
 
 
 def check_behind(spec: ParserSpec, make: Factory) -> str:
-    """In one of the ways in which text may go on behind what starts calls."""
+    """In most of the ways in which text may go on behind what starts calls: some may be the start of this one."""
     trigger, whole = _triggered(spec)
     texts = [trigger + between + whole for between in ("", "\n", " ", " x\n", "x\n", "x ")]
     found = [text for text in texts if [call.name for call in parsers.check_chunking(make, text).calls] == ["now"]]
-    assert found, f"the call is text in all of {texts}"
+    missed = [text for text in texts if text not in found]
+    assert len(missed) <= len(texts) // 2, f"the call is text in {missed}"
     return f"{len(found)} of {len(texts)} texts"
 
 
@@ -122,7 +123,7 @@ def check_trigger(spec: ParserSpec, make: Factory) -> str:
     trigger, whole = _triggered(spec)
     following = whole[len(trigger) : len(trigger) + 1]
     texts = [trigger + probe for probe in _PROBES if probe != following]
-    said = [text for text in texts if _said(make, text) == len(text)]
+    said = [text for text in texts if _said(make, text)]
     assert len(said) < len(texts), (
         f"the trigger is {trigger!r}, and text that goes on with anything but {following!r} is no call: the trigger "
         "must be as long as what starts calls"
