@@ -32,25 +32,7 @@ _ARGUMENTS = (
         "1",
         "true",
     ),
-    *(
-        "null",
-        "class",
-        "@type",
-        "$ref",
-        "#",
-        "a/b",
-        "a:b",
-        "a=b",
-        "it's",
-        'a"b',
-        "a\\b",
-        "{x}",
-        "[0]",
-        "é",
-        "None",
-        " a",
-        "a ",
-    ),
+    *("null", "class", "@type", "$ref", "#", "a/b", "a:b", "a=b", "it's", 'a"b', "a\\b", "{x}", "[0]", "é", "None"),
 )
 """Names of arguments, of which a dialect may refuse some: they may be the dialect's own words, or need escapes."""
 _COMMON = _ARGUMENTS[:17]
