@@ -724,6 +724,7 @@ REASONING_PARSERS = (
     Defect("spoken", "a marker that the user wrote opens a block", Spoken, "that the prompt speaks of"),
     Defect("one-break", "white space hides the prompt's marker", OneBreak, "that the prompt started"),
     Defect("any-case", "other text is taken for a marker", AnyCase, "what differs from a marker"),
+    Defect("one-of-two", "the closing marker is not told", {"markers": ("<t>", "")}, "both markers"),
     Defect("in-turn", "thousands of blocks in a piece raise", InTurn, "linear in markers"),
     Defect("forgetful", "the end of an unfinished thought is lost", Forgetful, "an unfinished thought"),
     Defect("unopened", "the prompt's opening marker is ignored", Unopened, "that the prompt started"),

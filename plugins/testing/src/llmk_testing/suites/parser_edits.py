@@ -165,8 +165,8 @@ def check_linear(spec: ParserSpec, make: Factory) -> None:
         {"text": 'x\\"y ' * 16},
         {"free": {f"k{at}": at for at in range(16)}},
     ):
-        if (text := _rendered(spec, [WrittenCall("say_it", arguments, "call_x")])) is not None:
-            parsers.check_linear(make, text, times=2)
+        if (full := _rendered(spec, [WrittenCall("say_it", arguments, "call_x")])) is not None:
+            parsers.check_linear(make, full, times=2)
 
 
 def _triggered(spec: ParserSpec) -> tuple[str, str]:

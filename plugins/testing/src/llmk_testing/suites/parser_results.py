@@ -70,7 +70,7 @@ def result_cases(
         yield from schema_cases(spec, case)
         walked = made(ParserContext(tools=TOOLS))
         yield case("what its writer's grammar allows comes back as calls", check_walks, spec, walked, bench.seed)
-    if kind == "reasoning_parser" and all(spec.markers):
+    if kind == "reasoning_parser" and any(spec.markers):
         yield from thought_cases(spec, made, answered, case)
 
 

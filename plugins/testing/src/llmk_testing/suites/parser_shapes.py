@@ -14,6 +14,7 @@ from llmk_testing import parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.parsers import Factory
 from llmk_testing.suites.parser_grammar import TOOLS, Grammar, Unreadable
+from llmk_testing.suites.parser_schemas import NOTES_OF_ALL
 from llmk_testing.written_calls import tools
 
 _ARGUMENTS = (
@@ -57,7 +58,7 @@ def check_names(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> s
         arguments = {name: 3, f"{name}s": 4}
         schema = {key: {"type": "integer"} for key in arguments}
         closed = {"required": [*arguments], "additionalProperties": False}
-        tool = {"name": "say_it", "parameters": {"type": "object", "properties": schema, **closed}}
+        tool = {"name": "say_it", "parameters": {"properties": schema, **closed}}
         text = _rendered(writer, "say_it", arguments)
         if text is None:
             refused.append(name)
@@ -85,7 +86,8 @@ def check_kept(spec: ParserSpec) -> None:
         texts = {_rendered(writer, "say_it", calls[0].arguments), *(writer.render(calls) for _ in range(2))}
         kept = [*calls[0].arguments.items()] == [*arguments.items()] and len(texts) == 1
         assert kept, f"a call with {arguments} has {calls[0].arguments} when it was rendered as {texts}"
-    for asked in (TOOLS, tools()):
+    noted = [{**tool, "strict": True, "parameters": {**tool["parameters"], **NOTES_OF_ALL}} for tool in TOOLS]
+    for asked in (TOOLS, tools(), noted):
         given = deepcopy(asked)
         for many in (False, True):
             try:

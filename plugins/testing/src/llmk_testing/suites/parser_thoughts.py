@@ -35,6 +35,7 @@ def thought_cases(
 ) -> Iterator[Case]:
     """The cases of one dialect that has markers."""
     markers = spec.markers
+    yield case("its spec has both markers", check_both, markers)
     for what, thinking in (("", None), (", with thinking on", True), (", with thinking off", False)):
         make = made(ParserContext(thinking=thinking))
         yield case(f"thoughts and answers come back{what}", check_thoughts, make, markers)
@@ -47,6 +48,11 @@ def thought_cases(
     yield case("markers that the prompt speaks of start and end no thought", check_mentioned, made, markers)
     yield case("what differs from a marker is text", check_lookalikes, made(ParserContext()), markers)
     yield case("time is linear in markers and their parts", check_linear, made(ParserContext()), markers)
+
+
+def check_both(markers: tuple[str, str]) -> None:
+    """A grammar can start behind a block only if it knows both."""
+    assert all(markers), f"the markers are {markers}: name both, or none"
 
 
 def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
@@ -97,7 +103,7 @@ def check_started(made: Callable[[ParserContext], Factory], markers: tuple[str, 
     tails += [f"{opens}\n", f"{opens}\na\n{closes}\nb<|turn|>user\nWhat does {closes} mean?{_TURN}{opens}\n"]
     for tail in tails:
         for thinking in _SWITCHES:
-            make = made(ParserContext(thinking=thinking, prompt_tail=tail))
+            make = made(_asked(thinking, tail))
             for thought in THOUGHTS[: None if tail is tails[0] else 1]:
                 for answer in ANSWERS[: None if tail is tails[0] else 1]:
                     text = f"{thought}{closes}{answer}"
@@ -110,9 +116,15 @@ def check_ended(made: Callable[[ParserContext], Factory], markers: tuple[str, st
     opens, closes = markers
     for thought, space in (("\n\n", "\n\n"), ("", ""), ("\n", "\n"), ("Hm.", " "), ("a\n", "\n")):
         for thinking in _SWITCHES:
-            make = made(ParserContext(thinking=thinking, prompt_tail=f"{_TURN}{opens}{thought}{closes}{space}"))
+            make = made(_asked(thinking, f"{_TURN}{opens}{thought}{closes}{space}"))
             for answer in ANSWERS:
                 _check_thought(parsers.check_chunking(make, answer, rounds=1), "", answer, answer)
+
+
+def _asked(thinking: bool | None, tail: str) -> ParserContext:
+    """A request whose switch the template may read, too."""
+    options = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
+    return ParserContext(thinking=thinking, prompt_tail=tail, template_options=options)
 
 
 def check_mentioned(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
