@@ -139,7 +139,7 @@ class CallWriter(Protocol):
 
     trigger: str
     """The text with which every call, or list of calls, starts: where it appears in content, a call must follow. So it
-    is as long as what a parser needs to tell a call from other text. Empty if calls have no marker."""
+    is as long as what a parser needs to recognize a call. Empty if calls have no marker."""
 
     @abstractmethod
     def render(self, calls: Sequence[WrittenCall]) -> str:

@@ -112,7 +112,7 @@ def parse(factory: Factory, chunks: Iterable[str]) -> Answer:
 
 
 def pushed(parser: Parser, text: str) -> list[Event]:
-    """The events of the next piece, which a parser may make only when they are asked for."""
+    """The events of the next piece, also of a parser that returns a generator."""
     return list(parser.push(text))
 
 

@@ -80,7 +80,7 @@ def check_found(spec: ParserSpec, texts: Callable[[], Sequence[str]]) -> str:
         for config in UNKNOWN
     }
     if not any(claimed.values()):
-        raise Skip("a template with the dialect's texts alone does not tell it")
+        raise Skip("a template with the dialect's texts alone is not enough for a claim")
     missed = [where for where, found in claimed.items() if not found]
     assert not missed, f"it does not claim a template that has {dialect!r} {', '.join(missed)}, and others that have it"
     return f"{len(around)} templates"
