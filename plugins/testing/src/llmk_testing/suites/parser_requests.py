@@ -68,8 +68,8 @@ def check_data(made: Callable[[ParserContext], Factory], texts: Callable[[], Seq
     contexts = [ParserContext(template_options=options) for options in _OPTIONS]
     contexts += [ParserContext(tools=[tool]) for tool in _TOOLS]
     contexts += [replace(context, tools=list(context.tools)) for context in CONTEXTS.values()]
-    for context in contexts:
-        before = deepcopy(context)
+    for before in contexts:
+        context = deepcopy(before)
         for text in (*_some(texts), PLAIN):
             try:
                 parsers.parse(made(context), [text])

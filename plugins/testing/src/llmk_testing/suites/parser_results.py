@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -167,7 +168,7 @@ def check_as_examples(spec: ParserSpec, answered: Callable[[], Sequence[ParserEx
     given: dict[str, list[tuple[ParserExample, str]]] = {"with calls": [], "with several calls": []}
     for one in answered():
         ids = one.ids or [None] * len(one.calls)
-        calls = [WrittenCall(*call, id or "") for call, id in zip(one.calls, ids, strict=True)]
+        calls = [WrittenCall(*call, id or "") for call, id in zip(deepcopy(one.calls), ids, strict=True)]
         if calls and all(isinstance(call.arguments, Mapping) for call in calls):
             text = _rendered(writer, calls)
             given["with calls"].append((one, text))
