@@ -14,7 +14,7 @@ from llmk_testing.bench import Bench
 WHERE = "defects.results"
 
 
-def tool_parser(name: str, writer: str = f"{WHERE}:WRITER") -> ParserSpec:
+def tool_parser(name: str = "Calls", writer: str = f"{WHERE}:WRITER") -> ParserSpec:
     return ParserSpec(
         id="x.y",
         name="y",
@@ -25,14 +25,14 @@ def tool_parser(name: str, writer: str = f"{WHERE}:WRITER") -> ParserSpec:
     )
 
 
-def reasoning_parser(name: str) -> ParserSpec:
+def reasoning_parser(name: str = "Thoughts", markers: tuple[str, str] = results.MARKERS) -> ParserSpec:
     return ParserSpec(
         id="x.y",
         name="y",
-        claims=results.parser.claims,
+        claims=results.claims,
         implementation=f"{WHERE}:{name}",
         examples=f"{WHERE}:THOUGHTS",
-        markers=results.MARKERS,
+        markers=markers,
     )
 
 
@@ -68,5 +68,5 @@ def test_good_parsers_pass(kind: str, name: str, bench: Bench) -> None:
 def test_killed(kind: str, defect: Defect, bench: Bench) -> None:
     make = KINDS[kind][0]
     changes = defect.provider
-    spec = make("Calls", **changes) if isinstance(changes, dict) else make(changes.__name__)
+    spec = make(**changes) if isinstance(changes, dict) else make(changes.__name__)
     check_killed(kind, spec, bench, defect.case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any, ClassVar
 
 from defects import Defect
@@ -193,8 +194,39 @@ class Deaf(Good):
         return False
 
 
+class Normalizing(Good):
+    """Letters are brought into one form."""
+
+    def push(self, text: str) -> list[Event]:
+        return super().push(unicodedata.normalize("NFKC", text))
+
+
+class Greeting(Good):
+    """An answer without text gets one."""
+
+    def finish(self) -> list[Event]:
+        return super().finish() or [TextDelta(" ")]
+
+
+class Taking(Good):
+    """Options are taken out of the request's, which all of its choices share."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        dict.pop(context.template_options, "enable_thinking", None)  # type: ignore[arg-type]
+
+
 def claims(query: ParserQuery) -> Verdict:
     return OK if "[[call" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="[[call")
+
+
+def claims_words(query: ParserQuery) -> Verdict:
+    return OK if "call" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="[[call")
+
+
+def claims_first(query: ParserQuery) -> Verdict:
+    template = query.checkpoint.chat_template or ""
+    return OK if template.startswith("Let me see: [[call") else no("chat_template", wanted="[[call")
 
 
 def claims_with_a_template(query: Any) -> Verdict:
@@ -214,11 +246,16 @@ DEFECTS = (
     Defect("rewriting", "1e400 becomes Infinity, which is no JSON", Rewriting, "arguments are JSON, however large"),
     Defect("late", "content is held back until the answer is complete", Late, "plain text comes out whole, soon"),
     Defect("remembering", "the answer is kept in memory", Remembering, "isn't kept"),
-    Defect("counting", "requests share the number of the call", Counting, "two parsers at once"),
+    Defect("counting", "requests share the number of the call", Counting, "depends on its own request"),
     Defect("never-ending", "a call that max_tokens cut off stays open", NeverEnding, "may end anywhere"),
     Defect("tidy", "white space is changed", Tidy, "plain text comes out whole"),
     Defect("thinking", "content of a tool parser is said to be reasoning", Thinking, "events of its kind"),
     Defect("deaf", "calls are taken for text", Deaf, "finds in its examples"),
     Defect("no-template", "a checkpoint without a template raises", {"claims": claims_with_a_template}, "its claims"),
+    Defect("words", "any template with the word call is claimed", {"claims": claims_words}, "claims refuse"),
+    Defect("first", "the marker is found at the template's start alone", {"claims": claims_first}, "claims find"),
+    Defect("normalizing", "characters are replaced by others like them", Normalizing, "odd characters"),
+    Defect("greeting", "an empty answer gets a text", Greeting, "in an empty answer"),
+    Defect("taking", "the request's options are changed", Taking, "stay as they are"),
     Defect("heavy-claims", "recognising a checkpoint imports torch", {"claims": claims_with_torch}, "its claims"),
 )

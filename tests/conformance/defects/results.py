@@ -11,6 +11,7 @@ from torch import Tensor
 
 from defects import Defect, io_processor, logits_processor, parser, policy
 from llmk.api import (
+    OK,
     Event,
     IOContext,
     IOOutput,
@@ -18,6 +19,7 @@ from llmk.api import (
     LogitsRequest,
     LogitsRows,
     ParserContext,
+    ParserQuery,
     PolicyContext,
     ReasoningDelta,
     RequestError,
@@ -26,7 +28,9 @@ from llmk.api import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    Verdict,
     WrittenCall,
+    no,
 )
 from llmk_testing.logits_examples import LogitsExamples, Parameters
 from llmk_testing.parser_example import ParserExample
@@ -150,6 +154,36 @@ class OneMarker(Writer):
         return f'start: {marker("<calls>")} calls "</calls>"\n{rules}'
 
 
+class ShortTrigger(Writer):
+    """Ends its trigger before it says what follows."""
+
+    trigger = "[["
+
+
+class Filling(Writer):
+    """Writes defaults into the calls that it is given."""
+
+    def render(self, calls: Sequence[WrittenCall]) -> str:
+        for call in calls:
+            dict.setdefault(call.arguments, "count", 1)  # type: ignore[arg-type]
+        return super().render(calls)
+
+
+class TenTools(Writer):
+    """The rules of tools have names of one digit."""
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
+        return super().grammar(tools[:10], many=many, marker=marker)
+
+
+class Spaced(Writer):
+    """The grammar allows line breaks behind a call, which are content."""
+
+    def called(self, tool: Mapping[str, Any]) -> str:
+        return rf"{super().called(tool)} /\n*/"
+
+
+SHORT_TRIGGER, FILLING, TEN_TOOLS, SPACED = ShortTrigger(), Filling(), TenTools(), Spaced()
 WRITER, ANY_ARGUMENTS, NO_OPTIONS, UNLIMITED = Writer(), AnyArguments(), NoOptions(), Unlimited()
 NOTHING_REQUIRED, CHATTY, NO_NOTES, ONE_MARKER = NothingRequired(), Chatty(), NoNotes(), OneMarker()
 NEEDS_PARAMETERS, OTHER_TRIGGER, NO_STOPS = NeedsParameters(), OtherTrigger(), NoStops()
@@ -383,7 +417,117 @@ class BehindCalls(Calls):
         return events + super().finish()
 
 
+class NoArguments(Calls):
+    """What a call has no arguments for raises."""
+
+    def _call(self, held: str) -> list[Event]:
+        assert held[len(parser.OPEN) : -len(parser.CLOSE)].split(" ")[1]
+        return super()._call(held)
+
+
+class Completed(Calls):
+    """A call that was cut off is completed."""
+
+    def finish(self) -> list[Event]:
+        if '": "' in self._held:
+            return self._call(self._held + '"}' + parser.CLOSE)
+        return super().finish()
+
+
+class Swallowing(Calls):
+    """All that was held is text if its start is none of a call."""
+
+    def _take(self, character: str) -> list[Event]:
+        events = super()._take(character)
+        if len(self._held) > 1 and any(isinstance(event, TextDelta) for event in events):
+            held, self._held = self._held, ""
+            return [*events, TextDelta(held)]
+        return events
+
+
+class Behind(Calls):
+    """What is next to the end of a call belongs to it."""
+
+    _ended = False
+
+    def _take(self, character: str) -> list[Event]:
+        if self._ended and character.isalpha():
+            return []
+        events = super()._take(character)
+        self._ended = any(isinstance(event, ToolCallEnd) for event in events)
+        return events
+
+
+class Recursive(Calls):
+    """The rest of a piece is read by the function that reads pieces."""
+
+    def push(self, text: str) -> list[Event]:
+        before, close, rest = text.partition(parser.CLOSE)
+        events = super().push(before + close)
+        return [*events, *self.push(rest)] if rest else events
+
+
+class Searching(Calls):
+    """The whole call is searched with each character."""
+
+    def _take(self, character: str) -> list[Event]:
+        self._found = [letter for letter in self._held if letter == "]"]
+        for _ in self._held:
+            pass
+        return super()._take(character)
+
+
+class Renaming(Calls):
+    """Names of arguments become those of Python."""
+
+    def _call(self, held: str) -> list[Event]:
+        return super()._call(held.replace("-", "_"))
+
+
+class Halved(Calls):
+    """Escapes become characters, also those that are halves of one."""
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        if len(events) == 3:
+            text = json.dumps(json.loads(events[1].text), ensure_ascii=False)
+            events[1] = ToolCallArguments(events[1].index, text)
+        return events
+
+
+class Sorted(Calls):
+    """Arguments come in another order."""
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        if len(events) == 3:
+            text = json.dumps(json.loads(events[1].text), sort_keys=True)
+            events[1] = ToolCallArguments(events[1].index, text)
+        return events
+
+
+class FewArguments(Calls):
+    """A call of many arguments is text."""
+
+    def _call(self, held: str) -> list[Event]:
+        return [TextDelta(held)] if held.count('": ') > 200 else super()._call(held)
+
+
 TOOL_PARSERS = (
+    Defect("no-arguments", "a call without arguments raises", NoArguments, "of which a piece is missing"),
+    Defect("completed", "a value that was cut off comes back", Completed, "no argument in part"),
+    Defect("swallowing", "a call behind what only starts like one is text", Swallowing, "only starts like one"),
+    Defect("behind", "what is next to a call is lost", Behind, "text between them"),
+    Defect("short-trigger", "other text has the trigger", {"writer": f"{__name__}:SHORT_TRIGGER"}, "no other text"),
+    Defect("recursive", "thousands of calls in a piece raise", Recursive, "any number of calls"),
+    Defect("searching", "time is the square of a call's length", Searching, "linear in calls"),
+    Defect("renaming", "names of arguments are changed", Renaming, "arguments of any name"),
+    Defect("filling", "the writer changes calls", {"writer": f"{__name__}:FILLING"}, "leaves calls and tools"),
+    Defect("ten-tools", "the grammar loses tools", {"writer": f"{__name__}:TEN_TOOLS"}, "many tools"),
+    Defect("spaced", "the grammar allows content", {"writer": f"{__name__}:SPACED"}, "white space that"),
+    Defect("halved", "half a character comes back", Halved, "what is no JSON"),
+    Defect("sorted", "arguments come in another order", Sorted, WRITTEN),
+    Defect("few-arguments", "a call of many arguments is text", FewArguments, "long values come back"),
     Defect("deep", "a deeply nested value raises", Deep, "nested as deeply as may be"),
     Defect("short", "long calls are text", Short, "long values come back"),
     Defect("halves", "a text with JSON in it is read wrongly", Halves, "a text with JSON in it"),
@@ -435,6 +579,10 @@ TOOL_PARSERS = (
 # Reasoning parsers
 
 MARKERS = ("<t>", "</t>")
+
+
+def claims(query: ParserQuery) -> Verdict:
+    return OK if "<t>" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="<t>")
 
 
 class Thoughts:
@@ -526,11 +674,60 @@ class Trimmed(Thoughts):
         ]
 
 
+class Off(Thoughts):
+    """Without thinking, there are no blocks."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._off = context.thinking is False
+
+    def push(self, text: str) -> list[Event]:
+        return [TextDelta(text)] if self._off and text else super().push(text)
+
+
+class Spoken(Thoughts):
+    """The prompt's last marker counts, wherever it is."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._inside = context.prompt_tail.rfind("<t>") > context.prompt_tail.rfind("</t>")
+
+
+class OneBreak(Thoughts):
+    """The prompt's marker may have one line break behind it."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._inside = context.prompt_tail.removesuffix("\n").endswith("<t>")
+
+
+class AnyCase(Thoughts):
+    """Markers may be in capitals."""
+
+    def push(self, text: str) -> list[Event]:
+        return super().push(text.replace("T", "t"))
+
+
+class InTurn(Thoughts):
+    """The rest of a piece is read by the function that reads pieces."""
+
+    def push(self, text: str) -> list[Event]:
+        before, close, rest = text.partition(">")
+        events = super().push(before + close)
+        return [*events, *self.push(rest)] if rest else events
+
+
 THOUGHTS = (
     ParserExample(text="<t>Hm, a < b.</t>It is 4.", reasoning="Hm, a < b.", content="It is 4."),
     ParserExample(text="<t>\nHm.\n</t>\n\nIt is 4.", reasoning="\nHm.\n", content="\n\nIt is 4."),
 )
 REASONING_PARSERS = (
+    Defect("off", "without thinking, blocks are content", Off, "with thinking off"),
+    Defect("spoken", "a marker that the user wrote opens a block", Spoken, "that the prompt speaks of"),
+    Defect("one-break", "white space hides the prompt's marker", OneBreak, "that the prompt started"),
+    Defect("any-case", "other text is taken for a marker", AnyCase, "what differs from a marker"),
+    Defect("one-of-two", "the closing marker is not told", {"markers": ("<t>", "")}, "both markers"),
+    Defect("in-turn", "thousands of blocks in a piece raise", InTurn, "linear in markers"),
     Defect("forgetful", "the end of an unfinished thought is lost", Forgetful, "an unfinished thought"),
     Defect("unopened", "the prompt's opening marker is ignored", Unopened, "that the prompt started"),
     Defect("reopened", "a block that the prompt ended is opened again", Reopened, "where the prompt ended"),

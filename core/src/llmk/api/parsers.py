@@ -72,9 +72,11 @@ class ParserContext:
     """The request's data that a parser may use.
 
     ``prompt_tail`` is the end of the rendered prompt (up to 256 characters), which shows whether the template has
-    already opened a reasoning block. ``thinking`` is the request's switch for reasoning, ``None`` if it is not set.
-    ``tools`` are the request's tools as OpenAI function objects (``{"name", "description", "parameters"}``).
-    ``template_options`` are the keyword arguments of the chat template.
+    already opened a reasoning block: only a marker that it ends with, white space aside, counts, as messages may have
+    markers in them. ``thinking`` is the request's switch for reasoning, ``None`` if it is not set; a block that the
+    model opens is one in any case. ``tools`` are the request's tools as OpenAI function objects
+    (``{"name", "description", "parameters"}``). ``template_options`` are the keyword arguments of the chat template.
+    All choices of a request share these, so a parser changes none.
     """
 
     prompt_tail: str = ""
@@ -101,7 +103,10 @@ class ReasoningParser(Protocol):
 
 
 class ToolParser(Protocol):
-    """Splits content text into :class:`TextDelta` and tool-call events."""
+    """Splits content text into :class:`TextDelta` and tool-call events.
+
+    Text that only starts like a call is content, and a call may follow it at once.
+    """
 
     def __init__(self, context: ParserContext) -> None: ...
 
@@ -133,8 +138,8 @@ class CallWriter(Protocol):
     """
 
     trigger: str
-    """The text with which every call, or list of calls, starts: where it appears in content, a call must follow. Empty
-    if calls have no marker."""
+    """The text with which every call, or list of calls, starts: where it appears in content, a call must follow. So it
+    is as long as what a parser needs to recognize a call. Empty if calls have no marker."""
 
     @abstractmethod
     def render(self, calls: Sequence[WrittenCall]) -> str:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from llmk_parsers.call_reader import LONGEST_NAME, CallReader
-from llmk_parsers.python_literals import json_text, scalar, unescape
+from llmk_parsers.python_literals import scalar, unescape
+from llmk_parsers.schema_values import escaped
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"[\w.-]*")
@@ -254,7 +255,7 @@ class PythonCall(CallReader):
     def _string(self, text: str, at: int) -> int:
         found = _PLAIN[self._quote].match(text, at)
         end = found.end() if found else at
-        self._emit(json_text(text[at:end]))
+        self._emit(escaped(text[at:end]))
         if end == len(text):
             return end
         if text[end] == "\\":
@@ -266,7 +267,7 @@ class PythonCall(CallReader):
         if end == at:
             self._waits = True
         else:
-            self._emit(json_text(text[at:end] if self._raw_string else said))
+            self._emit(escaped(text[at:end] if self._raw_string else said))
         return end
 
     def _string_end(self, text: str, at: int) -> int:
@@ -287,7 +288,7 @@ class PythonCall(CallReader):
             if ends:
                 self._step = self._after_value
                 return at + 1
-        self._emit(json_text(self._quote))
+        self._emit(escaped(self._quote))
         return at + 1
 
     def _is_argument(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 
@@ -15,7 +14,6 @@ _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7
 _CUT_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-7]{1,2}|N(?:\{[^}]{0,60})?|\r)?\Z")
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\\": "\\", "'": "'", '"': '"'}
 _SIMPLE |= {"\n": "", "\r": "", "\r\n": ""}
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def scalar(token: str) -> str | None:
@@ -35,11 +33,6 @@ def scalar(token: str) -> str | None:
     sign, whole, fraction, exponent = found.groups()
     end = f"e{exponent}" if exponent else "" if fraction else ".0"
     return sign.strip("+") + (whole or "0") + (f".{fraction}" if fraction else "") + end
-
-
-def json_text(text: str) -> str:
-    """``text`` inside a JSON string. Surrogates are escaped, so that two halves make a character."""
-    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.dumps(text, ensure_ascii=False)[1:-1])
 
 
 def unescape(text: str, at: int, final: bool) -> tuple[int, str]:

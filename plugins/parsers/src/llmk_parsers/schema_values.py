@@ -10,6 +10,7 @@ from typing import Any
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_HALF = re.compile("[\ud800-\udfff]")
 _DIALECT_TYPES = {
     **dict.fromkeys(("str", "text", "varchar", "char", "enum"), "string"),
     **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64", "long", "short", "unsigned"), "integer"),
@@ -199,13 +200,13 @@ def _depth(value: Any) -> int:
 
 
 def written(value: Any) -> str:
-    """The JSON text of a value."""
-    return json.dumps(value, ensure_ascii=False)
+    """The JSON text of a value. Halves of characters, which can't be sent, are escaped."""
+    return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def escaped(text: str) -> str:
     """``text`` as it is written inside a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return written(text)[1:-1]
 
 
 def _number(text: str) -> int | float | None:

@@ -49,13 +49,13 @@ class TagWriter:
     stops: Sequence[str]
 
     def render(self, calls: Sequence[WrittenCall]) -> str:
-        """See :meth:`llmk.api.CallWriter.render`."""
+        """See :meth:`llmk.api.CallWriter.render`. Raises ``ValueError`` as :meth:`grammar` does for names."""
         written = [self._call(call, number) for number, call in enumerate(calls, 1)]
         return self.before + self.separator.join(written) + self.after
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
         """See :meth:`llmk.api.CallWriter.grammar`. Raises ``ValueError`` for a keyword that can't be enforced for the
-        text of a string."""
+        text of a string, and for the name of an argument that can't be read back."""
 
         def term(text: str) -> str:
             """The terms of ``text``, and between its parts that of a placeholder."""
@@ -82,6 +82,7 @@ class TagWriter:
         self, rule: str, name: str, value: Mapping[str, Any], root: Mapping[str, Any], term: Callable[[str], str]
     ) -> list[str]:
         """The rules of one argument."""
+        self._check(name)
         value = _resolved(value, root)
         if self.json_attribute and not Schema(value, root).declared:
             value = {**value, "type": sorted(JSON_TYPES)}
@@ -148,7 +149,16 @@ class TagWriter:
         after_name = self.after_name.replace("{number}", str(number))
         return f"{self.opening}{call.name}{after_name}{arguments}{self.closing}"
 
+    def _check(self, name: str) -> None:
+        """Refuses an argument whose name would end before its end."""
+        end = (self.after_key or self.text_attribute)[:1]
+        if end in name:
+            raise ValueError(
+                f"the argument {name!r} can't be written in this model's dialect, where {end!r} ends a name: rename it"
+            )
+
     def _written(self, name: str, value: Any) -> str:
+        self._check(name)
         after = self.after_value.replace("{name}", name)
         if isinstance(value, str):
             return f"{self.key}{name}{self.text_attribute or self.after_key}{value}{after}"

@@ -111,6 +111,11 @@ def parse(factory: Factory, chunks: Iterable[str]) -> Answer:
     return answer
 
 
+def pushed(parser: Parser, text: str) -> list[Event]:
+    """The events of the next piece, also of a parser that returns a generator."""
+    return list(parser.push(text))
+
+
 def chunkings(text: str, rounds: int = 8, seed: int = 0) -> Iterator[list[str]]:
     """Ways to split ``text``: whole, by character, with empty chunks in between, and ``rounds`` random ones."""
     yield [text]
@@ -183,10 +188,10 @@ def check_hold_back(factory: Factory, text: str, limit: int = 64, before: str = 
     """
     parser = factory()
     for character in before:
-        parser.push(character)
+        pushed(parser, character)
     lag, at_first = 0, retained_characters(parser)
     for character in text:
-        events = parser.push(character)
+        events = pushed(parser, character)
         lag += 1 - sum(len(event.text) for event in events if isinstance(event, TextDelta | ReasoningDelta))
         assert lag <= limit, f"holds back {lag} characters, more than {limit}, of {text!r}"
         kept = retained_characters(parser) - at_first
@@ -251,8 +256,8 @@ def check_linear(factory: Factory, text: str, times: int = 16) -> None:
     def run(chunks: Sequence[str]) -> None:
         parser = factory()
         for chunk in chunks:
-            parser.push(chunk)
-        parser.finish()
+            pushed(parser, chunk)
+        list(parser.finish())
 
     def is_linear(cut: Callable[[str], Sequence[str]], times: int) -> bool:
         limit = 8 * counted_lines(partial(run, cut(text * times))) + 1000  # quadratic time is 16 times

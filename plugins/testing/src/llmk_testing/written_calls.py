@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmk.api import CallWriter, RequestError, WrittenCall
+from llmk_testing.odd_texts import ODDS
 
 TEXTS = (
     *("Oslo", "", " a\n", "\n", "null", "42", "-1.5", "true", "None", "{", "}", "]", '"', "\\", "\\n", "\\u00e9"),
     *('a "quoted" {name} [x]', '}"]', '{"a": 1}', '{"name": "f", "arguments": {}}', "},{", "[1, 2", "a < b && c > d"),
+    *("007", "1_000", "0x1F", "NaN", "Infinity", "TRUE", " 42", "[]", "{}", "''", '""', "#", "//", "&amp;", "%20"),
     *("<b>x</b>", "</", "é😀", "it's", "a, b=c", "f(x='y')", "x" * 40, "\t", "a\\", 'a\\"b', "1e400", "\u2028", "0"),
+    *ODDS,
 )
 POINT = {
     "type": "object",

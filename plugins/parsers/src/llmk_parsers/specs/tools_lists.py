@@ -36,12 +36,12 @@ def _internlm(query: ParserQuery) -> Verdict:
 
 def _phi4_mini_json(query: ParserQuery) -> Verdict:
     """The word before calls."""
-    return mentions(query, "functools")
+    return mentions(query, "functools[")
 
 
 def _phi4_mini(query: ParserQuery) -> Verdict:
     """The marker of tools, in the template of the checkpoint."""
-    return mentions(query, "<|tool|>") & lacks(query, "functools") & is_model(query, "phi")
+    return mentions(query, "<|tool|>") & lacks(query, "functools[") & is_model(query, "phi")
 
 
 def _gigachat3(query: ParserQuery) -> Verdict:

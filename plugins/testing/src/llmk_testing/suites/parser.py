@@ -9,13 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from llmk.api import (
-    Checkpoint,
     ParserContext,
-    ParserQuery,
     ParserSpec,
     ReasoningDelta,
     TextDelta,
@@ -30,40 +27,21 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.parser_example import ParserExample
 from llmk_testing.parsers import PLAIN, Answer, Factory
-from llmk_testing.purity import check_pure
+from llmk_testing.suites.parser_claims import claim_cases
+from llmk_testing.suites.parser_requests import CONTEXTS, request_cases
 from llmk_testing.suites.parser_results import result_cases
 
-TOOL = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {"city": {}}}}
-CONTEXTS = {
-    "by default": ParserContext(),
-    "with thinking on": ParserContext(thinking=True, template_options={"enable_thinking": True}),
-    "with thinking off": ParserContext(thinking=False, template_options={"enable_thinking": False}),
-    "with tools": ParserContext(tools=(TOOL,), prompt_tail="<|im_start|>assistant\n"),
-}
 EVENTS = {
     "reasoning_parser": (TextDelta, ReasoningDelta),
     "tool_parser": (TextDelta, ToolCallStart, ToolCallArguments, ToolCallEnd, ToolCallFailed),
 }
 """The events that parsers of each kind may return."""
 
-TEMPLATES = (
-    None,
-    "",
-    " ",
-    "{{",
-    "{% if x %}",
-    "\x00\ud83d",
-    "{{ messages[0].content }}",
-    "<think>" * 999,
-    "}}{{" * 999,
-)
 _NUMBER = re.compile(r"(?<=[:\[, ])\d+(?=[,}\] ])")
 """A JSON number, as far as it can be recognized in an unknown dialect."""
 
 _MOST = 12
 """Examples that are cut everywhere, unless all is thorough. What each says is checked of all, cut at random."""
-
-CONFIGS: tuple[dict[str, Any], ...] = ({}, {"architectures": None}, {"architectures": ["X"], "model_type": 7})
 
 
 def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
@@ -75,7 +53,7 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
     parser, seed = _Lazy(spec), bench.seed
     rounds, count, most = (32, 400, None) if bench.thorough else (8, 60, _MOST)
     examples = partial(_examples, spec, most)
-    yield case("its claims are verdicts on any checkpoint", check_pure, spec.claims, _queries())
+    yield from claim_cases(spec, examples, case)
     yield case("it finds in its examples what they are examples of", check_found, parser, examples, kind)
     for name, context in CONTEXTS.items():
         make = parser.factory(context)
@@ -88,7 +66,7 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
         yield case("arguments are JSON, however large the numbers in an example", check_large_numbers, make, examples)
     yield from result_cases(spec, bench, kind, parser.factory, partial(_answered, spec))
     yield case("it returns the events of its kind alone", check_events, make, examples, EVENTS[kind])
-    yield case("two parsers at once don't disturb each other", check_apart, make, examples)
+    yield from request_cases(parser.factory, examples, case)
     yield case("time is linear in an example's length", check_linear, make, examples)
     yield case("time is linear in plain text", parsers.check_linear, make, PLAIN, 4)
 
@@ -159,20 +137,6 @@ def check_events(make: Factory, examples: Callable[[], Sequence[str]], allowed: 
             assert isinstance(event, allowed), f"{event!r} is not one of {names}; returned for {example!r}"
 
 
-def check_apart(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
-    """Fed in turns, each must answer as it does alone: state must belong to the instance."""
-    texts = [*examples(), PLAIN]
-    expected = [parsers.parse(make, list(text)) for text in texts]
-    made = [make() for _ in texts]
-    events: list[list[Any]] = [[] for _ in texts]
-    for at in range(max(map(len, texts))):
-        for parser, text, found in zip(made, texts, events, strict=True):
-            found += parser.push(text[at : at + 1])
-    for parser, text, found, alone in zip(made, texts, events, expected, strict=True):
-        together = parsers.fold([*found, *parser.finish()])
-        assert together == alone, f"{text!r} with another parser:\n  {together}\nbut alone:\n  {alone}"
-
-
 def check_linear(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
     """Four times as much text must take about four times as many steps."""
     for example in examples():
@@ -221,10 +185,3 @@ def _parse(make: Factory, text: str) -> Answer:
         raise AssertionError(f"{error}, where the text ends as {text!r}") from error
     except Exception as error:
         raise AssertionError(f"raised {error!r} where the text ends as {text!r}") from error
-
-
-def _queries() -> list[ParserQuery]:
-    """Checkpoints with odd templates and configurations."""
-    checkpoints = [Checkpoint(path=Path("/nowhere"), config=config) for config in CONFIGS]
-    checkpoints += [Checkpoint(path=Path("/nowhere"), config={}, chat_template=template) for template in TEMPLATES]
-    return [ParserQuery(checkpoint=checkpoint) for checkpoint in checkpoints]

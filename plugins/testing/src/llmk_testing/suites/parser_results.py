@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -20,25 +20,20 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.parser_example import ParserExample
 from llmk_testing.parsers import PLAIN, Answer, Call, Factory
 from llmk_testing.suites.parser_answers import answer_cases
+from llmk_testing.suites.parser_edits import edit_cases
 from llmk_testing.suites.parser_grammar import TOOLS, grammar_cases
 from llmk_testing.suites.parser_schemas import schema_cases
+from llmk_testing.suites.parser_shapes import shape_cases
 from llmk_testing.suites.parser_sizes import size_cases
+from llmk_testing.suites.parser_thoughts import thought_cases
 from llmk_testing.suites.parser_values import value_cases
 from llmk_testing.suites.parser_walks import check_walks
 from llmk_testing.written_calls import Written, tools, written
 
 BEFORE, AFTER = "First, I look: 3 < 4.\n", "\nThat is all {x: [1]}."
-THOUGHTS = (
-    "Hm.",
-    "a < b, {x: [1]} and </b>\n\nsecond paragraph: é😀",
-    'I could call {"name": "f", "arguments": {}} or f(x="y").',
-    "x" * 300,
-    "<",
-)
 _MOST_HELD = 1024
 """Characters that may be held back at the start of what may be a call."""
 _SIZES = (64, 256, 2000)
-ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300)
 
 
 def result_cases(
@@ -68,21 +63,16 @@ def result_cases(
         yield case("calls before the text's end are whole, wherever it ends", check_cut_calls, make, drawn)
         yield case("text that looks like the start of a call comes back", check_lookalikes, make, spec)
         yield case("text that only starts like a call comes out soon", check_given_up, make, spec)
+        yield from edit_cases(spec, made, case)
         yield from value_cases(spec, make, made(ParserContext()), case)
         yield from size_cases(spec, made, case)
         yield from grammar_cases(spec, case)
+        yield from shape_cases(spec, made, case)
         yield from schema_cases(spec, case)
         walked = made(ParserContext(tools=TOOLS))
         yield case("what its writer's grammar allows comes back as calls", check_walks, spec, walked, bench.seed)
-    if kind == "reasoning_parser" and all(spec.markers):
-        for what, context in (("", ParserContext()), (", with thinking on", ParserContext(thinking=True))):
-            yield case(f"thoughts and answers come back{what}", check_thoughts, made(context), spec.markers)
-        name = "examples say what becomes of white space around thoughts"
-        yield case(name, check_space_is_said, spec.markers, answered)
-        yield case("thoughts and answers come out soon, and aren't kept", check_soon, made, spec.markers)
-        yield case("an unfinished thought comes back", check_unfinished, made(ParserContext()), spec.markers)
-        yield case("a thought that the prompt started comes back", check_started, made, spec.markers)
-        yield case("an answer comes back where the prompt ended the thought", check_ended, made, spec.markers)
+    if kind == "reasoning_parser" and any(spec.markers):
+        yield from thought_cases(spec, made, answered, case)
 
 
 def check_answers(made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]) -> str:
@@ -126,8 +116,8 @@ def check_at_once(made: Callable[[ParserContext], Factory], answered: Callable[[
         for size in (1, len(one.text)):
             parser = made(one.context)()
             for start in range(0, len(one.text), size):
-                parser.push(one.text[start : start + size])
-                late = parser.push("")
+                parsers.pushed(parser, one.text[start : start + size])
+                late = parsers.pushed(parser, "")
                 assert not late, f"{late} comes out only with the next piece, behind {one.text[: start + size]!r}"
         for end in {len(one.text) // 2, len(one.text) - 1, len(one.text)}:
             text = one.text[:end]
@@ -178,7 +168,7 @@ def check_as_examples(spec: ParserSpec, answered: Callable[[], Sequence[ParserEx
     given: dict[str, list[tuple[ParserExample, str]]] = {"with calls": [], "with several calls": []}
     for one in answered():
         ids = one.ids or [None] * len(one.calls)
-        calls = [WrittenCall(*call, id or "") for call, id in zip(one.calls, ids, strict=True)]
+        calls = [WrittenCall(*call, id or "") for call, id in zip(deepcopy(one.calls), ids, strict=True)]
         if calls and all(isinstance(call.arguments, Mapping) for call in calls):
             text = _rendered(writer, calls)
             given["with calls"].append((one, text))
@@ -280,68 +270,6 @@ def check_given_up(make: Factory, spec: ParserSpec) -> str:
     return f"{count} texts"
 
 
-def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
-    """Between the markers is reasoning, behind them the answer; white space around them may go."""
-    opens, closes = markers
-    for thought in (*THOUGHTS, closes[:-1], closes[:1] + " " + closes[1:]):
-        for answer in (*ANSWERS, opens[:-1] + "."):
-            text = f"{opens}{thought}{closes}{answer}"
-            found = parsers.check_chunking(make, text, rounds=1)
-            _check_thought(found, thought, answer, text)
-
-
-def check_soon(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
-    """Behind each marker, and where the prompt started the thought."""
-    opens, closes = markers
-    started = ParserContext(thinking=True, prompt_tail=f"<|assistant|>\n{opens}\n")
-    for context, before in ((ParserContext(), opens), (ParserContext(), f"{opens}Hm.{closes}"), (started, "")):
-        parsers.check_hold_back(made(context), PLAIN * 4, before=before)
-
-
-def check_space_is_said(markers: tuple[str, str], answered: Callable[[], Sequence[ParserExample]]) -> str:
-    """Dialects differ in it, so that only examples can say what is right: at both ends of a thought and behind it."""
-    (opens, closes), texts = map(re.escape, markers), [one.text for one in answered()]
-    places = {
-        f"behind {markers[0]!r}": rf"{opens}\s+\S",
-        f"before {markers[1]!r}": rf"\S\s+{closes}",
-        f"behind {markers[1]!r}": rf"{closes}\s+\S",
-    }
-    for where, pattern in places.items():
-        if not any(re.search(pattern, text) for text in texts):
-            raise Skip(f"no example has white space {where}: add one, which says what becomes of it")
-    return f"{len(texts)} examples"
-
-
-def check_unfinished(make: Factory, markers: tuple[str, str]) -> None:
-    """Without its end, all is thought."""
-    for thought in THOUGHTS:
-        for held in ("", markers[1][: len(markers[1]) // 2]):
-            text = f"{markers[0]}{thought}{held}"
-            _check_thought(parsers.check_chunking(make, text, rounds=1), thought + held, "", text)
-
-
-def check_started(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
-    """Templates may end the prompt with the opening marker."""
-    make = made(ParserContext(thinking=True, prompt_tail=f"<|assistant|>\n{markers[0]}\n"))
-    for thought in THOUGHTS:
-        for answer in ANSWERS:
-            text = f"{thought}{markers[1]}{answer}"
-            _check_thought(parsers.check_chunking(make, text, rounds=1), thought, answer, text)
-
-
-def check_ended(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
-    """Templates may write an empty thought, no matter what the request says."""
-    for thinking in (None, True, False):
-        make = made(ParserContext(thinking=thinking, prompt_tail=f"<|assistant|>\n{markers[0]}\n\n{markers[1]}\n\n"))
-        for answer in ANSWERS:
-            _check_thought(parsers.check_chunking(make, answer, rounds=1), "", answer, answer)
-
-
-def _check_thought(found: Answer, thought: str, answer: str, text: str) -> None:
-    same = found.reasoning.strip() == thought.strip() and found.content.strip() == answer.strip() and not found.calls
-    assert same, f"{text!r} comes back as {found}"
-
-
 def _check_calls(answer: Answer, one: Written, text: str) -> None:
     found, expected = [call.name for call in answer.calls], [call.name for call in one.calls]
     assert found == expected, f"calls of {found}, expected {expected}: {text!r}"
@@ -360,11 +288,9 @@ def _check_same(call: Call, right: Any, text: str) -> None:
 
 
 def _alike(found: Any, right: Any) -> bool:
-    """Equal values of equal types; a whole number may be written as an integer or not."""
+    """Equal values of equal types, in the same order; a whole number may be written as an integer or not."""
     if isinstance(right, dict):
-        return (
-            isinstance(found, dict) and found.keys() == right.keys() and all(_alike(found[k], right[k]) for k in right)
-        )
+        return isinstance(found, dict) and [*found] == [*right] and all(_alike(found[k], right[k]) for k in right)
     if isinstance(right, list):
         return isinstance(found, list) and len(found) == len(right) and all(map(_alike, found, right))
     if isinstance(right, bool) or right is None or isinstance(right, str):

@@ -64,11 +64,12 @@ def check_depths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> 
 
 
 def check_lengths(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> str:
-    """Texts, numbers, lists and objects."""
+    """Texts, numbers, lists, objects, and the arguments of a call."""
     make, count = made(ParserContext(tools=(_FREE,))), 0
     for size in _LONG:
         values = ("a b" * size, [1] * size, {f"k{number}": None for number in range(size // 100)})
         count += sum(_check(spec, make, {"at": {"k": value}}, must=True) for value in values)
+    count += _check(spec, make, {f"k{number}": number for number in range(300)}, must=True)
     for digits in (300, 600, 4000):
         count += _check(spec, make, {"at": {"k": 10**digits}}, must=False)
     return f"{count} values"
@@ -86,7 +87,7 @@ def check_complete(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -
         for chunks in ([*(written + PLAIN)], [written + PLAIN]):
             parser = made(ParserContext())()
             for chunk in chunks:
-                parser.push(chunk)
+                parsers.pushed(parser, chunk)
             late = [event for event in parser.finish() if not isinstance(event, TextDelta)]
             assert not late, f"{late} comes with the end of the answer alone, behind {written + PLAIN!r}"
     return f"{len(_TEXTS) + 1} calls"
