@@ -15,7 +15,7 @@ _STATE: Mapping[str, Callable[[], Any]] = {
     "the default dtype": torch.get_default_dtype,
     "the number of threads": torch.get_num_threads,
     "whether algorithms must be deterministic": torch.are_deterministic_algorithms_enabled,
-    "the precision of float32 products": torch.get_float32_matmul_precision,
+    "the precision of float32 GEMMs": torch.get_float32_matmul_precision,
     "whether gradients are recorded": torch.is_grad_enabled,
     "torch's random numbers": lambda: torch.get_rng_state().tolist(),
     "Python's random numbers": random.getstate,
@@ -54,5 +54,5 @@ def undisturbed() -> Iterator[None]:
     torch.set_default_dtype(before["the default dtype"])
     torch.set_num_threads(before["the number of threads"])
     torch.use_deterministic_algorithms(before["whether algorithms must be deterministic"])
-    torch.set_float32_matmul_precision(before["the precision of float32 products"])
+    torch.set_float32_matmul_precision(before["the precision of float32 GEMMs"])
     assert not changed, f"it changed {', '.join(changed)}, which the whole process shares"

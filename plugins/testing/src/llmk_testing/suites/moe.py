@@ -48,7 +48,7 @@ _ADVICE = (
 _MANY = 3001
 """Tokens of a long prompt's chunk, and of several."""
 _MOST = 0.5
-"""Share of all experts' products for 1 of 32, whose tokens may fill up tiles."""
+"""Share of all experts' multiplications for 1 of 32, whose tokens may fill up tiles."""
 _UNLIKE: tuple[Callable[[MoEQuery], Any], ...] = (
     lambda query: query.weight_format,
     lambda query: query.bias,
@@ -323,7 +323,7 @@ def _many(candidate: Experts, asked: Asked[MoEQuery]) -> str:
 
 
 def _sparse(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    """Counts the products of torch's operators, for one of many experts for each token, which may fill up tiles."""
+    """Counts the multiplications of torch's operators for 1 of 32 experts, whose tokens may fill up tiles."""
     count, query = 512, replace(asked.query, num_experts=32, top_k=1, num_groups=1, top_groups=1)
     if not match(candidate.spec, query) or max(band.stop for band in candidate.spec.bands) <= count:
         raise Skip(f"it does not serve {count} tokens with 1 of 32 experts")
@@ -334,8 +334,8 @@ def _sparse(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     moe.check(out, x, logits, f"{count} tokens")
     all_experts = 2 * count * 32 * query.hidden_size * (expanded_size(query) + query.intermediate_size)
     done = counter.get_total_flops() / all_experts
-    assert done <= _MOST, f"a step with 1 of 32 experts takes {done:.0%} of the products that all experts would take"
-    return f"{done:.0%} of the products of all experts"
+    assert done <= _MOST, f"1 of 32 experts takes {done:.0%} of all experts' multiplications"
+    return f"{done:.0%} of the multiplications of all experts"
 
 
 def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:
