@@ -51,7 +51,7 @@ from llmk.planning.memory import cache_problems
 from llmk.planning.op_references import reference_ops
 from llmk.planning.pooling import Pooling, decoder_of, read_pooling
 from llmk.planning.replicas import replica_problems
-from llmk.planning.resolver import choose_dtype, resolve, state_dtype
+from llmk.planning.resolver import choose_dtype, resolve
 
 if TYPE_CHECKING:
     from llmk.config import Config, Settings
@@ -239,9 +239,20 @@ def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> S
     return settings
 
 
+def _state_dtype(config: Config, facts: ModelFacts, dtype: str) -> str:
+    """The dtype of recurrent states in which small changes accumulate, in an engine of ``dtype``: if the user leaves it
+    open, what the checkpoint states, or the engine's. float16 has too small a range for sums, and rounding where steps
+    end is not deterministic."""
+    if config.cache.state_dtype != "auto":
+        return config.cache.state_dtype
+    if config.engine.deterministic or dtype == "float16":
+        return "float32"
+    return facts.state_dtype or dtype
+
+
 def _with_state_dtype(facts: ModelFacts, config: Config, platform_facts: PlatformFacts) -> ModelFacts:
     """The facts with recurrent states as they are kept. Raises ConfigError."""
-    kept = state_dtype(config, facts, choose_dtype(config, facts, platform_facts)[0])
+    kept = _state_dtype(config, facts, choose_dtype(config, facts, platform_facts)[0])
     if facts.recurrent and kept != "float32" and config.engine.deterministic:
         raise ConfigError(
             f"engine.deterministic with recurrent states in {kept} (cache.state_dtype): they are rounded where a step "

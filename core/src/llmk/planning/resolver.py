@@ -137,17 +137,6 @@ def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> 
     return chosen, [f'{text}; model.dtype = "{wanted}" insists on it']
 
 
-def state_dtype(config: Config, facts: ModelFacts, dtype: str) -> str:
-    """The dtype of recurrent states in which small changes accumulate, in an engine of ``dtype``: if the user leaves it
-    open, what the checkpoint states, or the engine's. float16 has too small a range for sums, and rounding where steps
-    end is not deterministic."""
-    if config.cache.state_dtype != "auto":
-        return config.cache.state_dtype
-    if config.engine.deterministic or dtype == "float16":
-        return "float32"
-    return facts.state_dtype or dtype
-
-
 @dataclass(slots=True)
 class Resolver:
     """Chooses kernels site by site, those of the ``executor`` if there is one. Collects the distributions in use
