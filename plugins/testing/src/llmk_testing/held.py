@@ -1,26 +1,11 @@
-"""The memory that tensors hold, and the state of the process that a plugin's code must leave as it is."""
+"""The memory that tensors hold."""
 
 from __future__ import annotations
 
 import gc
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor
-
-_STATE: Mapping[str, Callable[[], Any]] = {
-    "the default dtype": torch.get_default_dtype,
-    "the number of threads": torch.get_num_threads,
-    "whether algorithms must be deterministic": torch.are_deterministic_algorithms_enabled,
-    "the precision of float32 GEMMs": torch.get_float32_matmul_precision,
-    "whether gradients are recorded": torch.is_grad_enabled,
-    "torch's random numbers": lambda: torch.get_rng_state().tolist(),
-    "Python's random numbers": random.getstate,
-}
-"""What all code of the process shares."""
 
 
 def held_bytes() -> int:
@@ -41,18 +26,3 @@ def held_bytes() -> int:
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:
     """Bytes of the elements."""
     return sum(tensor.nbytes for tensor in tensors.values())
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Within, code must leave the state as it is that all code of the process shares; raises ``AssertionError`` at the
-    end, and puts it back."""
-    torch.rand(1), random.random()  # so that numbers which were seeded before, and are seeded again, are others
-    before = {what: read() for what, read in _STATE.items()}
-    yield
-    changed = [what for what, read in _STATE.items() if read() != before[what]]
-    torch.set_default_dtype(before["the default dtype"])
-    torch.set_num_threads(before["the number of threads"])
-    torch.use_deterministic_algorithms(before["whether algorithms must be deterministic"])
-    torch.set_float32_matmul_precision(before["the precision of float32 GEMMs"])
-    assert not changed, f"it changed {', '.join(changed)}, which the whole process shares"

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from llmk.api import LinearQuery, MoEQuery, TokenBand
 from llmk_testing.candidate import Asked
-from llmk_testing.held import bytes_of, held_bytes, undisturbed
+from llmk_testing.held import bytes_of, held_bytes
 from llmk_testing.tolerance import check_same
+from llmk_testing.watch import leaving_settings
 
 Q = TypeVar("Q", LinearQuery, MoEQuery)
 
@@ -75,7 +76,7 @@ def check_prepare(layer: Layer, count: int) -> None:
     given = dict(layer.parameters)
     inputs = layer.inputs(count)
     for what in ("the parameters", "the same parameters again"):
-        with undisturbed():
+        with leaving_settings():
             layer.weights = layer.prepare(given)
         _check_parameters(given, before, f"prepare of {what}")
         out = layer(*inputs)
@@ -114,7 +115,7 @@ def check_caller(layer: Layer, count: int, device: torch.device) -> None:
     """The caller writes the next inputs to the same tensors, and over the result."""
     given, other = layer.inputs(count), layer.inputs(count)
     inputs = [tensor.to(device, copy=True) for tensor in given]
-    with undisturbed():
+    with leaving_settings():
         out = layer(*inputs)
     assert out.stride(-1) == 1 or out.shape[-1] == 1, f"the elements of a result's row are {out.stride(-1)} apart"
     layer.check(out, *given, "the first call")

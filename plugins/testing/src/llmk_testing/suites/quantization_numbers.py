@@ -21,9 +21,8 @@ from llmk.nn.tensor_file import read_headers
 from llmk.reference import quantized_weight
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
-from llmk_testing.held import undisturbed
 from llmk_testing.quantization_example import QuantizationExample
-from llmk_testing.watch import held_by_integers
+from llmk_testing.watch import held_by_integers, leaving_settings
 from llmk_testing.weights import MADE_AS
 from llmk_testing.weights import stored as weight_in
 
@@ -306,7 +305,7 @@ class Numbers:
     def _meaning(self, stored: Mapping[str, Tensor], rows: list[int]) -> Tensor:
         given = self._read(stored)
         before = {name: tensor.clone() for name, tensor in given.items()}
-        with held_by_integers(), undisturbed():
+        with held_by_integers(), leaving_settings():
             made = self._method().convert("layer", dict(given), rows)
         for name, tensor in before.items():
             after, kept = (each.contiguous().view(-1).view(torch.uint8) for each in (given[name], tensor))
