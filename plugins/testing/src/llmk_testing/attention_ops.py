@@ -112,6 +112,7 @@ class Fused:
         given = {"attention.write": backend.write, "attention.run": backend.run}
         self.run = bind(bench.registry, spec, given)
         self._work: Work = ()
+        self._numbers: dict[int, Any] = {}
         self._shared = "shared_kv" in site.facts  # another layer has written the keys and values
         kept: dict[str, Callable[..., Any]] = {"attention.write": self._keep, "attention.run": self._right}
         self.reference = bind(bench.registry, oracle(bench.registry, spec.op), kept)
@@ -124,11 +125,14 @@ class Fused:
         self.on_device = mapped_values(lambda tensor: tensor.to(bench.device), self.options)
 
     def arguments(self, work: Work, padding: int = 0) -> tuple[Any, ...]:
-        """All but cache and metadata, on the host; the same for the same work. In padding the first argument of rows,
-        the queries, is NaN; others are not, so that they show in a cache of NaN."""
+        """All but cache and metadata, on the host; the same for the same work, and numbers for any, as a replay keeps
+        them. In padding the first argument of rows, the queries, is NaN; others are not, so that they show in a cache
+        of NaN."""
         positions = torch.cat([torch.arange(start, stop) for _, start, stop in work])
         draw = Draw(self.random(list(work)), self.dtype, longest=_LONGEST, given=positions)
         made = list(self.examples.make(draw, self.facts, len(positions)))
+        for place in (place for place, value in enumerate(made) if isinstance(value, float)):
+            made[place] = self._numbers.setdefault(place, made[place])
         for place in self.by_row:
             rows = made[place]
             if rows is None:

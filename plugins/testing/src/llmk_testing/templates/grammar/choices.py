@@ -26,10 +26,18 @@ class Choices:
 
     def compile(self, kind: GrammarKind, text: str) -> Started:
         """``text`` is from the request: refuse what is invalid, and what would take too long."""
-        choices = json.loads(text)
+        try:
+            choices = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"the choices are not JSON: {error}") from error
+        if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+            raise RequestError("the choices are not a list of one or more texts")
         if sum(map(len, choices)) > self._most:
             raise RequestError(f"the choices have more than {self._most} characters")
-        return Started(self._words, self._tokens, [choice.encode() for choice in choices])
+        try:
+            return Started(self._words, self._tokens, [choice.encode() for choice in choices])
+        except UnicodeEncodeError as error:
+            raise RequestError("a choice has half of a surrogate pair, which no text has") from error
 
 
 class Started:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-from llmk.api import FetchedModel, FetchProgress, ModelNotFound, ModelSourceContext, StoredModel
+from pydantic import ValidationError
+
+from llmk.api import ConfigError, FetchedModel, FetchProgress, ModelNotFound, ModelSourceContext, StoredModel
 
 from .specs import PREFIX, Options
 
@@ -21,7 +23,12 @@ class Shelf:
 
     def __init__(self, context: ModelSourceContext) -> None:
         """``options`` are as the user wrote them: the source is made before llmk validates them."""
-        self._shelf = Path(Options.model_validate(dict(context.options)).shelf)
+        try:
+            self._shelf = Path(Options.model_validate(dict(context.options)).shelf)
+        except ValidationError as error:
+            raise ConfigError(
+                f"[plugin.acme] has {error}", hint=f"its options are {', '.join(Options.model_fields)}"
+            ) from error
         self._cache = context.cache / "models"
 
     def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
