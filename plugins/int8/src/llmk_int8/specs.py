@@ -18,7 +18,7 @@ from llmk.api import (
 )
 
 _FORMAT, _DYNAMIC = "int8_channel", "int8_dynamic"
-_PREPARE = "llmk.reference.quantized_weight:prepare_int8_channel"
+_PREPARE = "llmk_int8.linear:prepare"
 _LAYOUT = "reference_int8_channel"
 """Weights have the reference's layout, so that all kernels of a site share them."""
 
