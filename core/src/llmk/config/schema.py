@@ -204,8 +204,8 @@ class CacheSection(Section):
     )
     state_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",
-        description="Dtype of recurrent states that accumulate small changes. auto: what the checkpoint states, or the "
-        "engine's; float32 for an engine that is deterministic, or in float16.",
+        description="Dtype of recurrent states that accumulate small changes. auto: bfloat16 in engines in "
+        "bfloat16, unless the checkpoint states another dtype or engine.deterministic is set; otherwise float32.",
     )
     state_block_size: Annotated[int, Field(ge=1)] = Field(
         default=512, description="Tokens between stored recurrent states, at which a prefix can be reused."

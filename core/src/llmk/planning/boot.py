@@ -240,14 +240,13 @@ def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> S
 
 
 def _state_dtype(config: Config, facts: ModelFacts, dtype: str) -> str:
-    """The dtype of recurrent states in which small changes accumulate, in an engine of ``dtype``: if the user leaves it
-    open, what the checkpoint states, or the engine's. float16 has too small a range for sums, and rounding where steps
-    end is not deterministic."""
+    """The dtype of recurrent states in which small changes accumulate, in an engine of ``dtype``. If the user leaves it
+    open: bfloat16 where the engine's is and the checkpoint states no other, else float32, since float16 has too small a
+    range for sums, and rounding where steps end is not deterministic."""
     if config.cache.state_dtype != "auto":
         return config.cache.state_dtype
-    if config.engine.deterministic or dtype == "float16":
-        return "float32"
-    return facts.state_dtype or dtype
+    narrow = dtype == "bfloat16" and facts.state_dtype in ("", "bfloat16") and not config.engine.deterministic
+    return "bfloat16" if narrow else "float32"
 
 
 def _with_state_dtype(facts: ModelFacts, config: Config, platform_facts: PlatformFacts) -> ModelFacts:

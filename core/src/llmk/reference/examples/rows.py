@@ -17,8 +17,12 @@ _SIZES = tuple({"size": size} for size in (128, 72, 4096, 33))
 _INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
 PARAMETERS: Facts = {"activation_alpha": 1.702, "activation_limit": 1.5, "up_offset": 1.0}
 """Facts of a gated activation with parameters."""
-_GATED = (*_INNER, {"intermediate_size": 72, **PARAMETERS}, {"intermediate_size": 72, "activation_limit": 0.7})
-_GATED = (*_GATED, {"intermediate_size": 40, "activation_alpha": 0.5, "up_offset": 0.25})
+_GATED = (
+    *_INNER,
+    {"intermediate_size": 72, **PARAMETERS},
+    {"intermediate_size": 72, "activation_limit": 0.7},
+    {"intermediate_size": 40, "activation_alpha": 0.5, "up_offset": 0.25},
+)
 _ACTIVATED = tuple(
     {"intermediate_size": 33, "activation": name} for name in ("relu2", "gelu", "gelu_tanh", "silu", "relu")
 )
