@@ -18,6 +18,8 @@ from llmk_cpu.platform import CPUPlatform
 from llmk_cpu.probe import probe
 from llmk_testing.bench import Bench
 
+Change = Callable[[PlatformSpec, Bench], tuple[PlatformSpec, Bench]]
+
 
 @dataclass(frozen=True)
 class Defect:
@@ -27,7 +29,7 @@ class Defect:
     id: str
     sentence: str
     killer: str
-    change: Callable[[PlatformSpec, Bench], tuple[PlatformSpec, Bench]]
+    change: Change
 
 
 class Counting:
@@ -299,6 +301,13 @@ def probe_what_is_free(host: Host) -> Probe:
 
 
 GRAPHS = frozenset({"graphs"})
+
+
+def graphs_of(make: Callable[[], Any]) -> Change:
+    """A platform whose graphs are these."""
+    return lambda spec, bench: (spec, with_facet(bench, "graphs", make(), features=bench.facts.features | GRAPHS))
+
+
 DEFECTS = (
     Defect(
         "probe_imports_torch",
@@ -379,25 +388,25 @@ DEFECTS = (
         "half_a_replay",
         "replays compute the first result alone",
         "graphs replay all kinds",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Halves(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Halves),
     ),
     Defect(
         "dataclass",
         "replays of a dataclass keep the first result",
         "graphs replay results of any form",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Shallow(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Shallow),
     ),
     Defect(
         "early",
         "captures are on demand, and run the step",
         "a replay runs the step once",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Early(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Early),
     ),
     Defect(
         "twice",
         "a replay runs the step twice",
         "a replay runs the step once",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Twice(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Twice),
     ),
     Defect(
         "needs_a_line",
@@ -425,31 +434,31 @@ DEFECTS = (
         "graph_swallows",
         "a graph swallows that its step failed",
         "a graph that fails",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Forgiving(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Forgiving),
     ),
     Defect(
         "graph_of_values",
         "a graph keeps values that the host saw",
         "a graph does not keep",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Stale(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Stale),
     ),
     Defect(
         "stale_kernels",
         "replays of the plugin's own kernels don't see new inputs",
         "its plugin's kernels replay",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Stale(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Stale),
     ),
     Defect(
         "stale_replay",
         "replays don't see new inputs",
         "graphs replay on",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Stale(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Stale),
     ),
     Defect(
         "results_wander",
         "replays return tensors at other places",
         "graphs replay on",
-        lambda spec, bench: (spec, with_facet(bench, "graphs", Wandering(), features=bench.facts.features | GRAPHS)),
+        graphs_of(Wandering),
     ),
     Defect(
         "graphs_undeclared",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -484,26 +485,28 @@ class Renaming(Calls):
         return super()._call(held.replace("-", "_"))
 
 
-class Halved(Calls):
+class Rewritten(Calls):
+    """Arguments are written again, by options of ``json.dumps``."""
+
+    options: Mapping[str, bool] = MappingProxyType({})
+
+    def _call(self, held: str) -> list[Event]:
+        events = super()._call(held)
+        if len(events) == 3:
+            events[1] = ToolCallArguments(events[1].index, json.dumps(json.loads(events[1].text), **self.options))
+        return events
+
+
+class Halved(Rewritten):
     """Escapes become characters, also those that are halves of one."""
 
-    def _call(self, held: str) -> list[Event]:
-        events = super()._call(held)
-        if len(events) == 3:
-            text = json.dumps(json.loads(events[1].text), ensure_ascii=False)
-            events[1] = ToolCallArguments(events[1].index, text)
-        return events
+    options: Mapping[str, bool] = MappingProxyType({"ensure_ascii": False})
 
 
-class Sorted(Calls):
+class Sorted(Rewritten):
     """Arguments come in another order."""
 
-    def _call(self, held: str) -> list[Event]:
-        events = super()._call(held)
-        if len(events) == 3:
-            text = json.dumps(json.loads(events[1].text), sort_keys=True)
-            events[1] = ToolCallArguments(events[1].index, text)
-        return events
+    options: Mapping[str, bool] = MappingProxyType({"sort_keys": True})
 
 
 class FewArguments(Calls):
