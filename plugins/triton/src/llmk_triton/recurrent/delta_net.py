@@ -71,6 +71,7 @@ def _mix(
         *(given, a, b, conv_weight, decay, dt_bias, caches, step, y),
         longest=one_by_one,
         is_convolved=convolution is not None,
+        one=step.max_query_len == 1 and longest != _ALL,
         decay_bound=decay_bound,
     )
     if has_chunks and convolution is not None:

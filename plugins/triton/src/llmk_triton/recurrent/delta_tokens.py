@@ -105,12 +105,13 @@ def delta_tokens(
     *,
     longest: int,
     is_convolved: bool,
+    one: bool,
     decay_bound: float | None,
 ) -> None:
     """``gated_delta_rule`` of the convolution of ``channels``, or of ``channels`` if they are convolved, for requests
     with at most ``longest`` tokens, into ``out`` ``[tokens, heads, value_dim]``. ``a`` and ``b`` are ``[tokens,
     key_heads, heads / key_heads]``, ``a`` may have a further dimension ``key_dim``, as ``dt_bias`` then. States of the
-    convolution are only read."""
+    convolution are only read. If ``one`` is set, no request has more than one token."""
     _, heads, value_dim, key_dim = caches[1].shape
     columns = triton.next_power_of_2(key_dim)
     rows = state_rows(value_dim, heads * step.num_requests, columns, out.device)
@@ -121,6 +122,6 @@ def delta_tokens(
         caches[1].stride(0), step.block_table.stride(0), step.block_size, longest, HEADS=heads, SHARED_BY=a.shape[2],
         **channels.sizes(), VALUE_DIM=value_dim, KERNEL=conv_weight.shape[1], CONVOLVED=is_convolved,
         HAS_DRAFTS=step.tails is not None, CHANNEL_DECAYS=a.dim() == 4, BOUND=decay_bound or 0.0,
-        ROWS=rows, COLUMNS=columns, ONE=step.max_query_len == 1, num_warps=warps_for(rows * columns),
+        ROWS=rows, COLUMNS=columns, ONE=one, num_warps=warps_for(rows * columns),
         num_stages=1, **pdl.options(),
     )  # fmt: skip

@@ -46,7 +46,8 @@ def _mix(
     longest: int,
     gating: str = "gate_first",
 ) -> Tensor:
-    """Requests with more than ``longest`` tokens are computed in chunks."""
+    """Requests with more than ``longest`` tokens are computed in chunks. What goes token by token alone has one kernel
+    for all steps, so that results don't depend on what else a step computes."""
     _, heads, head_dim, size = caches[1].shape
     inner, num_channels = heads * head_dim, conv_weight.shape[0]
     gate, mixed, dt = projected.split_with_sizes((inner, num_channels, heads), 1)
@@ -60,7 +61,8 @@ def _mix(
     if is_convolved := has_chunks or step.num_requests >= MANY_REQUESTS or longest == _ALL:
         mixed = convolve(channels, conv_weight, conv_bias, caches[0], step)
     given = (mixed, dt, conv_weight, conv_bias, *scanned)
-    scan_tokens(*given, caches, step, y, longest=one_by_one, is_convolved=is_convolved)
+    one = step.max_query_len == 1 and longest != _ALL
+    scan_tokens(*given, caches, step, y, longest=one_by_one, is_convolved=is_convolved, one=one)
     if has_chunks:
         scan_chunks(mixed, dt, *scanned, caches[1], step, y, longest=longest)
     y = y if rows is None else y[rows]

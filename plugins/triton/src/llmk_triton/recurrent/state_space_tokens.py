@@ -93,9 +93,11 @@ def scan_tokens(
     *,
     longest: int,
     is_convolved: bool,
+    one: bool,
 ) -> None:
     """``state_space_scan`` of the convolution of ``mixed``, or of ``mixed`` if it ``is_convolved``, for requests with
-    at most ``longest`` tokens, into ``out`` ``[tokens, heads, head_dim]``. States of the convolution are only read."""
+    at most ``longest`` tokens, into ``out`` ``[tokens, heads, head_dim]``. States of the convolution are only read. If
+    ``one`` is set, no request has more than one token: that kernel has no loop, and may round otherwise."""
     _, heads, head_dim, size = caches[1].shape
     columns = triton.next_power_of_2(size)
     rows = state_rows(head_dim, heads * step.num_requests, columns, out.device)
@@ -109,6 +111,6 @@ def scan_tokens(
         HEADS=heads, HEAD_DIM=head_dim, GROUPS=groups, SIZE=size, KERNEL=conv_weight.shape[1],
         HAS_BIAS=conv_bias is not None, CONVOLVED=is_convolved, LEAST=float(least),
         MOST=0.0 if most is None else float(most), HAS_MOST=most is not None, HAS_DRAFTS=step.tails is not None,
-        ROWS=rows, COLUMNS=columns, ONE=step.max_query_len == 1,
+        ROWS=rows, COLUMNS=columns, ONE=one,
         num_warps=warps_for(rows * columns), num_stages=1, **pdl.options(),
     )  # fmt: skip
