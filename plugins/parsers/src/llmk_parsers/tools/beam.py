@@ -42,7 +42,7 @@ class _Calls(TagCalls):
     MARKS = Tags(
         list_ends=("<|end|>",),
         call=_START,
-        name=re.compile(r".*\bto=(?P<name>[^\s<]+).*", re.DOTALL),
+        name=re.compile(r".*\bto=(?P<name>[^\s<]+).*"),
         name_so_far=re.compile(r"[^\n]*"),
         name_end="<|message|>",
         call_end="<|call|>",

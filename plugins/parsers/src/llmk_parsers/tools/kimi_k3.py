@@ -45,7 +45,7 @@ class _Calls(TagCalls):
         lists=(kimi_k3.TOOLS,),
         list_ends=(kimi_k3.TOOLS_END,),
         call="<|open|>call",
-        name=re.compile(r"""\s+tool="(?P<name>[^"]+)"(?:\s+index="\d*")?\s*"""),
+        name=re.compile(r"""\s+tool="(?P<name>[^"<>]+)"(?:\s+index="\d*")?\s*"""),
         name_end="<|sep|>",
         call_end=_CALL_END,
         key="<|open|>argument",
