@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -35,8 +36,12 @@ class CUDAGraphs:
             run()
         graph = torch.cuda.CUDAGraph()
         # Other threads may allocate during the capture, which does not affect it.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            result = run()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                result = run()
+        except BaseException:
+            _end(self._pool)
+            raise
         result = map_tensors(result, _without_owner)
 
         def replay() -> Any:
@@ -52,6 +57,16 @@ class CUDAGraphs:
     @cached_property
     def _pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
+
+
+def _end(pool: Any) -> None:
+    """Ends what torch leaves begun where a capture was invalidated, as by a step that waits for the device: all further
+    captures would fail, and so would random numbers."""
+    device = torch.cuda.current_device()
+    with suppress(RuntimeError):  # a capture that ended in order has ended this, too
+        torch._C._cuda_endAllocateToPool(device, pool)
+    generator = torch.cuda.default_generators[device]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 class _Memory:

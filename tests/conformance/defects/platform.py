@@ -167,6 +167,29 @@ class Forgiving(Rerun):
             return lambda: None
 
 
+class Offended:
+    """Graphs that record nothing more once they have refused a step."""
+
+    on_demand = 0
+
+    def __init__(self) -> None:
+        self._refused = False
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Takes a step that needs less than four values for one that looks at them."""
+        if self._refused:
+            raise RuntimeError("already recording")
+        kept = run()
+        self._refused = len(tree_leaves(kept)[0]) < 4
+
+        def replay() -> Any:
+            if self._refused:
+                raise RuntimeError("the step looks at values")
+            return kept.copy_(run())
+
+        return replay
+
+
 class Wandering:
     """Graphs whose replay returns new tensors."""
 
@@ -441,6 +464,12 @@ DEFECTS = (
         "a graph keeps values that the host saw",
         "a graph does not keep",
         graphs_of(Stale),
+    ),
+    Defect(
+        "graph_after_a_refusal",
+        "after a step that was refused, no graph is recorded",
+        "a graph does not keep",
+        graphs_of(Offended),
     ),
     Defect(
         "stale_kernels",

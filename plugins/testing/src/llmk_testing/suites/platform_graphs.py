@@ -211,7 +211,18 @@ def _looks(bench: Bench) -> str:
         right = run()
         same = found.shape == right.shape and torch.equal(found, right)
         assert same, f"a graph that looks at values ({name}) replays what it saw when it was recorded: {found}"
+    _records_and_draws(graphs, x)
     return ", ".join(answers) or "values are followed"
+
+
+def _records_and_draws(graphs: Graphs, x: Tensor) -> None:
+    """What was refused must leave neither the allocator nor the generator of random numbers in a capture."""
+    try:
+        replay = graphs.capture(lambda: x * 5)
+        torch.rand(4, device=x.device)
+    except RuntimeError as error:
+        raise AssertionError(f"after a graph that was refused, {str(error).splitlines()[0]!r} is raised") from error
+    _close(replay(), x * 5, "the graph after one that was refused")
 
 
 def _own(spec: PlatformSpec, bench: Bench) -> str:
