@@ -40,7 +40,8 @@ class CUDAGraphs:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 result = run()
         except BaseException:
-            _end(self._pool)
+            # The host's allocator goes on recording to the pool, too, and can't be stopped: no graph uses it again.
+            _end(self.__dict__.pop("_pool"))
             raise
         result = map_tensors(result, _without_owner)
 

@@ -32,7 +32,8 @@ class HIPGraphs:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 result = run()
         except BaseException:
-            _end(self._pool)
+            # The host's allocator goes on recording to the pool, too, and can't be stopped: no graph uses it again.
+            _end(self.__dict__.pop("_pool"))
             raise
         # The pool may use the result's memory for other graphs, or all graphs would hold as much as their results.
         result = map_tensors(result, _without_owner)

@@ -57,6 +57,8 @@ def cases(spec: KernelSpec, bench: Bench, contract: OpContract, examples: OpExam
     yield from candidate.honesty()
     for asked in candidate.served:
         site = sites[asked.label.rpartition(", ")[0]]
+        if not match(site.backend, site.query(platform=bench.facts, site="attention", dtype=asked.query.dtype)):
+            continue  # an op may serve dtypes that the backend does not
         fused = partial(Fused, candidate, asked, site, contract, examples)
         yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, fused))
         if spec.capture != "none" and site.backend.capture != "none":

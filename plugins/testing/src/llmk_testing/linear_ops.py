@@ -162,7 +162,8 @@ def _shared(spec: KernelSpec, kernel: KernelSpec) -> tuple[Any, ...]:
 def _recorded(candidate: Candidate[OpQuery], make: Callable[[], LinearOp]) -> str:
     op = make()
     count = counts(_shared(candidate.spec, op.kernel), few=True)[0]
-    inputs = [op.rows(count) for _ in range(2)]
+    first, other = op.rows(count), op.rows(count)
+    inputs = [first, tuple(new if isinstance(new, Tensor) else kept for kept, new in zip(first, other, strict=True))]
     given = mapped(lambda tensor: tensor.to(op.device, copy=True), inputs[0])
 
     def load(i: int) -> None:
