@@ -5,6 +5,11 @@
 
 #include "gemm.h"
 
+#if defined(__AVX512BF16__) && !defined(LLMK_PLAIN) && (defined(__AMX_BF16__) || defined(LLMK_EMULATED_TILES))
+#define LLMK_TILES
+#include "matrix_unit.h"
+#endif
+
 namespace llmk {
 namespace LLMK_LEVEL {
 namespace {
@@ -21,7 +26,7 @@ constexpr int64_t kDepth = 384;                // words of a row in a block of t
 constexpr int64_t kPanels = 8;                 // kWide outputs each, in a block of the weight
 constexpr int64_t kBlockOutputs = kPanels * kWide;
 constexpr int64_t kBlocksPerThread = 2;        // at least, so that threads end at about the same time
-constexpr int64_t kPass = kTall * 96;          // rows whose sums are held
+constexpr int64_t kPass = 1152;                // rows whose sums are held, at most
 
 thread_local Scratch rows_scratch, weight_scratch, sums_scratch;
 
@@ -83,55 +88,123 @@ void copy_across(const T* from, int64_t stride, int64_t count, int64_t size, flo
     }
 }
 
-// sums[kTall, kWide] += rows [depth, kTall] x weight [depth, kWide], in words of T; rows of sums are kBlockOutputs apart.
+// Products of groups of kTall rows and panels of kWide outputs, in registers for vectors. It takes kStep words at a
+// time, so that blocks are filled up with zeros.
 template <class T>
-void add_products(const float* rows, const float* weight, int64_t depth, float* sums) {
-    F total[kTall][kVectors];
-#pragma GCC unroll 12
-    for (auto& row : total) {
-#pragma GCC unroll 12
-        for (F& each : row) each = zero();
+struct Unit {
+    static constexpr int64_t kTall = LLMK_LEVEL::kTall, kStep = 1;
+
+    static void begin() {}
+    static void end() {}
+
+    // Words of a group of rows, [words, kTall].
+    static int64_t group_size(int64_t words) { return kTall * words; }
+    static void copy_group(const T* from, int64_t stride, int64_t count, int64_t k, float* out) {
+        copy_across<kTall>(from, stride, count, k, out);
     }
-    for (int64_t i = 0; i < depth; ++i, rows += kTall, weight += kWide) {
-        F w[kVectors];
+
+    // sums[kTall, kWide] += rows [depth, kTall] x weight [depth, kWide] from word k0 on; rows of sums are kBlockOutputs
+    // apart.
+    static void add_products(const float* group, int64_t, int64_t k0, const float* weight, int64_t depth, float* sums) {
+        const float* rows = group + k0 * kTall;
+        F total[kTall][kVectors];
+#pragma GCC unroll 12
+        for (auto& row : total) {
+#pragma GCC unroll 12
+            for (F& each : row) each = zero();
+        }
+        for (int64_t i = 0; i < depth; ++i, rows += kTall, weight += kWide) {
+            F w[kVectors];
 #pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) w[v] = load(weight + v * F::N);
+            for (int v = 0; v < kVectors; ++v) w[v] = load(weight + v * F::N);
+#pragma GCC unroll 12
+            for (int r = 0; r < kTall; ++r) {
+                F x = set1(rows[r]);
+#pragma GCC unroll 2
+                for (int v = 0; v < kVectors; ++v) total[r][v] = Words<T>::add_products(total[r][v], x, w[v]);
+            }
+        }
 #pragma GCC unroll 12
         for (int r = 0; r < kTall; ++r) {
-            F x = set1(rows[r]);
 #pragma GCC unroll 2
-            for (int v = 0; v < kVectors; ++v) total[r][v] = Words<T>::add_products(total[r][v], x, w[v]);
-        }
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < kTall; ++r) {
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) {
-            float* to = sums + r * kBlockOutputs + v * F::N;
-            store(to, load(to) + total[r][v]);
-        }
-    }
-}
-
-// What a thread computes: outputs n0 to n0 + outputs - 1 of `groups` groups of kTall rows. `rows` are copied rows.
-template <class T, class Source>
-float* multiply_block(const Source& weight, int64_t n0, int64_t outputs, int64_t k, const float* rows, int64_t groups) {
-    int64_t panels = pieces(outputs, kWide), words = pieces(k, Words<T>::kEach);
-    float* block = static_cast<float*>(weight_scratch.get(sizeof(float) * kDepth * kBlockOutputs));
-    int64_t bytes = sizeof(float) * groups * kTall * kBlockOutputs;
-    float* sums = static_cast<float*>(sums_scratch.get(bytes));
-    memset(sums, 0, bytes);
-    for (int64_t k0 = 0; k0 < words; k0 += kDepth) {
-        int64_t depth = smaller(kDepth, words - k0), begin = k0 * Words<T>::kEach;
-        int64_t size = smaller(kDepth * Words<T>::kEach, k - begin);
-        for (int64_t p = 0; p < panels; ++p) weight.copy(n0 + p * kWide, begin, size, block + p * kWide * kDepth);
-        for (int64_t g = 0; g < groups; ++g) {
-            for (int64_t p = 0; p < panels; ++p) {
-                add_products<T>(rows + (g * words + k0) * kTall, block + p * kWide * kDepth, depth,
-                                sums + g * kTall * kBlockOutputs + p * kWide);
+            for (int v = 0; v < kVectors; ++v) {
+                float* to = sums + r * kBlockOutputs + v * F::N;
+                store(to, load(to) + total[r][v]);
             }
         }
     }
+};
+
+#if defined(LLMK_TILES)
+
+// The same with tiles: two of rows, two of outputs, and four of sums.
+template <>
+struct Unit<bf16> {
+    static constexpr int64_t kTall = 2 * kTileRows, kStep = kTileWords;
+
+    static void begin() { begin_tiles(); }
+    static void end() { end_tiles(); }
+
+    // Rows are a cache line longer than needed, because lines that are a power of two apart share a set of the cache.
+    static int64_t row_size(int64_t words) { return padded(words, kStep) + kTileWords; }
+    static int64_t group_size(int64_t words) { return kTall * row_size(words); }
+    static void copy_group(const bf16* from, int64_t stride, int64_t count, int64_t k, float* out) {
+        int64_t size = row_size(pieces(k, Words<bf16>::kEach));
+        for (int64_t row = 0; row < kTall; ++row, out += size) {
+            memset(out, 0, sizeof(float) * size);
+            if (row < count) memcpy(out, from + row * stride, sizeof(bf16) * k);
+        }
+    }
+
+    static void add_products(const float* group, int64_t words, int64_t k0, const float* weight, int64_t depth,
+                             float* sums) {
+        int64_t size = row_size(words);
+        const float *upper = group + k0, *lower = upper + kTileRows * size;
+        float* lower_sums = sums + kTileRows * kBlockOutputs;
+        load_tile<0>(sums, kBlockOutputs), load_tile<1>(sums + kTileWords, kBlockOutputs);
+        load_tile<2>(lower_sums, kBlockOutputs), load_tile<3>(lower_sums + kTileWords, kBlockOutputs);
+        for (int64_t i = 0; i < depth; i += kStep, weight += kStep * kWide) {
+            load_tile<4>(upper + i, size), load_tile<6>(weight, kWide);
+            add_tile_products<0, 4, 6>();
+            load_tile<7>(weight + kTileWords, kWide);
+            add_tile_products<1, 4, 7>();
+            load_tile<5>(lower + i, size);
+            add_tile_products<2, 5, 6>();
+            add_tile_products<3, 5, 7>();
+        }
+        store_tile<0>(sums, kBlockOutputs), store_tile<1>(sums + kTileWords, kBlockOutputs);
+        store_tile<2>(lower_sums, kBlockOutputs), store_tile<3>(lower_sums + kTileWords, kBlockOutputs);
+    }
+};
+
+#endif
+
+// What a thread computes: outputs n0 to n0 + outputs - 1 of `groups` groups of rows, which are copied.
+template <class T, class Source>
+float* multiply_block(const Source& weight, int64_t n0, int64_t outputs, int64_t k, const float* rows, int64_t groups) {
+    using U = Unit<T>;
+    int64_t panels = pieces(outputs, kWide), words = pieces(k, Words<T>::kEach);
+    float* block = static_cast<float*>(weight_scratch.get(sizeof(float) * kDepth * kBlockOutputs));
+    int64_t bytes = sizeof(float) * groups * U::kTall * kBlockOutputs;
+    float* sums = static_cast<float*>(sums_scratch.get(bytes));
+    memset(sums, 0, bytes);
+    U::begin();
+    for (int64_t k0 = 0; k0 < words; k0 += kDepth) {
+        int64_t depth = smaller(kDepth, words - k0), begin = k0 * Words<T>::kEach, full = padded(depth, U::kStep);
+        int64_t size = smaller(kDepth * Words<T>::kEach, k - begin);
+        for (int64_t p = 0; p < panels; ++p) {
+            float* panel = block + p * kWide * kDepth;
+            weight.copy(n0 + p * kWide, begin, size, panel);
+            memset(panel + depth * kWide, 0, sizeof(float) * (full - depth) * kWide);
+        }
+        for (int64_t g = 0; g < groups; ++g) {
+            for (int64_t p = 0; p < panels; ++p) {
+                U::add_products(rows + g * U::group_size(words), words, k0, block + p * kWide * kDepth, full,
+                                sums + g * U::kTall * kBlockOutputs + p * kWide);
+            }
+        }
+    }
+    U::end();
     return sums;
 }
 
@@ -140,14 +213,15 @@ float* multiply_block(const Source& weight, int64_t n0, int64_t outputs, int64_t
 template <class T, class Source>
 void multiply_many(const Source& weight, T* out, int64_t out_stride, const T* x, int64_t x_stride, const T* bias,
                    int64_t m, int64_t n, int64_t k) {
-    for (int64_t m0 = 0; m0 < m; m0 += kPass) {
-        int64_t count = smaller(kPass, m - m0), groups = pieces(count, kTall);
-        int64_t size = kTall * pieces(k, Words<T>::kEach);  // words of a group
+    constexpr int64_t kRowsAtOnce = kPass / Unit<T>::kTall * Unit<T>::kTall;
+    for (int64_t m0 = 0; m0 < m; m0 += kRowsAtOnce) {
+        int64_t count = smaller(kRowsAtOnce, m - m0), groups = pieces(count, Unit<T>::kTall);
+        int64_t size = Unit<T>::group_size(pieces(k, Words<T>::kEach));
         float* rows = static_cast<float*>(rows_scratch.get(sizeof(float) * groups * size));
         parallel_for(groups, 4, [&](int64_t begin, int64_t end) {
             for (int64_t g = begin; g < end; ++g) {
-                const T* from = x + (m0 + g * kTall) * x_stride;
-                copy_across<kTall>(from, x_stride, count - g * kTall, k, rows + g * size);
+                const T* from = x + (m0 + g * Unit<T>::kTall) * x_stride;
+                Unit<T>::copy_group(from, x_stride, count - g * Unit<T>::kTall, k, rows + g * size);
             }
         });
         // Blocks for all threads, where there are few outputs.

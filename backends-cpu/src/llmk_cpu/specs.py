@@ -32,8 +32,8 @@ _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own GEMM is faster, measured with 1 to 512 rows."""
 
 _PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (4,)),), dtypes=("bfloat16", "float32"))
-"""AVX-512. With AVX2, other GEMMs are faster, or as fast, for any number of rows, measured on Zen 3; in bfloat16, so
-are native ones with AVX512-BF16, measured on Zen 5, so that AMX is left."""
+"""AVX-512. With AVX2, other GEMMs are faster, or as fast, for any number of rows, measured on Zen 3. In bfloat16, it is
+for wheels without the C++ library."""
 
 
 @hookimpl
@@ -61,12 +61,10 @@ def supports_prepacked(query: LinearQuery) -> Verdict:
     if query.weight_format != "plain":
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
     features = query.platform.features
-    if query.dtype == "bfloat16" and "amx_bf16" not in features:
+    if query.dtype == "bfloat16":
         if native.FEATURE in features:
-            verdict &= no(
-                "missing_feature", wanted="amx_bf16: native GEMMs are faster without", found=query.platform.arch
-            )
-        elif "avx512_bf16" not in features:
+            verdict &= no("native_kernels", wanted="no native GEMMs, which are faster", found=query.platform.arch)
+        elif not features & {"avx512_bf16", "amx_bf16"}:
             verdict &= no("missing_feature", wanted="avx512_bf16 or amx_bf16 for bfloat16", found=query.platform.arch)
     size = query.in_features * query.out_features
     if query.dtype == "float32" and size < _SMALLEST_FLOAT32:
