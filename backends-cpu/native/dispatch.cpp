@@ -3,12 +3,16 @@
 #include <cstdint>
 #if defined(__x86_64__)
 #include <cpuid.h>
-#if defined(__linux__)
+#if defined(LLMK_AMX) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 #elif defined(__aarch64__) || defined(__powerpc64__)
 #include <sys/auxv.h>
+#endif
+
+#if defined(LLMK_AMX)
+extern "C" bool llmk_amx_tiles_work();  // matrix_check.cpp
 #endif
 
 namespace {
@@ -32,28 +36,39 @@ uint64_t saved_state() {
     return uint64_t(high) << 32 | low;
 }
 
+#if defined(LLMK_AMX)
+
 // Linux has processes ask for the registers of AMX.
 bool may_use_tiles() {
 #if defined(__linux__)
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    constexpr long kGetPermissions = 0x1022, kRequestPermission = 0x1023, kTileData = 18;
+    uint64_t granted = 0;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 &&
+           syscall(SYS_arch_prctl, kGetPermissions, &granted) == 0 && granted >> kTileData & 1;
 #else
     return false;
 #endif
 }
+
+#endif
 
 const char* find_levels() {
     auto has = [](uint32_t reg, int bit) { return reg >> bit & 1; };
     Registers basic = cpuid(1), more = cpuid(7), late = cpuid(7, 1);
     bool saves = has(basic.c, 27);
     uint64_t saved = saves ? saved_state() : 0;
-    bool ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xe6) == 0xe6, tiles = (saved & 0x60000) == 0x60000;
+    bool ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xe6) == 0xe6;
     bool avx2 = ymm && has(more.b, 5) && has(basic.c, 12) && has(basic.c, 29);  // AVX2, FMA, F16C
     if (!avx2) return "";
     bool avx2_vnni = has(late.a, 4);
     bool avx512 = zmm && has(more.b, 16) && has(more.b, 17) && has(more.b, 30) && has(more.b, 31);  // F, DQ, BW, VL
     bool vnni = avx512 && has(more.c, 11), half = vnni && has(late.a, 5);
-    bool amx = half && tiles && has(more.d, 22) && has(more.d, 24) && has(more.d, 25) && may_use_tiles();
+#if defined(LLMK_AMX)
+    bool tiles = (saved & 0x60000) == 0x60000 && has(more.d, 22) && has(more.d, 24);  // AMX-BF16, AMX-TILE
+    bool amx = half && tiles && may_use_tiles() && llmk_amx_tiles_work();
+#else
+    bool amx = false;  // the assembler knew no AMX
+#endif
     if (!avx512) return avx2_vnni ? "avx2_vnni avx2" : "avx2";
     if (!vnni) return "avx512 avx2";
     // Processors with AVX512-VNNI need no narrower VNNI, so that it isn't listed for them.

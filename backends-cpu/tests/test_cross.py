@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-_OTHERS = ("pool", "dispatch", "linear_tiles")
-"""What is not compiled per level, and what is for AVX512-VNNI alone."""
+_OTHERS = ("pool", "dispatch", "linear_tiles", "matrix_check")
+"""What is not compiled per level, and what is for AVX512-VNNI or AMX alone."""
 KERNELS = tuple(file.stem for file in (ROOT / "native").glob("*.cpp") if file.stem not in _OTHERS)
 TARGETS = {
     "generic": ("c++", "", ("-DLLMK_PLAIN",)),

@@ -39,7 +39,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     out = tmp_path_factory.mktemp("tiles") / "tiles.so"
-    sources = [NATIVE / f"{name}.cpp" for name in ("linear_many", "linear_tiles_many", "pool")]
+    sources = [NATIVE / f"{name}.cpp" for name in ("linear_many", "linear_tiles_many", "matrix_check", "pool")]
     subprocess.run(["c++", *_FLAGS, f"-I{NATIVE}", *map(str, sources), "-o", str(out)], check=True, timeout=300)
     return ctypes.CDLL(str(out))
 
@@ -57,6 +57,11 @@ def _replace(module: ModuleType, name: str, library: ctypes.CDLL, patch: pytest.
     types = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_int32, "f": ctypes.c_float}
     function.restype, function.argtypes = None, [types[letter] for letter in own.signature]
     patch.setattr(module, f"_{name}", Kernel(function, own.address, own.signature))
+
+
+def test_the_check_of_tiles_holds(library: ctypes.CDLL) -> None:
+    library.llmk_amx_tiles_work.restype = ctypes.c_bool
+    assert library.llmk_amx_tiles_work()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (16, 32), (33, 31), (53, 1121), (300, 770), (257, 64)], ids=str)
