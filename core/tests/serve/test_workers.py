@@ -48,9 +48,9 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def forks(dialect: str = "wicked") -> AsyncIterator[WorkerProcesses]:
-    made = WorkerProcesses()
+    made = WorkerProcesses("pooled:make", dialect.encode)
     try:
-        await made.give("pooled:make", dialect.encode())
+        await made.start()
         yield made
     finally:
         await made.close()
@@ -353,8 +353,8 @@ from llmk.serve.workers.forkserver import Setup
 from llmk.serve.workers.frames import encode, framed
 
 async def main():
-    made = WorkerProcesses()
-    await made.give("pooled:make", b"wicked")
+    made = WorkerProcesses("pooled:make", lambda: b"wicked")
+    await made.start()
     workers = [await made.fork("pooled_loop:run") for _ in range(2)]
     print(made.pid, *(worker.pid for worker in workers), flush=True)
     await asyncio.sleep(60)

@@ -74,10 +74,13 @@ _decode_json = msgspec.json.Decoder().decode
 
 
 def make(given: bytes) -> ServedModel:
-    """:func:`llmk.serve.workers.served_model.make`, after which requests have been prepared: what the first ones cache
-    (compiled templates, validators, imports) is there for all workers.
-    """
-    served = served_model.make(given)
+    """:func:`llmk.serve.workers.served_model.make`, and :func:`warm_up`."""
+    return warm_up(served_model.make(given))
+
+
+def warm_up(served: ServedModel) -> ServedModel:
+    """Prepares requests: what the first ones cache (compiled templates, validators, imports) is there for all workers
+    that are forked then. Returns the model."""
     facts, kinds = served.boot.facts, served.grammars.kinds
     if facts.takes_embeddings:
         import_module("numpy")  # by which embeddings are checked
