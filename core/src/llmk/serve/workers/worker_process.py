@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,9 +135,10 @@ class WorkerProcesses:
         self._starting = asyncio.Lock()
 
     def share(self, served: object) -> None:
-        """Forks a fork server that shares ``served`` and all that this process holds. This process must have one
-        thread, and no event loop yet."""
-        self._shared = fork(served, Path(self._folder.name))
+        """Forks a fork server that shares ``served`` and all that this process holds, before there is an event loop.
+        Does nothing where a plugin has started a thread: what it holds at the time of a fork stays locked."""
+        if threading.active_count() == 1:
+            self._shared = fork(served, Path(self._folder.name))
 
     async def start(self) -> None:
         """Starts the fork server. Raises the errors of ``maker`` as :class:`~llmk.api.LlmkError`."""
