@@ -102,7 +102,7 @@ class AsyncLLM:
             with logs.timed("plan"):
                 boot = await asyncio.to_thread(start_up, settings, verify=in_process)
             if process:
-                process.begin(early_setup(boot))
+                process.set_up_early(early_setup(boot))
             model = boot.settings.config.model
             with logs.timed("tokenizer"):
                 tokenizer = await asyncio.to_thread(Tokenizer.load, boot.checkpoint, **tokenizer_options(model))

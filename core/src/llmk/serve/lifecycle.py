@@ -76,11 +76,12 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes]) -> None:
                 "LLMK__SERVER__API_KEYS) to require a key",
                 *listener.getsockname()[:2],
             )
+        exporter_of(config.otlp_endpoint)
         fetch_ahead(settings)
         try:
             with _interruptible():
                 workers = _load(_weighted(settings, ledger), spawned)
-                with open_spans(config.otlp_endpoint) as spans:  # which has a thread: after the fork
+                with open_spans(config.otlp_endpoint) as spans:  # after the fork
                     asyncio.run(_run(workers, listener, ready, spans, spawned, tls, ledger))
         except KeyboardInterrupt:
             logger.info(STOPPED_EARLY)
@@ -91,7 +92,7 @@ def _load(settings: Settings, spawned: Popen[bytes]) -> Workers:
     forked from: they share what is imported and loaded here, before there are threads and an event loop."""
     with logs.timed("plan"):
         boot = start_up(settings, verify=False)
-    child.begin(spawned, early_setup(boot))
+    child.set_up_early(spawned, early_setup(boot))
     stat_loggers.choose(boot)
     import_module("llmk.serve.server")  # for both processes
     with logs.timed("tokenizer"):
@@ -141,11 +142,26 @@ def _weighted(settings: Settings, ledger: Ledger | None) -> Settings:
 def open_spans(endpoint: str) -> Iterator[Spans | None]:
     """The exporter of spans to ``endpoint``, if there is one. Remaining spans are sent on exit.
 
+    Raises what :func:`exporter_of` raises.
+    """
+    make = exporter_of(endpoint)
+    if make is None:
+        yield None
+        return
+    spans = make(endpoint)
+    try:
+        yield spans
+    finally:
+        spans.close()
+
+
+def exporter_of(endpoint: str) -> type[Spans] | None:
+    """What exports spans to ``endpoint``, if there is one. It has a thread once it is made.
+
     Raises :class:`~llmk.api.ConfigError` if the endpoint is not a URL, or OpenTelemetry is not installed.
     """
     if not endpoint:
-        yield None
-        return
+        return None
     if not endpoint.startswith(("http://", "https://")):
         hint = "name a collector: http://127.0.0.1:4318"
         raise ConfigError(f"server.otlp_endpoint = {endpoint!r} is not an HTTP URL", hint=hint)
@@ -154,11 +170,7 @@ def open_spans(endpoint: str) -> Iterator[Spans | None]:
     except ImportError as error:
         what = f"server.otlp_endpoint is set, but OpenTelemetry can't be imported: {error}"
         raise ConfigError(what, hint="pip install 'llmk-core[otel]'") from error
-    spans = Spans(endpoint)
-    try:
-        yield spans
-    finally:
-        spans.close()
+    return Spans
 
 
 def bind(host: str, port: int) -> Listener:

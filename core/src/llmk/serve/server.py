@@ -20,12 +20,13 @@ from llmk.serve.http.listener import BACKLOG
 from llmk.serve.http.pages import load_pages
 from llmk.serve.http.tls import Tls
 from llmk.serve.metrics.access_log import AccessLog
-from llmk.serve.service import Service, Workers
+from llmk.serve.service import Service
 
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.serve.metrics.spans import Spans
     from llmk.serve.tenants.ledger import Ledger
+    from llmk.serve.workers.pool import Workers
 
 logger = logging.getLogger(__name__)
 

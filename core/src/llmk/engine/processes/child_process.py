@@ -34,7 +34,7 @@ LOOK_SECONDS = 0.5
 _LENGTH_BYTES = 8
 
 
-def begin(process: subprocess.Popen[bytes], early_setup: str) -> None:
+def set_up_early(process: subprocess.Popen[bytes], early_setup: str) -> None:
     """Has a child call ``early_setup`` (:attr:`llmk.api.PlatformSpec.early_setup`) in a thread, at once."""
     if early_setup:
         write(process, _framed(early_setup))

@@ -75,9 +75,9 @@ class ProcessClient(LoopClient):
         await client.build(packed, builder=builder, early_setup=early_setup, **options)
         return client
 
-    def begin(self, early_setup: str) -> None:
+    def set_up_early(self, early_setup: str) -> None:
         """Has the process set its device up, before it is given what to build."""
-        child.begin(self._process, early_setup)
+        child.set_up_early(self._process, early_setup)
 
     async def build(
         self,
@@ -100,7 +100,7 @@ class ProcessClient(LoopClient):
         watching = f"{self._folder.name}/{MARKS}", frozenset(distrusted)
         given = builder, child.address(self._sender), child.address(self._receiver), watching
         try:
-            self.begin(early_setup)
+            self.set_up_early(early_setup)
             # In a thread: it may be more than the pipe holds.
             await asyncio.to_thread(child.give, self._process, self._folder.name, *given, packed)
             await self._ready

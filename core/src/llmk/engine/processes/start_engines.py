@@ -25,7 +25,7 @@ BUILDER = "llmk.engine.launch:build_packed"
 
 async def start_engines(boot: Boot, spawned: ProcessClient) -> tuple[EngineClient, Boot]:
     """One engine, or as many replicas as are configured, and the boot with the plan that could be loaded there.
-    ``spawned`` is the process of the first, which was told to set its device up."""
+    ``spawned`` is the process of the first, whose device is being set up."""
     choice = router_of(boot.plan.choices)
     if choice is None:
         client: EngineClient = await start_engine(boot, spawned)
@@ -47,7 +47,7 @@ async def start_engines(boot: Boot, spawned: ProcessClient) -> tuple[EngineClien
 
 
 async def start_engine(boot: Boot, spawned: ProcessClient | None = None, *, standby: bool = True) -> Supervisor:
-    """An engine in its own process, at first in ``spawned``, which was told to set its device up. Where other replicas
+    """An engine in its own process, at first in ``spawned``, whose device is being set up. Where other replicas
     go on meanwhile, no process stands by to replace it."""
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned] if spawned else []
     options: dict[str, Any] = {"builder": BUILDER}

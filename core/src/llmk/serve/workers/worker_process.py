@@ -168,7 +168,7 @@ class WorkerProcesses:
     def pid(self) -> int:
         """The fork server's process id."""
         assert self._server is not None, "the fork server was not started"
-        return self._server.process.pid
+        return int(self._server.process.pid)
 
     async def close(self) -> None:
         """Ends the fork server and all workers. Idempotent."""
