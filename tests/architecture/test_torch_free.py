@@ -8,6 +8,11 @@ import sys
 import pytest
 
 HEAVY = ("torch", "transformers", "triton")
+NOT_OF_SERVERS = (*HEAVY, "numpy", "llmk.nn", "llmk.reference.attention")
+NOT_OF_ENGINES = (
+    *("fastapi", "starlette", "uvicorn", "jinja2", "tokenizers", "transformers", "llmk.serve"),
+    *("torch._dynamo", "torch._inductor", "torch.onnx", "sympy"),
+)
 
 STATEMENTS = [
     "import llmk",
@@ -55,6 +60,23 @@ except SystemExit as stop:
 assert not code, f"exit code {{code}}"
 """
 
+LOADED = """
+from llmk.config import load
+from llmk.planning.boot import boot
+from llmk.serve import lifecycle, server
+from llmk.serve.workers import prepare_worker, served_model
+prepare_worker.warm_up(served_model.load(boot(load({}), verify=False)))
+"""
+
+READY = """
+from llmk.config import load
+from llmk.engine.launch import build_packed
+from llmk.engine.processes import engine_process
+from llmk.planning.boot import boot
+from llmk.planning.packed_boot import pack
+build_packed(pack(boot(load({}), verify=False)))
+"""
+
 WATCH = """
 import sys
 heavy = [name for name in {heavy!r} if name in sys.modules]
@@ -77,6 +99,19 @@ def test_command(command: str) -> None:
     done = run(RUN_COMMAND.format(args=command.split()) + WATCH.format(heavy=HEAVY))
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_the_process_of_a_server_that_is_ready_to_fork_holds_what_it_needs_alone() -> None:
+    """Its workers hold the same. What all processes hold is weighed by ``benchmarks/cpu_start.py``."""
+    done = run(LOADED + WATCH.format(heavy=NOT_OF_SERVERS))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_process_of_an_engine_that_is_ready_holds_what_it_needs_alone() -> None:
+    done = run(READY + WATCH.format(heavy=NOT_OF_ENGINES))
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_watch_sees() -> None:

@@ -48,9 +48,9 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def forks(dialect: str = "wicked") -> AsyncIterator[WorkerProcesses]:
-    made = WorkerProcesses()
+    made = WorkerProcesses("pooled:make", dialect.encode)
     try:
-        await made.give("pooled:make", dialect.encode())
+        await made.start()
         yield made
     finally:
         await made.close()
@@ -353,8 +353,8 @@ from llmk.serve.workers.forkserver import Setup
 from llmk.serve.workers.frames import encode, framed
 
 async def main():
-    made = WorkerProcesses()
-    await made.give("pooled:make", b"wicked")
+    made = WorkerProcesses("pooled:make", lambda: b"wicked")
+    await made.start()
     workers = [await made.fork("pooled_loop:run") for _ in range(2)]
     print(made.pid, *(worker.pid for worker in workers), flush=True)
     await asyncio.sleep(60)
@@ -385,6 +385,65 @@ def test_nothing_outlives_the_server(victim: str, tmp_path: Path) -> None:
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+
+
+SHARED = """
+import asyncio, os, signal, socket, sys, threading
+import psutil
+import pooled
+from llmk.serve.workers import prepare_worker
+from llmk.serve.workers.worker_process import WorkerProcesses
+
+if {threads}:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+port = socket.create_server(("127.0.0.1", 0))
+ours, theirs = socket.socketpair()
+made = WorkerProcesses("pooled:make", lambda: b"wicked")
+made.share(pooled.make(b"wicked"))
+
+async def main():
+    await made.start()
+    first = made.pid
+    command = psutil.Process(first).cmdline()
+    shares = command == psutil.Process().cmdline()
+    assert shares or command[-2] == "llmk.serve.workers.forkserver", command
+    theirs.close()
+    assert ours.recv(1) == b"", "the other end was inherited"
+    assert not psutil.Process(first).net_connections("inet"), "the port would outlive the server"
+    worker = await made.fork("pooled:answer_io")
+    assert psutil.Process(worker.pid).ppid() == first
+    os.kill(first, signal.SIGKILL)
+    await worker.ending()
+    await made.fork("pooled:answer_io")
+    assert made.pid != first and psutil.Process(made.pid).cmdline() != psutil.Process().cmdline()
+    await made.close()
+    assert not psutil.Process().children()
+    print("shares" if shares else "loads")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("threads", "how"), [(0, "shares"), (1, "loads")])
+def test_the_first_fork_server_shares_what_its_parent_holds_and_others_load_it(threads: int, how: str) -> None:
+    """Only where no thread might hold a lock at the time of the fork. It keeps none of its parent's files open."""
+    environment = {**os.environ, "PYTHONPATH": HERE}
+    command = [sys.executable, "-c", SHARED.format(threads=threads)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"{how}\n"), done.stderr
+
+
+def test_what_no_fork_server_was_started_for_is_closed() -> None:
+    program = """
+import asyncio, psutil
+from llmk.serve.workers.worker_process import WorkerProcesses
+made = WorkerProcesses("pooled:make", lambda: b"wicked")
+made.share(None)
+assert len(psutil.Process().children()) == 1
+asyncio.run(made.close())
+assert not psutil.Process().children()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_worker_that_ends_after_the_fork_server_wakes_no_process() -> None:

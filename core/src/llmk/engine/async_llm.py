@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from llmk.config import Settings
+    from llmk.engine.processes.engine_process import ProcessClient
     from llmk.planning.boot import Boot
 
 __all__ = ["AsyncLLM", "GenerationDelta"]
@@ -83,17 +84,15 @@ class AsyncLLM:
         *,
         spawned: Popen[bytes] | None = None,
         in_process: bool = False,
-        check: Callable[[Boot], object] = lambda boot: None,
     ) -> AsyncLLM:
         """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
 
-        ``spawned`` is the process, where it is running already (:mod:`llmk.engine.processes.spawn`). ``check`` is
-        called with what was resolved, before anything is loaded. Raises what it raises, and
+        ``spawned`` is the process, where it is running already (:mod:`llmk.engine.processes.spawn`). Raises
         :class:`~llmk.api.LlmkError` where the model can't be served.
         """
         from llmk.engine.processes.engine_process import ProcessClient
-        from llmk.engine.processes.start_engines import start_engines
         from llmk.planning.boot import boot as start_up
+        from llmk.planning.packed_boot import early_setup
 
         async with contextlib.AsyncExitStack() as undo:
             process = None
@@ -102,10 +101,23 @@ class AsyncLLM:
                 undo.push_async_callback(process.close)
             with logs.timed("plan"):
                 boot = await asyncio.to_thread(start_up, settings, verify=in_process)
-                check(boot)
+            if process:
+                process.set_up_early(early_setup(boot))
             model = boot.settings.config.model
             with logs.timed("tokenizer"):
                 tokenizer = await asyncio.to_thread(Tokenizer.load, boot.checkpoint, **tokenizer_options(model))
+            undo.pop_all()
+        return await cls.launch(boot, tokenizer, process)
+
+    @classmethod
+    async def launch(cls, boot: Boot, tokenizer: Tokenizer, process: ProcessClient | None = None) -> AsyncLLM:
+        """Starts the engine of ``boot`` in a ``process`` that sets its device up already, or in a thread of this one.
+        Raises what :meth:`start` raises; the process is then closed."""
+        from llmk.engine.processes.start_engines import start_engines
+
+        async with contextlib.AsyncExitStack() as undo:
+            if process:
+                undo.push_async_callback(process.close)
             configured = {pin: read_text(pin) for pin in boot.settings.config.cache.pins}
             client, boot = await (start_engines(boot, process) if process else _start_thread(boot))
             llm = cls(boot, client, tokenizer)

@@ -17,7 +17,11 @@ from llmk.api import ConfigError, Default, PortInUse
 from llmk.config import Settings, logs
 from llmk.engine.async_llm import AsyncLLM
 from llmk.engine.device.heap import find_trim
+from llmk.engine.processes import child_process as child
+from llmk.engine.processes.engine_process import ProcessClient
+from llmk.planning.boot import boot as start_up
 from llmk.planning.choices.sources import fetch_ahead
+from llmk.planning.packed_boot import early_setup
 from llmk.serve.http.allowed_hosts import is_loopback
 from llmk.serve.http.listener import BACKLOG, Listener, room_for
 from llmk.serve.http.tls import Tls
@@ -28,7 +32,6 @@ from llmk.serve.workers.pool import Workers
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from llmk.planning.boot import Boot
     from llmk.serve.metrics.spans import Spans
     from llmk.serve.service import Service
     from llmk.serve.tenants.ledger import Ledger
@@ -41,13 +44,17 @@ _LISTEN = {
     errno.EPERM: "ports below 1024 are for root: choose another with --port, such as 8000",
 }
 
+STOPPED_EARLY = "stopped before the model was loaded"
+_HANDLED = (signal.SIGTERM, signal.SIGINT)
+
 Ready = Callable[["Service", str], None]
 
 
-def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None) -> None:
+def serve(settings: Settings, ready: Ready, spawned: Popen[bytes]) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
 
-    ``spawned`` is the engine's process, if it was already started; until there is an engine, the caller must end it.
+    ``spawned`` is the engine's process (:mod:`llmk.engine.processes.spawn`); until there is an engine, the caller must
+    end it.
     ``ready`` is called with the service and the server's URL when the server accepts requests. Raises
     :class:`~llmk.api.PortInUse` before a model is loaded, and the exceptions of the engine's start.
     """
@@ -58,7 +65,6 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None)
     tls = Tls.of(config)
     with (
         open_ledger(settings.config.tenants.database) as ledger,
-        open_spans(config.otlp_endpoint) as spans,
         bind(config.host, config.port) as listener,
     ):
         listener.most = room_for(config.max_connections)
@@ -70,8 +76,38 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None)
                 "LLMK__SERVER__API_KEYS) to require a key",
                 *listener.getsockname()[:2],
             )
+        exporter_of(config.otlp_endpoint)
         fetch_ahead(settings)
-        asyncio.run(_run(_weighted(settings, ledger), listener, ready, spans, spawned, tls, ledger))
+        try:
+            with _interruptible():
+                workers = _load(_weighted(settings, ledger), spawned)
+                with open_spans(config.otlp_endpoint) as spans:  # after the fork
+                    asyncio.run(_run(workers, listener, ready, spans, spawned, tls, ledger))
+        except KeyboardInterrupt:
+            logger.info(STOPPED_EARLY)
+
+
+def _load(settings: Settings, spawned: Popen[bytes]) -> Workers:
+    """Resolves the plan, and loads what requests are prepared with, into this process and the one that workers are
+    forked from: they share what is imported and loaded here, before there are threads and an event loop."""
+    with logs.timed("plan"):
+        boot = start_up(settings, verify=False)
+    child.set_up_early(spawned, early_setup(boot))
+    stat_loggers.choose(boot)
+    import_module("llmk.serve.server")  # for both processes
+    with logs.timed("tokenizer"):
+        return Workers(boot)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Both signals raise KeyboardInterrupt, until an event loop handles them."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _HANDLED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -106,11 +142,26 @@ def _weighted(settings: Settings, ledger: Ledger | None) -> Settings:
 def open_spans(endpoint: str) -> Iterator[Spans | None]:
     """The exporter of spans to ``endpoint``, if there is one. Remaining spans are sent on exit.
 
+    Raises what :func:`exporter_of` raises.
+    """
+    make = exporter_of(endpoint)
+    if make is None:
+        yield None
+        return
+    spans = make(endpoint)
+    try:
+        yield spans
+    finally:
+        spans.close()
+
+
+def exporter_of(endpoint: str) -> type[Spans] | None:
+    """What exports spans to ``endpoint``, if there is one. It has a thread once it is made.
+
     Raises :class:`~llmk.api.ConfigError` if the endpoint is not a URL, or OpenTelemetry is not installed.
     """
     if not endpoint:
-        yield None
-        return
+        return None
     if not endpoint.startswith(("http://", "https://")):
         hint = "name a collector: http://127.0.0.1:4318"
         raise ConfigError(f"server.otlp_endpoint = {endpoint!r} is not an HTTP URL", hint=hint)
@@ -119,11 +170,7 @@ def open_spans(endpoint: str) -> Iterator[Spans | None]:
     except ImportError as error:
         what = f"server.otlp_endpoint is set, but OpenTelemetry can't be imported: {error}"
         raise ConfigError(what, hint="pip install 'llmk-core[otel]'") from error
-    spans = Spans(endpoint)
-    try:
-        yield spans
-    finally:
-        spans.close()
+    return Spans
 
 
 def bind(host: str, port: int) -> Listener:
@@ -158,29 +205,29 @@ def url_of(listener: Listener) -> str:
 
 
 async def _run(
-    settings: Settings,
+    workers: Workers,
     listener: Listener,
     ready: Ready,
     spans: Spans | None,
-    spawned: Popen[bytes] | None,
+    spawned: Popen[bytes],
     tls: Tls | None,
     ledger: Ledger | None,
 ) -> None:
-    workers = Workers()
-    starting = asyncio.create_task(_start(settings, spawned, workers))
-    http = asyncio.create_task(asyncio.to_thread(import_module, "llmk.serve.server"))
+    from llmk.serve.server import Server
+
+    starting = asyncio.create_task(_start(workers, spawned))
     on_signal: list[Callable[[], object]] = [starting.cancel]
     with _signals(lambda: on_signal[-1]()):
         try:
             engine = await starting
         except asyncio.CancelledError:
-            logger.info("stopped before the model was loaded")
+            logger.info(STOPPED_EARLY)
             return
         finally:
             if not starting.done() or starting.cancelled() or starting.exception():
                 await workers.close()
         try:
-            server = (await http).Server.of(engine, workers, spans, tls, ledger)
+            server = Server.of(engine, workers, spans, tls, ledger)
             on_signal.append(server.stop)
             service = server.service
             stats = stat_loggers.running(engine.boot, engine.model_name, service.metrics)
@@ -206,27 +253,15 @@ async def _run(
             await asyncio.gather(engine.close(), workers.close())
 
 
-async def _start(settings: Settings, spawned: Popen[bytes] | None, workers: Workers) -> AsyncLLM:
-    """Starts the engine, and concurrently the workers as soon as the plan is known."""
-    started: list[asyncio.Task[None]] = []
-
-    def start_workers(boot: Boot) -> None:
-        stat_loggers.choose(boot)
-        started.append(asyncio.create_task(workers.start(boot)))
-
+async def _start(workers: Workers, spawned: Popen[bytes]) -> AsyncLLM:
+    """Starts the workers and the engine."""
+    process = ProcessClient(spawned)
     try:
-        engine = await AsyncLLM.start(settings, spawned=spawned, check=start_workers)
+        await workers.start()
     except BaseException:
-        for task in started:
-            task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)
+        await process.close()
         raise
-    try:
-        await asyncio.gather(*started)
-    except BaseException:
-        await engine.close()
-        raise
-    return engine
+    return await AsyncLLM.launch(workers.served.boot, workers.served.tokenizer, process)
 
 
 @contextlib.asynccontextmanager
@@ -248,11 +283,10 @@ async def _renewing(tls: Tls | None) -> AsyncIterator[None]:
 @contextlib.contextmanager
 def _signals(handler: Callable[[], object]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    handled = (signal.SIGTERM, signal.SIGINT)
-    for number in handled:
+    for number in _HANDLED:
         loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in handled:
+        for number in _HANDLED:
             loop.remove_signal_handler(number)

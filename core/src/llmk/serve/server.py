@@ -15,19 +15,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from llmk.planning.memory import forecast
 from llmk.serve.app import create_app
 from llmk.serve.batches.runner import Batches
-from llmk.serve.generation.api_routes import load_routes
-from llmk.serve.generation.parsing import Dialect
 from llmk.serve.http.connection import Connection
 from llmk.serve.http.listener import BACKLOG
 from llmk.serve.http.pages import load_pages
 from llmk.serve.http.tls import Tls
 from llmk.serve.metrics.access_log import AccessLog
-from llmk.serve.service import Service, Workers
+from llmk.serve.service import Service
 
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.serve.metrics.spans import Spans
     from llmk.serve.tenants.ledger import Ledger
+    from llmk.serve.workers.pool import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +62,11 @@ class Server(uvicorn.Server):
         cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None, ledger: Ledger | None = None
     ) -> Server:
         """Creates the server for an engine, with the engine's settings."""
-        config, dialect = engine.boot.settings.config, Dialect.choose(engine.boot)
-        routes = load_routes(engine.boot.registry)
+        config, served = engine.boot.settings.config, workers.served
         pages, memory = load_pages(engine.boot.registry), forecast(engine.boot)
         service = Service(
-            *(engine, dialect, config.server, workers, spans, routes, config.storage, config.limits, ledger),
+            *(engine, served.dialect, config.server, workers, spans, served.routes),
+            *(config.storage, config.limits, ledger),
             pages=pages,
             memory=memory.to_dict() if memory else None,
         )

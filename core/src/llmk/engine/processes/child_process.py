@@ -34,15 +34,20 @@ LOOK_SECONDS = 0.5
 _LENGTH_BYTES = 8
 
 
-def give(process: subprocess.Popen[bytes], folder: str, *given: object, early_setup: str = "") -> None:
-    """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``early_setup``, as in
-    :attr:`llmk.api.PlatformSpec.early_setup`, is what the child calls at once in a thread."""
-    write(process, packed(folder, *given, early_setup=early_setup))
+def set_up_early(process: subprocess.Popen[bytes], early_setup: str) -> None:
+    """Has a child call ``early_setup`` (:attr:`llmk.api.PlatformSpec.early_setup`) in a thread, at once."""
+    if early_setup:
+        write(process, _framed(early_setup))
 
 
-def packed(folder: str, *given: object, early_setup: str = "") -> bytes:
+def give(process: subprocess.Popen[bytes], folder: str, *given: object) -> None:
+    """Gives a child what it needs. ``folder`` is the private one that holds the sockets."""
+    write(process, packed(folder, *given))
+
+
+def packed(folder: str, *given: object) -> bytes:
     """What :func:`give` writes. Without a ``folder``, the child removes nothing when its parent is gone."""
-    return b"".join(map(_framed, ((folder, early_setup), given)))
+    return _framed((folder, pickle.dumps(given)))
 
 
 def write(process: subprocess.Popen[bytes], data: bytes) -> None:
@@ -74,16 +79,15 @@ class ParentLink:
 
     def _follow_parent(self) -> None:
         """Reads standard input to its end, which comes when the parent is gone, however it went."""
-        first, given = _frame(), _frame()
-        if given:
-            self._pickled.put(given)
-            folder, early_setup = pickle.loads(first)  # nosec B301 # as above
-            if early_setup:
-                threading.Thread(target=_early_setup, args=(early_setup,), name="llmk-setup", daemon=True).start()
-            while os.read(sys.stdin.fileno(), 1024):
-                pass
-            if folder:
-                _remove(Path(folder))
+        folder = ""
+        while frame := _frame():
+            match pickle.loads(frame):  # nosec B301 # the parent wrote it, to our standard input
+                case str(early_setup):
+                    threading.Thread(target=_early_setup, args=(early_setup,), name="llmk-setup", daemon=True).start()
+                case folder, pickled:
+                    self._pickled.put(pickled)
+        if folder:
+            _remove(Path(folder))
         os._exit(0)
 
 

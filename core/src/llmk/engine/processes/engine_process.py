@@ -75,6 +75,10 @@ class ProcessClient(LoopClient):
         await client.build(packed, builder=builder, early_setup=early_setup, **options)
         return client
 
+    def set_up_early(self, early_setup: str) -> None:
+        """Has the process set its device up, before it is given what to build."""
+        child.set_up_early(self._process, early_setup)
+
     async def build(
         self,
         packed: dict[str, Any],
@@ -96,10 +100,9 @@ class ProcessClient(LoopClient):
         watching = f"{self._folder.name}/{MARKS}", frozenset(distrusted)
         given = builder, child.address(self._sender), child.address(self._receiver), watching
         try:
+            self.set_up_early(early_setup)
             # In a thread: it may be more than the pipe holds.
-            await asyncio.to_thread(
-                child.give, self._process, self._folder.name, *given, packed, early_setup=early_setup
-            )
+            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, packed)
             await self._ready
         except BaseException:
             await self.close()

@@ -25,7 +25,7 @@ BUILDER = "llmk.engine.launch:build_packed"
 
 async def start_engines(boot: Boot, spawned: ProcessClient) -> tuple[EngineClient, Boot]:
     """One engine, or as many replicas as are configured, and the boot with the plan that could be loaded there.
-    ``spawned`` is the process of the first."""
+    ``spawned`` is the process of the first, whose device is being set up."""
     choice = router_of(boot.plan.choices)
     if choice is None:
         client: EngineClient = await start_engine(boot, spawned)
@@ -47,16 +47,17 @@ async def start_engines(boot: Boot, spawned: ProcessClient) -> tuple[EngineClien
 
 
 async def start_engine(boot: Boot, spawned: ProcessClient | None = None, *, standby: bool = True) -> Supervisor:
-    """An engine in its own process, which is ``spawned`` at first. Where other replicas go on meanwhile, no process
-    stands by to replace it."""
+    """An engine in its own process, at first in ``spawned``, whose device is being set up. Where other replicas
+    go on meanwhile, no process stands by to replace it."""
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned] if spawned else []
-    options: dict[str, Any] = {"builder": BUILDER, "early_setup": early_setup(boot)}
+    options: dict[str, Any] = {"builder": BUILDER}
     options |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
     next_one, distrusted = Standby(boot.plan, enabled=config.standby and standby), set[str]()
 
     async def start() -> ProcessClient:
         client = first.pop() if first else ProcessClient(next_one.take())
-        await client.build(packed, **options, distrusted=distrusted)
+        setup = "" if client is spawned else early_setup(boot)
+        await client.build(packed, **options, early_setup=setup, distrusted=distrusted)
         return client
 
     more: dict[str, Any] = {"standby": next_one, "distrusted": distrusted}

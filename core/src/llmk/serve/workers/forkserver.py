@@ -1,8 +1,10 @@
-"""The process that workers are forked from (``python -m llmk.serve.workers.forkserver``).
+"""The process that workers are forked from.
 
-It imports the workers' modules and loads the served model's tokenizer and parsers; then it forks workers on request, in
-milliseconds, which share its memory. It has one thread, so that forking is safe. Only the fork server kills workers and
-waits for them, so that a reused process id is never killed. It ends with its parent, and all workers end with it.
+It is forked itself, of the server before that has threads (:func:`fork`), so that both share modules, tokenizer,
+templates and parsers. One that takes the place of a fork server that died (``python -m llmk.serve.workers.forkserver``)
+imports and loads them again. It forks workers on request, in milliseconds, which share its memory. It has one thread,
+so that forking is safe. Only the fork server kills workers and waits for them, so that a reused process id is never
+killed. It ends with its parent, and all workers end with it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import msgspec
 
 from llmk.config import logs
 from llmk.engine.device.heap import find_trim
+from llmk.engine.processes.child_process import rename
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.serve.workers.frames import encode, framed, receive_with_socket
@@ -36,6 +39,8 @@ AHEAD = (
     "llmk.serve.workers.io_worker",
 )
 """Modules that are imported before the served model is known."""
+NAME = "llmk-workers"
+"""What the system's list of processes calls it and its workers."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -151,10 +156,7 @@ class ForkServer:
             self.served = getattr(import_module(module), attribute)(order.given)
         except Exception as error:
             return Ready(Failure.of(error))
-        gc.collect()
-        if trim := find_trim():
-            trim()
-        gc.freeze()  # garbage collection of these objects in a worker would copy shared pages
+        _freeze()
         return Ready()
 
     def _fork(self, order: Fork, end: socket.socket, own: tuple[socket.socket, ...]) -> None:
@@ -193,6 +195,52 @@ class ForkServer:
         self.control.sendall(framed(encode(report)))
 
 
+def fork(served: Any, folder: Path) -> tuple[socket.socket, int]:
+    """Forks a fork server that shares ``served`` and all that this process holds, which must have one thread. Its
+    workers write their marks to ``folder``. Returns the socket for its orders, and its process id."""
+    ours, theirs = socket.socketpair()
+    _freeze()
+    if pid := os.fork():
+        theirs.close()
+        return ours, pid
+    code = 1
+    try:
+        _become_server(theirs.fileno())
+        ForkServer(theirs, served, folder).run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _freeze() -> None:
+    """Readies this process for being forked: collecting its garbage in a child would copy shared pages."""
+    gc.collect()
+    if trim := find_trim():
+        trim()
+    gc.freeze()
+
+
+def _become_server(control: int) -> None:
+    """Closes what was inherited: a port, or the standard input of an engine, would stay open after their owner."""
+    os.setsid()
+    _ignore_signals()
+    os.closerange(3, control)
+    os.closerange(control + 1, os.sysconf("SC_OPEN_MAX"))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    rename(NAME)
+
+
+def _ignore_signals() -> None:
+    """The parent handles signals that a terminal or a supervisor sends to the whole group."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+
+
 def _remove_marks(folder: Path) -> None:
     """Removes files with names of marks, and then the folder if it is empty; other files are never removed."""
     with contextlib.suppress(OSError):
@@ -214,9 +262,9 @@ def _become_worker(parent: int, nice: int) -> None:
 
 
 def main() -> None:
-    """Runs the fork server. The parent handles signals that a terminal or a supervisor sends to the whole group."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
+    """Runs a fork server that loads what it shares."""
+    _ignore_signals()
+    rename(NAME)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its thread pool would not work after a fork
     logs.setup()
     for ahead in AHEAD:

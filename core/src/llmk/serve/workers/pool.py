@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 from llmk.config.cpus import usable
-from llmk.serve.generation.parsing import Dialect
 from llmk.serve.workers import io_worker, parser_worker, prepare_worker, served_model
 from llmk.serve.workers.io_pool import WorkerIO
 from llmk.serve.workers.parser_pool import WorkerReaders
@@ -23,20 +22,23 @@ NICE_SMALL, NICE_LARGE = 5, 15
 
 
 class Workers:
-    """All worker processes. Creating it starts only the fork server; :meth:`start` starts the workers."""
+    """All worker processes. Creating it loads tokenizer, templates and parsers, and forks the fork server, which shares
+    them: this process must have no other thread and no event loop yet. :meth:`start` starts the workers. Raises the
+    errors of loading."""
 
-    def __init__(self) -> None:
-        self.forks = WorkerProcesses()
+    def __init__(self, boot: Boot) -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its thread pool would not work after a fork
+        self.served = prepare_worker.warm_up(served_model.load(boot))
+        self.forks = WorkerProcesses(prepare_worker.MAKER, partial(served_model.given, boot))
+        self.forks.share(self.served)
         self._lanes: list[PrepareLane] = []
         self._readers: WorkerReaders | None = None
         self._io: WorkerIO | None = None
 
-    async def start(self, boot: Boot) -> None:
-        """Loads tokenizer, templates and parsers in the fork server, and forks the first workers. Raises the errors of
-        loading.
-        """
-        config = boot.settings.config.server
-        await self.forks.give(prepare_worker.MAKER, await asyncio.to_thread(served_model.given, boot))
+    async def start(self) -> None:
+        """Forks the first workers."""
+        config = self.served.boot.settings.config.server
+        await self.forks.start()
         bounds = Bounds(
             config.prepare_waiting, config.prepare_waiting_bytes, config.prepare_seconds, config.worker_memory
         )
@@ -44,7 +46,7 @@ class Workers:
         for name, nice in (("small", NICE_SMALL), ("large", NICE_LARGE)):
             self._lanes.append(PrepareLane(name, partial(self.forks.fork, prepare_worker.ENTRY, nice), count, bounds))
         self._readers = WorkerReaders(partial(self.forks.fork, parser_worker.ENTRY), config.plugin_seconds)
-        if Dialect.choose(boot).active(tools=True):
+        if self.served.dialect.active(tools=True):
             self._readers.prepare()
         fork_io = partial(self.forks.fork, io_worker.ENTRY)
         self._io = WorkerIO(fork_io, config.plugin_seconds, config.worker_memory)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any
 from urllib.parse import quote
 
@@ -74,13 +73,14 @@ _decode_json = msgspec.json.Decoder().decode
 
 
 def make(given: bytes) -> ServedModel:
-    """:func:`llmk.serve.workers.served_model.make`, after which requests have been prepared: what the first ones cache
-    (compiled templates, validators, imports) is there for all workers.
-    """
-    served = served_model.make(given)
+    """:func:`llmk.serve.workers.served_model.make`, and :func:`warm_up`."""
+    return warm_up(served_model.make(given))
+
+
+def warm_up(served: ServedModel) -> ServedModel:
+    """Prepares requests: what the first ones cache (compiled templates, validators, imports) is there for all workers
+    that are forked then. Returns the model. Embeddings are not among them: numpy, which checks them, starts threads."""
     facts, kinds = served.boot.facts, served.grammars.kinds
-    if facts.takes_embeddings:
-        import_module("numpy")  # by which embeddings are checked
     info = EngineInfo(
         max_model_len=facts.max_model_len,
         vocab_size=facts.vocab_size,

@@ -51,10 +51,16 @@ def given(boot: Boot) -> bytes:
 
 
 def make(given: bytes) -> ServedModel:
-    """Loads tokenizer, chat templates and parsers. Raises the errors of loading."""
+    """:func:`load` in another process. Raises the errors of loading."""
     boot = unpack(pickle.loads(given))  # nosec B301 # the front end wrote it, to our socket
+    server = boot.settings.config.server
+    logs.setup(server.log_level, server.log_format)
+    return load(boot)
+
+
+def load(boot: Boot) -> ServedModel:
+    """Loads tokenizer, chat templates and parsers. Raises the errors of loading."""
     config = boot.settings.config
-    logs.setup(config.server.log_level, config.server.log_format)
     tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(config.model))
     return ServedModel(
         model_name=config.model.served_name or boot.checkpoint.name,

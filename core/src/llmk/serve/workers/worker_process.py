@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from llmk.api import LlmkError, RequestError
 from llmk.engine.processes.child_process import ending
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.kernel.interpreter import PYTHON
-from llmk.serve.workers.forkserver import Ended, Fork, Forked, Kill, Order, Ready, Renice, Report, Setup
+from llmk.serve.workers.forkserver import Ended, Fork, Forked, Kill, Order, Ready, Renice, Report, Setup, fork
 from llmk.serve.workers.frames import Link, encode, framed
 
 LAST_SECONDS = 1.0
@@ -122,30 +123,42 @@ class Worker:
 
 
 class WorkerProcesses:
-    """Forks workers. Creating it starts the fork server and its imports; :meth:`give` sets the served model up."""
+    """Forks workers from a fork server: at first the one of :meth:`share`, if there is one, else one that makes the
+    served model by ``maker`` (``"module:attribute"``) of what ``given`` returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, maker: str, given: Callable[[], bytes]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="llmk-", ignore_cleanup_errors=True)
         self._numbers = itertools.count()
-        self._setup: Setup | None = None
-        self._server = _Server()
+        self._maker, self._given = maker, given
+        self._shared: tuple[socket.socket, int] | None = None
+        self._server: _Server | None = None
         self._starting = asyncio.Lock()
 
-    async def give(self, maker: str, given: bytes) -> None:
-        """Creates the served model in the fork server. Raises the errors of ``maker`` as
-        :class:`~llmk.api.LlmkError`."""
-        self._setup = Setup(maker, given, self._folder.name)
-        await self._server.set_up(self._setup)
+    def share(self, served: object) -> None:
+        """Forks a fork server that shares ``served`` and all that this process holds, before there is an event loop.
+        Does nothing where a plugin has started a thread: what it holds at the time of a fork stays locked."""
+        if threading.active_count() == 1:
+            self._shared = fork(served, Path(self._folder.name))
+
+    async def start(self) -> None:
+        """Starts the fork server. Raises the errors of ``maker`` as :class:`~llmk.api.LlmkError`."""
+        if self._shared is None:
+            self._server = _Server.spawned()
+            given = await asyncio.to_thread(self._given)
+            await self._server.set_up(Setup(self._maker, given, self._folder.name))
+        else:
+            control, pid = self._shared
+            self._server, self._shared = _Server(control, psutil.Process(pid)), None
+            await self._server.listen()
 
     async def fork(self, entry: str, nice: int = 0) -> Worker:
         """Forks a worker that runs ``entry``. Raises LlmkError if that fails."""
-        assert self._setup is not None, "nothing is served yet"
         for _ in range(2):
             async with self._starting:
+                assert self._server is not None, "the fork server was not started"
                 if self._server.dead:
                     await self._server.close()
-                    self._server = _Server()
-                    await self._server.set_up(self._setup)
+                    await self.start()
             number = next(self._numbers)
             with contextlib.suppress(EOFError):
                 return await self._server.fork(Fork(number, entry, nice), Path(self._folder.name) / str(number))
@@ -154,24 +167,24 @@ class WorkerProcesses:
     @property
     def pid(self) -> int:
         """The fork server's process id."""
-        return self._server.process.pid
+        assert self._server is not None, "the fork server was not started"
+        return int(self._server.process.pid)
 
     async def close(self) -> None:
         """Ends the fork server and all workers. Idempotent."""
-        await self._server.close()
+        if self._shared is not None:
+            await self.start()
+        if self._server is not None:
+            await self._server.close()
         self._folder.cleanup()
 
 
 class _Server:
-    """One fork server process."""
+    """One fork server process, a child of this one."""
 
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            command = (*PYTHON, "-m", "llmk.serve.workers.forkserver", str(theirs.fileno()))
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True
-            )
+    def __init__(self, control: socket.socket, process: psutil.Process) -> None:
+        self._control = control
+        self.process = process
         self.dead = False
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._forked: dict[int, asyncio.Future[int]] = {}
@@ -179,13 +192,28 @@ class _Server:
         self._link: Link | None = None
         self._listening: asyncio.Task[None] | None = None
 
+    @classmethod
+    def spawned(cls) -> _Server:
+        """Starts a process that has loaded nothing."""
+        control, theirs = socket.socketpair()
+        with theirs:
+            command = (*PYTHON, "-m", "llmk.serve.workers.forkserver", str(theirs.fileno()))
+            process = psutil.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True
+            )
+        return cls(control, process)
+
+    async def listen(self) -> None:
+        """Follows what the process reports."""
+        self._link = await Link.open(self._control)
+        self._listening = asyncio.create_task(self._listen(self._link), name="llmk-forks")
+
     async def set_up(self, setup: Setup) -> None:
         """Sends the setup, and waits until workers can be forked."""
         payload = framed(encode(setup))
         with contextlib.suppress(ConnectionError):  # it has ended, which _listen notices
             await asyncio.to_thread(self._control.sendall, payload)  # it may be more than the socket holds
-        self._link = await Link.open(self._control)
-        self._listening = asyncio.create_task(self._listen(self._link), name="llmk-forks")
+        await self.listen()
         ready = await asyncio.shield(self._ready)
         if ready.failure is not None:
             raise ready.failure.error()
@@ -239,7 +267,7 @@ class _Server:
     def _die(self) -> None:
         """Kills the process, which kills its workers; called when it has ended or can't be used."""
         self.dead = True
-        self.process.kill()
+        self._kill()
         if not self._ready.done():
             self._ready.set_exception(LlmkError("the process that workers are forked from ended before it was ready"))
             self._ready.exception()  # it may not be awaited
@@ -249,6 +277,10 @@ class _Server:
         for ended in self._ended.values():
             ended.set_result(-signal.SIGKILL)
         self._ended.clear()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.process.kill()
 
     async def close(self) -> None:
         """Ends the process by closing its socket; it then kills its workers."""
@@ -260,7 +292,7 @@ class _Server:
         self._control.close()
         try:
             await asyncio.to_thread(self.process.wait, CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        except psutil.TimeoutExpired:
+            self._kill()
             await asyncio.to_thread(self.process.wait)
         self._die()
