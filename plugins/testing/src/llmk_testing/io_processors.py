@@ -11,6 +11,7 @@ import gc
 import random
 import struct
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -69,15 +70,15 @@ def check_interleaved(
 ) -> None:
     """Concurrent requests, each body twice, must give the same answers as ``alone``."""
     generator = random.Random(7)
-    opened = [(processor.open(body), answer) for body, answer in zip(bodies, alone, strict=True) for _ in range(2)]
-    left = [(request, outputs(context, request.prompts, seed)) for seed, (request, _) in enumerate(opened)]
+    running = [(processor.open(body), answer) for body, answer in zip(bodies, alone, strict=True) for _ in range(2)]
+    left = [(request, outputs(context, request.prompts, seed)) for seed, (request, _) in enumerate(running)]
     while left:
         request, coming = chosen = generator.choice(left)
         if (output := next(coming, None)) is None:
             left.remove(chosen)
         else:
             request.take(output)
-    for request, expected in opened:
+    for request, expected in running:
         got = _plain(request.answer())
         assert alike(got, expected, tolerance), f"with concurrent requests it answers {got}, alone {expected}"
 
@@ -87,9 +88,9 @@ def check_refusals(
 ) -> None:
     """``refused`` bodies must raise :class:`~llmk.api.RequestError`; garbage must raise it too, or be served."""
     for body in refused:
-        assert _opened(processor, body) is None, f"took {body!r}"
+        assert opened(processor, body) is None, f"took {body!r}"
     for body in (*bodies, *garbage(bodies)):
-        request = _opened(processor, body)
+        request = opened(processor, body)
         if request is not None:
             check_prompts(request, body)
             _check_served(request, context, body)
@@ -134,7 +135,7 @@ def check_options(
     except Exception as error:
         raise AssertionError(f"made without options, it raised {error!r}") from error
     for body in refused:
-        assert _opened(first, body) is None, f"took {body!r} once another was made with other options"
+        assert opened(first, body) is None, f"took {body!r} once another was made with other options"
     check_refusals(processor, bare, bodies)
     if expected is not None:
         check_varied(processor, bare, [*bodies, *varied(bodies)], expected, tolerance)
@@ -144,7 +145,7 @@ def check_bounded(processor: IOProcessor, context: IOContext, bodies: Sequence[B
     """What is kept of requests may not grow without end."""
     shortest = min(bodies, key=lambda body: sum(len(tokens_of(context, one)) for one in processor.open(body).prompts))
 
-    free = [name for name, own in shortest.items() if _opened(processor, {**shortest, name: numbered(own, 0)})]
+    free = [name for name, own in shortest.items() if opened(processor, {**shortest, name: numbered(own, 0)})]
 
     def serve(number: int) -> None:
         request = processor.open({**shortest, **{name: numbered(shortest[name], number) for name in free}})
@@ -178,7 +179,7 @@ def check_varied(
     """Bodies that are served, though they are no examples, are answered as the oracle answers them, if it knows how.
     Outputs come whole, so that equal texts have equal outputs to the last bit."""
     for body in bodies:
-        request = _opened(processor, body)
+        request = opened(processor, body)
         if request is None or not _can_run(context, request.prompts):
             continue
         got, right = _served(processor, context, body, seed=-1), _known(expected, context, body)
@@ -215,8 +216,7 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
     tokens = tokens_of(context, prompt)
     end, first = len(tokens), 0
     if prompt.returns == "logprobs":
-        logprobs = [None, *(_logprob(tokens[: place + 1]) for place in range(1, len(tokens)))]
-        yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=logprobs, finish_reason="stop")
+        yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=_logprobs(tokens), finish_reason="stop")
         return
     if prompt.returns == "text":
         yield from _text_of(context, tokens, at, generator)
@@ -245,9 +245,14 @@ def _text_of(context: IOContext, prompt: list[int], at: int, generator: random.R
         yield replace(piece, finish_reason=ends if stop == len(tokens) else None)
 
 
-def _logprob(tokens: Sequence[int]) -> float:
-    """Depends on the last token and on all before it."""
-    return -random.Random(repr(tokens)).uniform(0.01, 9.0)
+def _logprobs(tokens: Sequence[int]) -> list[float | None]:
+    """Each depends on its token and on all before it."""
+    found: list[float | None] = []
+    seen = 0
+    for token in tokens:
+        seen = zlib.crc32(f"{token} ".encode(), seen)
+        found.append(-random.Random(seen).uniform(0.01, 9.0) if found else None)
+    return found
 
 
 def _states(tokens: Sequence[int], start: int, stop: int, width: int) -> torch.Tensor:
@@ -354,7 +359,7 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or isfinite(value)
 
 
-def _opened(processor: IOProcessor, body: Body) -> IORequest | None:
+def opened(processor: IOProcessor, body: Body) -> IORequest | None:
     """The request; ``None`` if it is refused."""
     try:
         return processor.open(body)

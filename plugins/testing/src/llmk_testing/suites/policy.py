@@ -15,6 +15,7 @@ from llmk.api import PolicyContext, PolicySpec, SchedulingPolicy, Ticket
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
+from llmk_testing.clocks import moving_clocks
 from llmk_testing.parsers import counted_lines
 
 Make = Callable[[PolicyContext], SchedulingPolicy]
@@ -25,6 +26,8 @@ CONTEXTS = (
     PolicyContext(step_tokens=1),
 )
 TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é")
+_PACES = (1e-6, 0.4, 3601.7)
+"""Seconds between two looks at a clock."""
 PRIORITIES = (0, 0, 0, 1, -1, -(2**40), 2**40)
 
 
@@ -62,11 +65,19 @@ def check_answers(make: Make, seeds: Sequence[int]) -> None:
 
 
 def check_repeatable(make: Make, seeds: Sequence[int]) -> None:
-    """No clock, no hash of an address, no state shared between instances."""
+    """No hash of an address, no state shared between instances, and no clock, be it slow or fast."""
+    package = type(make(CONTEXTS[1])).__module__.partition(".")[0]
+
+    def answers(seed: int, seconds: float) -> list[list[str]]:
+        with moving_clocks(package, seconds):
+            return list(Play(make(CONTEXTS[1]), seed).steps(40))
+
     for seed in seeds:
-        first, second = (list(Play(make(CONTEXTS[1]), seed).steps(40)) for _ in range(2))
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            assert one == other, f"in step {number} of seed {seed} it returned {one}, in a second run {other}"
+        first = answers(seed, _PACES[0])
+        for pace in _PACES:
+            for number, (one, other) in enumerate(zip(first, answers(seed, pace), strict=True)):
+                what = f"in step {number} of seed {seed} it returned {one}, in a second run"
+                assert one == other, f"{what}, in which a look at a clock takes {pace} seconds, {other}"
 
 
 def check_order_is_stable(make: Make, seeds: Sequence[int]) -> None:
