@@ -55,6 +55,30 @@ def check_both(markers: tuple[str, str]) -> None:
     assert all(markers), f"the markers are {markers}: name both, or none"
 
 
+def check_named(make: Factory, answered: Callable[[], Sequence[ParserExample]]) -> str:
+    """If the same two texts are around the thought of each example, and make any other text a thought, they are the
+    dialect's markers."""
+    found = set()
+    for one in answered():
+        opens, thought, rest = one.text.partition(one.reasoning or "\0")
+        if thought and not one.context.prompt_tail:
+            found.add((opens.strip(), rest.removesuffix(one.content).strip()))
+    if len(found) == 1 and all(*found):
+        ((opens, closes),) = found
+        named = _is_between(make, opens, closes)
+        assert not named, f"{opens!r} and {closes!r} are around thoughts, and the spec's markers are empty"
+    return f"{len(found)} pairs of texts are around thoughts"
+
+
+def _is_between(make: Factory, opens: str, closes: str) -> bool:
+    """Whether thoughts come back that are between two texts, and none where these are missing."""
+    pairs = [(thought, answer) for thought in THOUGHTS[:3] for answer in ANSWERS[:2]]
+    found = [parsers.parse(make, [f"{opens}{thought}{closes}{answer}"]) for thought, answer in pairs]
+    right = [(thought.strip(), answer.strip()) for thought, answer in pairs]
+    same = [(one.reasoning.strip(), one.content.strip()) for one in found] == right
+    return same and not parsers.parse(make, [ANSWERS[0]]).reasoning
+
+
 def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
     """Between the markers is reasoning, behind them the answer; white space around them may go."""
     opens, closes = markers
