@@ -27,6 +27,8 @@ from llmk_testing.logits_examples import LogitsExamples, Parameters
 
 _SLOTS, _LENGTH, _VOCAB = 8, 24, 131
 _TOKENS = [5, 7, 5, 7, 9, 5]
+_READS = ("no data", "cannot be called on meta tensors")
+"""What torch says where a tensor without data is read."""
 _MOST = 48
 """Parameters that are made of the examples."""
 
@@ -51,9 +53,14 @@ def check_device(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) -
                 processor = load_object(spec.implementation)(LogitsBatch(tokens, _VOCAB))
                 for slot, parameters in enumerate(chosen):
                     processor.enter(slot, _request(parameters))
-                out = processor.apply(logits, rows)
         except (NotImplementedError, RuntimeError, TypeError) as error:
-            raise Skip(f"it can't be tried on a device without data: {describe(error)}") from error
+            raise Skip(f"enter can't be tried on a device without data: {describe(error)}") from error
+        try:
+            with one_device():
+                out = processor.apply(logits, rows)
+        except (NotImplementedError, RuntimeError) as error:
+            assert not any(said in str(error) for said in _READS), f"apply reads a tensor of the device: {error}"
+            raise Skip(f"apply can't be tried on a device without data: {describe(error)}") from error
         assert out.device == device, f"logits on {device}, as the batch's tokens are, become ones on {out.device}"
     return f"{len(own.parameters)} parameters"
 

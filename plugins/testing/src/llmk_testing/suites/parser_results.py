@@ -70,7 +70,7 @@ def result_cases(
         yield from size_cases(spec, made, case)
         yield from grammar_cases(spec, case)
         yield from shape_cases(spec, made, case)
-        yield from tool_cases(spec, made, case)
+        yield from tool_cases(spec, made, answered, case)
         yield from schema_cases(spec, case)
         walked = made(ParserContext(tools=TOOLS))
         yield case("what its writer's grammar allows comes back as calls", check_walks, spec, walked, bench.seed)

@@ -4,13 +4,14 @@ arguments that have a default, and of tools that type one name in several ways."
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, WrittenCall
 from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.case import Case, Skip
+from llmk_testing.parser_example import ParserExample
 from llmk_testing.parsers import Answer, Factory
 
 _OPEN: tuple[Mapping[str, Any], ...] = (
@@ -33,16 +34,27 @@ _TYPED: tuple[tuple[str, Mapping[str, Any], Any], ...] = (
 """Tools whose only argument has one name, its schemas, and values."""
 
 
-def tool_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case: Callable[..., Case]) -> Iterator[Case]:
+def tool_cases(
+    spec: ParserSpec,
+    made: Callable[[ParserContext], Factory],
+    answered: Callable[[], Sequence[ParserExample]],
+    case: Callable[..., Case],
+) -> Iterator[Case]:
     """The cases of one dialect that has a writer."""
-    yield case("arguments that a schema allows and does not name come back", check_unnamed, spec, made)
+    name = "arguments that a schema allows and does not name come back, unless an example says otherwise"
+    yield case(name, check_unnamed, spec, made, answered)
     yield case("arguments that are not written are not filled in", check_defaults, spec, made)
     yield case("each tool's own schema types its arguments", check_typed, spec, made)
-    yield case("calls that are not as the tools say are not lost", check_others, spec, made)
+    name = "calls that are not as the tools say are not lost, unless an example says so"
+    yield case(name, check_others, spec, made, answered)
 
 
-def check_unnamed(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> str:
+def check_unnamed(
+    spec: ParserSpec, made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]
+) -> str:
     """Of schemas that say so, or say nothing of further arguments."""
+    if any(_lost_arguments(made, one) for one in answered()):
+        return "an example says that they are dropped"
     for schema in _OPEN:
         for arguments in ({"text": "a", "extra": "b"}, {"extra": "b", "else": "c d"}, {"extra": "b"}):
             tool = {"name": "say_it", "parameters": {"type": "object", **schema}}
@@ -52,7 +64,7 @@ def check_unnamed(spec: ParserSpec, made: Callable[[ParserContext], Factory]) ->
 
 
 def check_defaults(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> None:
-    """The client knows the defaults, and what is required is its to judge."""
+    """The client knows the defaults. What lacks a required argument may be text."""
     properties = {
         "text": {"type": "string"},
         "count": {"type": "integer", "default": 3},
@@ -64,7 +76,9 @@ def check_defaults(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -
         tool = {"name": "say_it", "parameters": {"type": "object", "properties": properties, "required": required}}
         for arguments in ({"text": "a"}, {}, {"unit": "c"}, {"text": ""}):
             text, answer = _parsed(spec, made(ParserContext(tools=(tool,))), "say_it", arguments)
-            _check_same(answer, "say_it", arguments, f"{text!r} of a tool with {properties}")
+            refused = not answer.calls and "say_it" in answer.content and not arguments.keys() >= set(required)
+            if not refused:
+                _check_same(answer, "say_it", arguments, f"{text!r} of a tool with {properties}")
 
 
 def check_typed(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> None:
@@ -81,17 +95,35 @@ def check_typed(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> N
         assert found == [(name, {"value": value}) for name, _, value in _TYPED], f"{found} are the calls of {text!r}"
 
 
-def check_others(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> None:
+def check_others(
+    spec: ParserSpec, made: Callable[[ParserContext], Factory], answered: Callable[[], Sequence[ParserExample]]
+) -> None:
     """Of a tool that the request has not, and with values of other types than it says: a call, or text."""
+    dropped = any(_lost_calls(made, one) for one in answered())
     tool = {"name": "say_it", "parameters": _one({"type": "integer"})}
     make = made(ParserContext(tools=(tool,)))
     for name, value in (("other", 5), ("say", 5), ("say_it_", 5), ("SAY_IT", 5), *(("say_it", one) for one in _WRONG)):
         text, answer = _parsed(spec, make, name, {"value": value})
-        kept = [call.name for call in answer.calls] == [name] or (not answer.calls and name in answer.content)
+        said = name in answer.content or (dropped and name != "say_it")
+        kept = [call.name for call in answer.calls] == [name] or (not answer.calls and said)
         assert kept, f"{text!r} comes back as {answer}"
         for call in answer.calls:
             parsers.check_json(call)
             assert json.loads(call.arguments).keys() == {"value"}, f"{text!r} comes back as {answer}"
+
+
+def _lost_arguments(made: Callable[[ParserContext], Factory], one: ParserExample) -> bool:
+    """Whether an example has a call without arguments that it has where the request has no tools."""
+    bare = parsers.parse(made(ParserContext()), [one.text]).calls if one.context.tools else []
+    pairs = zip(bare, one.calls, strict=False)
+    return any(not json.loads(call.arguments).keys() <= arguments.keys() for call, (_, arguments) in pairs)
+
+
+def _lost_calls(made: Callable[[ParserContext], Factory], one: ParserExample) -> bool:
+    """Whether an example has neither a call nor the text of one that it has where the request has no tools."""
+    bare = parsers.parse(made(ParserContext()), [one.text]).calls if one.context.tools else []
+    names = {tool["name"] for tool in one.context.tools}
+    return any(call.name not in names and call.name not in one.content for call in bare)
 
 
 _WRONG: tuple[Any, ...] = ("five", "", "5 6", 5.5, None, True, [5], {"a": 5}, -1, 10**30)
