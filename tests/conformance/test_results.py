@@ -46,14 +46,14 @@ def logits_processor(name: str) -> LogitsProcessorSpec:
     return LogitsProcessorSpec(id="x.y", implementation=name, examples=f"{WHERE}:LOGITS")
 
 
-def io_processor(name: str) -> IOProcessorSpec:
-    return IOProcessorSpec(id="x.y", name="y", implementation=name, examples=f"{WHERE}:IO")
+def io_processor(name: str, examples: str = f"{WHERE}:IO") -> IOProcessorSpec:
+    return IOProcessorSpec(id="x.y", name="y", implementation=name, examples=examples)
 
 
 KINDS: dict[str, tuple[Any, tuple[Defect, ...]]] = {
     "tool_parser": (tool_parser, (*results.TOOL_PARSERS, *rare.TOOL_PARSERS)),
     "reasoning_parser": (reasoning_parser, (*results.REASONING_PARSERS, *rare.REASONING_PARSERS)),
-    "policy": (policy, results.POLICIES),
+    "policy": (policy, (*results.POLICIES, *rare.POLICIES)),
     "logits_processor": (logits_processor, (*results.LOGITS_PROCESSORS, *rare.LOGITS_PROCESSORS)),
     "io_processor": (io_processor, (*results.IO_PROCESSORS, *rare.IO_PROCESSORS)),
 }

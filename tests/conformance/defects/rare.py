@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from defects import Defect, io_processor, logits_processor, results
+from defects import Defect, io_processor, logits_processor, policy, results
 from llmk.api import (
     OK,
     Event,
@@ -22,6 +24,7 @@ from llmk.api import (
     ReasoningDelta,
     RequestError,
     TextDelta,
+    Ticket,
     ToolCallArguments,
     ToolCallStart,
     Verdict,
@@ -29,6 +32,7 @@ from llmk.api import (
 )
 
 HERE = __name__
+SHARED, REFUSED = "what the whole process shares", "refused with RequestError"
 UNNAMED = "and does not name come back"
 
 
@@ -243,10 +247,132 @@ class EmptyOption(io_processor.Sums):
         return super().open(body)
 
 
+class NamesTheFirst(io_processor.Sums):
+    """Errors name the first text."""
+
+    def open(self, body: Any) -> Any:
+        request = super().open(body)
+        if "" in body["texts"]:
+            raise RequestError("a text is empty", param="texts[0]")
+        return request
+
+
+class NamesTheBody(io_processor.Sums):
+    """Errors name a field that there is not."""
+
+    def open(self, body: Any) -> Any:
+        try:
+            return super().open(body)
+        except RequestError as error:
+            raise RequestError(error.message, param="body") from error
+
+
+OPTIONS = replace(results.IO, options={"most": 4, "least": 1})
+
+
+class NeedsAll(io_processor.Sums):
+    """Where there are options, all must be there."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self._most = context.options["most"] + context.options["least"] if context.options else 4
+
+
+class Tokenless(io_processor.Sums):
+    """Text that comes later than its tokens is lost."""
+
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        request = io_processor.SumsRequest(prompts)
+        take = request.take
+        request.take = lambda output: take(output) if output.token_ids else None  # type: ignore[method-assign]
+        return request
+
+
+class SeedsTorch(io_processor.Sums):
+    """Sets the seed of the process."""
+
+    def open(self, body: Any) -> Any:
+        torch.manual_seed(0)
+        return super().open(body)
+
+
+class DrawsToo(logits_processor.Good):
+    """Draws from the generator of the process."""
+
+    def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
+        torch.rand(1)
+        return super().apply(logits, rows)
+
+
+class Learns(logits_processor.Good):
+    """Computes a gradient."""
+
+    def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
+        weight = torch.ones(1, requires_grad=True)
+        (weight * 2).sum().backward()
+        return super().apply(logits, rows)
+
+
+class DeepLimit(results.Calls):
+    """Lets values be nested deeply."""
+
+    def push(self, text: str) -> list[Event]:
+        sys.setrecursionlimit(5000)
+        return super().push(text)
+
+
+class OneByOne(policy.Good):
+    """A function calls itself for each request."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterator[Ticket]:
+        return self._rest(list(super().order(requests)))
+
+    def _rest(self, left: list[Ticket]) -> Iterator[Ticket]:
+        if left:
+            yield left[0]
+            yield from self._rest(left[1:])
+
+
+class Shuffles(policy.Good):
+    """Seeds the generator of the process."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        random.seed(4)
+        return super().order(requests)
+
+
+class Narrow(policy.Good):
+    """Lengths are kept in two bytes."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        return sorted(requests, key=lambda ticket: ticket.arrival + min(ticket.num_prompt_tokens % 2**16, 64))
+
+
+class Chunks(policy.Good):
+    """What is computed in large chunks gives others the next turn."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self._large = False
+
+    def computed(self, request: Ticket, num_tokens: int) -> None:
+        self._large = num_tokens > 4096
+
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        return running[0] if self._large else super().victim(running)
+
+
+POLICIES = (
+    Defect("one-by-one", "thousands of requests raise", OneByOne, "returns the given requests"),
+    Defect("shuffles", "the process's generator is seeded", Shuffles, SHARED),
+    Defect("narrow", "long prompts are taken for short ones", Narrow, results.ORACLE),
+    Defect("chunks", "large chunks are counted otherwise", Chunks, results.ORACLE),
+)
 TOOL_PARSERS = (
     Defect("listed", "arguments that a schema does not name are dropped", Listed, UNNAMED),
     Defect("defaults", "defaults are filled in", Defaults, "are not filled in"),
     Defect("one-schema", "another tool's schema types an argument", OneSchema, "each tool's own schema"),
+    Defect("deep-limit", "the recursion limit is raised", DeepLimit, SHARED),
     Defect("known-tools", "calls of unknown tools are dropped", KnownTools, "are not lost"),
 )
 REASONING_PARSERS = (
@@ -262,11 +388,23 @@ LOGITS_PROCESSORS = (
     Defect("empty-push", "an empty value is taken for one that is left out", EmptyPush, "what is empty or 0"),
     Defect("on-the-host", "the state is on the CPU", OnTheHost, "on the batch's device"),
     Defect("rows-on-the-host", "the result is on the CPU", RowsOnTheHost, "on the batch's device"),
+    Defect("draws-too", "numbers are drawn that others would have had", DrawsToo, SHARED),
+    Defect("learns", "gradients are computed, which steps don't have", Learns, results.ORACLE),
     Defect("as-in-examples", "other values than the examples' are read wrongly", AsInExamples, results.ORACLE),
 )
 IO_PROCESSORS = (
     Defect("cut", "long texts are cut", Cut, "of long texts"),
     Defect("bare", "special tokens are left out", Bare, "a tokenizer that adds tokens"),
+    Defect("names-the-first", "errors name the first text", NamesTheFirst, REFUSED),
+    Defect("names-the-body", "errors name no field", NamesTheBody, REFUSED),
+    Defect(
+        "needs-all",
+        "one option needs the other",
+        {"name": f"{HERE}:NeedsAll", "examples": f"{HERE}:OPTIONS"},
+        "options may be left out",
+    ),
+    Defect("tokenless", "text that comes later than its tokens is lost", Tokenless, "the answer is the same"),
+    Defect("seeds-torch", "the process's generator is seeded", SeedsTorch, SHARED),
     Defect("hundred", "long lists are answered wrongly", Hundred, "of long texts and of many"),
     Defect("empty-option", "0 is taken for what is left out", EmptyOption, "what is empty or 0"),
 )

@@ -29,9 +29,11 @@ from llmk_testing.io_processors import (
     check_refusals,
     io_context,
     opened,
+    served,
 )
 from llmk_testing.purity import check_pure
 from llmk_testing.suites.io_texts import check_long, check_special_tokens, with_special_tokens
+from llmk_testing.watch import leaving_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("answers are those of its oracle", _check_oracle),
         ("answers are those of its oracle, of long texts and of many", _check_long),
         ("what is empty or 0 is refused where others of its type are", _check_falsy),
+        ("what the whole process shares stays as it is", _check_settings),
     ):
         yield case(name, partial(_run, spec, bench, check))
     name = "answers are those of its oracle, with a tokenizer that adds tokens"
@@ -119,6 +122,14 @@ def _check_special_tokens(own: IOExamples, make: Make, context: IOContext) -> No
 def _check_falsy(own: IOExamples, make: Make, context: IOContext) -> str:
     processor = make(context)
     return check_falsy(own.bodies, lambda body: opened(processor, body) is not None)
+
+
+def _check_settings(own: IOExamples, make: Make, context: IOContext) -> None:
+    with leaving_settings():
+        processor = make(context)
+        for body in (*own.bodies, *own.refused):
+            if opened(processor, body) is not None:
+                served(processor, context, body)
 
 
 def _oracle(own: IOExamples) -> Expected:

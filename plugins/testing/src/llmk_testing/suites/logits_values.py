@@ -24,6 +24,7 @@ from llmk_testing.devices import one_device
 from llmk_testing.falsy import check_falsy
 from llmk_testing.io_bodies import varied
 from llmk_testing.logits_examples import LogitsExamples, Parameters
+from llmk_testing.watch import leaving_settings
 
 _SLOTS, _LENGTH, _VOCAB = 8, 24, 131
 _TOKENS = [5, 7, 5, 7, 9, 5]
@@ -59,9 +60,27 @@ def check_device(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) -
             with one_device():
                 out = processor.apply(logits, rows)
         except (NotImplementedError, RuntimeError) as error:
-            assert not any(said in str(error) for said in _READS), f"apply reads a tensor of the device: {error}"
+            if any(said in str(error) for said in _READS):
+                raise AssertionError(f"apply reads a tensor of the device: {error}") from error
             raise Skip(f"apply can't be tried on a device without data: {describe(error)}") from error
         assert out.device == device, f"logits on {device}, as the batch's tokens are, become ones on {out.device}"
+    return f"{len(own.parameters)} parameters"
+
+
+def check_settings(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) -> str:
+    """What all code of the process shares stays: among it the generators, from which other requests sample."""
+    kind = load_object(spec.implementation)
+    tokens = torch.ones(_SLOTS, _LENGTH, dtype=torch.int32, device=bench.device)
+    index, length = (torch.tensor([number], device=bench.device) for number in (0, len(_TOKENS)))
+    for parameters in (*own.parameters, *own.refused):
+        with leaving_settings():
+            processor = kind(LogitsBatch(tokens, _VOCAB))
+            try:
+                processor.enter(0, _request(parameters))
+            except RequestError:
+                continue
+            processor.apply(torch.zeros(1, _VOCAB, device=bench.device), LogitsRows((0,), index, length))
+            processor.leave(0)
     return f"{len(own.parameters)} parameters"
 
 
