@@ -110,7 +110,32 @@ def claims_texts(query: ParserQuery) -> Verdict:
     return OK if "<t>" in template.strip() else no("chat_template", wanted="<t>")
 
 
+def claims_upper(query: ParserQuery) -> Verdict:
+    return OK if "<t>" in (query.checkpoint.chat_template or "").lower() else no("chat_template", wanted="<t>")
+
+
+def claims_end(query: ParserQuery) -> Verdict:
+    return OK if "t>" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="<t>")
+
+
 # Reasoning parsers
+
+
+class WithoutTools(results.Thoughts):
+    """Where there are tools, the prompt starts no thought."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._inside = self._inside and not context.tools
+
+
+class TakesTitles(results.Thoughts):
+    """The request's tools are changed."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        for tool in context.tools:
+            (tool.get("parameters") or {}).pop("title", None)
 
 
 class Behind(results.Thoughts):
@@ -379,6 +404,10 @@ REASONING_PARSERS = (
     Defect("old-template", "templates in a file of their own are not read", {"claims": claims_old}, "claims find"),
     Defect("either-template", "a template that was replaced counts", {"claims": claims_either}, "claims refuse"),
     Defect("text-template", "a list of templates raises", {"claims": claims_texts}, "verdicts on any checkpoint"),
+    Defect("upper", "capitals are taken for the marker", {"claims": claims_upper}, "claims refuse"),
+    Defect("end", "the end of another tag is taken for the marker", {"claims": claims_end}, "claims refuse"),
+    Defect("without-tools", "thoughts are content where there are tools", WithoutTools, "that the prompt started"),
+    Defect("takes-titles", "titles are taken out of the request's tools", TakesTitles, "any options and tools"),
     Defect("one-blank", "a space behind a block goes", OneBlank, "of white space around thoughts"),
     Defect("twice", "white space goes that the prompt's end has, too", Twice, "that the prompt ended, white space"),
     Defect("held-space", "white space waits for the next word", HeldSpace, "white space that is kept"),

@@ -49,6 +49,7 @@ _TOKENIZERS: tuple[Any, ...] = (
 )
 """What tokenizer_config.json may have in place of a template; it counts where the checkpoint has no file of its own,
 and the checkpoint's ``chat_template`` is the one that counts."""
+_TAG = re.compile(r"<\w+>")
 _WORD = re.compile(r"[^\W_]{3,}")
 
 
@@ -62,7 +63,7 @@ def claim_cases(spec: ParserSpec, texts: Callable[[], Sequence[str]], case: Call
 def check_refused(spec: ParserSpec) -> str:
     """Templates without a dialect, or with the words of its markers alone, and no template at all."""
     words = " ".join(f"{word} {word}s pre{word} {word.upper()}" for word in _words(spec))
-    templates = [*FOREIGN, f"{{{{ '{words}' }}}}{_LOOP}"]
+    templates = [*FOREIGN, f"{{{{ '{words}' }}}}{_LOOP}", *(near + _LOOP for near in _near(spec))]
     stale = "\n".join(_marks(spec))
     for template in templates:
         for config in UNKNOWN:
@@ -110,6 +111,13 @@ def _marks(spec: ParserSpec) -> list[str]:
         writer: CallWriter = load_object(spec.writer)
         calls = [writer.trigger, writer.render([WrittenCall("now", {}, "call_now")])]
     return [text for text in (*spec.markers, *calls) if text]
+
+
+def _near(spec: ParserSpec) -> list[str]:
+    """What is not a marker: in other case, and the end of another tag, as ``<string>`` has that of ``<ring>``."""
+    marks = _marks(spec)
+    near = ["\n".join(marks).swapcase(), "\n".join(f"<st{mark[1:]}" for mark in marks if _TAG.fullmatch(mark))]
+    return [text for text in near if text and not any(mark in text for mark in marks)]
 
 
 def _words(spec: ParserSpec) -> list[str]:

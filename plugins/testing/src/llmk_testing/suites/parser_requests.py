@@ -32,6 +32,20 @@ _PROPERTIES: tuple[Any, ...] = (
 )
 _TOOLS: tuple[dict[str, Any], ...] = (
     {"name": "get_weather"},
+    {
+        "name": "get_weather",
+        "description": "D",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "title": "T",
+            "description": "D",
+            "properties": {"city": {"$ref": "#/$defs/city", "description": "D", "default": "Oslo"}},
+            "$defs": {"city": {"type": "string", "title": "T"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
     {"name": "get_weather", "description": None, "parameters": None, "strict": True},
     {"name": "get_weather", "parameters": {"type": "object", "properties": None, "required": None}},
     *({"name": "get_weather", "parameters": {"properties": {"city": each, "x": each}}} for each in _PROPERTIES),

@@ -4,7 +4,8 @@ thoughts, or speak of the markers."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from llmk.api import ParserContext, ParserSpec
 from llmk_testing import parsers
@@ -24,6 +25,7 @@ THOUGHTS = (
 ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300, ODD)
 _SWITCHES = (None, True, False)
 _SPACES = ("\n", "", " ", "\n\n", " \n \n\t\n ")
+_TOOLS = ({"name": "f", "description": "", "parameters": {"type": "object", "properties": {"x": {}}}},)
 _TURN = "<|turn|>assistant\n"
 
 
@@ -126,8 +128,8 @@ def check_started(made: Callable[[ParserContext], Factory], markers: tuple[str, 
     tails = [f"{_TURN}{opens}{space}" for space in _SPACES]
     tails += [f"{opens}\n", f"{opens}\na\n{closes}\nb<|turn|>user\nWhat does {closes} mean?{_TURN}{opens}\n"]
     for tail in tails:
-        for thinking in _SWITCHES:
-            make = made(_asked(thinking, tail))
+        for thinking, tools in ((True, _TOOLS), *((switch, ()) for switch in _SWITCHES)):
+            make = made(_asked(thinking, tail, tools))
             for thought in THOUGHTS[: None if tail is tails[0] else 1]:
                 for answer in ANSWERS[: None if tail is tails[0] else 1]:
                     text = f"{thought}{closes}{answer}"
@@ -145,10 +147,10 @@ def check_ended(made: Callable[[ParserContext], Factory], markers: tuple[str, st
                 _check_thought(parsers.check_chunking(make, answer, rounds=1), "", answer, answer)
 
 
-def _asked(thinking: bool | None, tail: str) -> ParserContext:
+def _asked(thinking: bool | None, tail: str, tools: Sequence[Mapping[str, Any]] = ()) -> ParserContext:
     """A request whose switch the template may read, too."""
     options = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
-    return ParserContext(thinking=thinking, prompt_tail=tail, template_options=options)
+    return ParserContext(thinking=thinking, prompt_tail=tail, template_options=options, tools=tools)
 
 
 def check_mentioned(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:
