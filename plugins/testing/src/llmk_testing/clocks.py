@@ -45,7 +45,7 @@ def moving_clocks(package: str, seconds: float) -> Iterator[None]:
 
 
 def _fakes(later: Callable[[], float]) -> dict[tuple[Any, str], Any]:
-    """What stands in the place of each function and class that tells the time, by its module and name."""
+    """What stands in the place of each function and class that reads a clock, by its module and name."""
 
     class Moved(datetime.datetime):
         @classmethod

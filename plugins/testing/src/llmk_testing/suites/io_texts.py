@@ -15,7 +15,7 @@ from llmk_testing.io_bodies import Body, lengthened
 from llmk_testing.io_processors import Expected, Make, check_varied
 
 _CONTEXT = 1 << 16
-"""Tokens of the longest text, as the processor is told."""
+"""The model's context, in tokens, of which the processor's facts speak."""
 _MOST = 8
 
 
@@ -31,7 +31,7 @@ def check_special_tokens(
 ) -> None:
     """The engine encodes texts with them, so a processor that encodes texts itself does, too."""
     added = len(context.tokenizer.encode("a")) - len(context.tokenizer.encode("a", add_special_tokens=False))
-    assert added > 0, "the tokenizer was told to add tokens, and adds none"
+    assert added > 0, "the tokenizer adds no tokens, although its post-processor says so"
     check_varied(make(context), context, bodies, expected, tolerance)
 
 
