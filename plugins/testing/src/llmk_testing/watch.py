@@ -146,11 +146,6 @@ def _num_tensors() -> int:
     return sum(issubclass(type(each), Tensor) for each in gc.get_objects())
 
 
-def _set_environment(variables: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(variables)
-
-
 _SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
@@ -164,7 +159,6 @@ _SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "how long texts of numbers may be": (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
     "the working directory": (os.getcwd, os.chdir),
-    "the environment": (lambda: dict(os.environ), _set_environment),
     "the precision of decimal numbers": (
         lambda: getcontext().prec,
         lambda before: setattr(getcontext(), "prec", before),
