@@ -34,6 +34,7 @@ CALLED_BY_DECORATOR = ("@router.*", "@model_validator", "@field_validator", "@py
 KEPT = {
     "capture_signals": "overrides uvicorn's",
     "send_400_response": "overrides uvicorn's",
+    "utcnow": "overrides the method of datetime, which plugins call",
     "launch_metadata": "the compiler of kernels calls it",
     "aclose": "contextlib.aclosing calls it",
     "locate_file": "importlib.metadata calls it",

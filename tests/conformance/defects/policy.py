@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from datetime import datetime
+from time import monotonic
 
 from defects import Defect
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
@@ -96,6 +98,26 @@ class Newest(Good):
         return sorted(requests, key=lambda ticket: -ticket.arrival)
 
 
+class Impatient(Good):
+    """Who was asked for first has waited for a second, by the clock: then who came last has its turn."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._since = monotonic()
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        late = monotonic() - self._since > 1
+        self._since = monotonic()
+        return list(requests)[::-1] if late else super().order(requests)
+
+
+class Nightly(Good):
+    """Long ones are served in even hours alone."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        return sorted(requests, key=lambda ticket: ticket.num_prompt_tokens, reverse=datetime.now().hour % 2 == 0)
+
+
 class Hoarding(Good):
     """Remembers every request it was told of."""
 
@@ -147,6 +169,8 @@ DEFECTS = (
     Defect("pushy", "displacing never ends", Pushy, "endlessly"),
     Defect("newest", "the oldest starve", Newest, "equal requests are all served"),
     Defect("hoarding", "requests are held for ever", Hoarding, "is freed with it"),
+    Defect("impatient", "a clock decides whose turn it is", Impatient, "the same history"),
+    Defect("nightly", "the time of day decides whose turn it is", Nightly, "the same history"),
     Defect("comparing", "a step takes quadratic time", Comparing, "in proportion to the queue"),
     Defect("searching", "a list is searched for each request", Searching, "in proportion to the queue"),
     Defect("filling", "the configuration's weights are changed", Filling, "what it is made with"),

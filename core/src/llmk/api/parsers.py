@@ -105,7 +105,8 @@ class ReasoningParser(Protocol):
 class ToolParser(Protocol):
     """Splits content text into :class:`TextDelta` and tool-call events.
 
-    Text that only starts like a call is content, and a call may follow it at once.
+    Text that only starts like a call is content, and a call may follow it at once. What the model wrote is passed on:
+    arguments that a tool's schema does not name, too, and none that it did not write.
     """
 
     def __init__(self, context: ParserContext) -> None: ...

@@ -301,7 +301,7 @@ class ParserSpec(CheckedSpec):
     """Whether the dialect's markers are special tokens, which must then not be skipped in detokenization."""
     markers: tuple[str, str] = ("", "")
     """Reasoning parsers: the texts that open and close a block, so that a grammar can start behind it. Empty if there
-    are no such texts."""
+    are no such texts, or several pairs: without them, a grammar leaves no room for thoughts."""
     writer: str = ""
     """Tool parsers: ``"module:attribute"`` of the :class:`~llmk.api.CallWriter` of the dialect."""
     examples: str = ""

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from llmk_testing.odd_texts import NORMALIZED, SPACES, UNESCAPED
+
 Body = Mapping[str, Any]
 
+_ODD = f"{NORMALIZED} {UNESCAPED} {SPACES}"
 _TEXT = '\n A naïve café, "東京" \n\t🙂 and a Core. '
+_LONG, _MANY = 9000, 300
+"""Characters of a long text, and values of a long list."""
 _JUNK: tuple[Any, ...] = (
     *(None, True, 0, -1, 2**70, 1.5, "", "\x00", "a" * 1000, [], [[]], [None], [0, "a"], ["", ""]),
     *({}, {"": {}}, {"input": "a"}, [{}], [[[1]]], [-1], [2**40]),
@@ -23,12 +28,30 @@ def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
         yield from _damaged(body)
 
 
+def replaced(bodies: Sequence[Body]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Those that have something else in place of a value, and the path to it."""
+    for body in bodies:
+        yield from _replaced(body)
+
+
 def _damaged(value: Any) -> Iterator[Any]:
     """``value``, a dictionary or list, with something else in place of one of its values, or without it."""
+    yield from (damaged for _, damaged in _replaced(value))
+    yield from _lacking(value)
+
+
+def _replaced(value: Any) -> Iterator[tuple[list[Any], Any]]:
     for at in list(value) if isinstance(value, Mapping) else range(len(value)):
-        others = [*_JUNK, *(_damaged(value[at]) if isinstance(value[at], Mapping | list) else ())]
-        yield from (_with(value, at, other) for other in others)
+        yield from (([at], _with(value, at, other)) for other in _JUNK)
+        if isinstance(value[at], Mapping | list):
+            yield from (([at, *path], _with(value, at, other)) for path, other in _replaced(value[at]))
+
+
+def _lacking(value: Any) -> Iterator[Any]:
+    for at in list(value) if isinstance(value, Mapping) else range(len(value)):
         yield _without(value, at)
+        if isinstance(value[at], Mapping | list):
+            yield from (_with(value, at, other) for other in _lacking(value[at]))
 
 
 def varied(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
@@ -36,6 +59,23 @@ def varied(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
     and with lists in another order, of one value, or with all values twice or a dozen times."""
     for body in bodies:
         yield from _variants(body)
+
+
+def lengthened(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
+    """Bodies with a long text in place of each text, of different words, and with hundreds of values in each list."""
+    for body in bodies:
+        yield from _lengthened(body)
+
+
+def _lengthened(value: Any) -> Iterator[Any]:
+    for at in list(value) if isinstance(value, Mapping) else range(len(value)):
+        own = value[at]
+        if isinstance(own, str) and own:
+            yield _with(value, at, " ".join(f"{own} {number}" for number in range(_LONG // (len(own) + 5))))
+        elif isinstance(own, list) and own:
+            yield _with(value, at, own * (_MANY // len(own)))
+        if isinstance(own, Mapping | list):
+            yield from (_with(value, at, other) for other in _lengthened(own))
 
 
 def numbered(value: Any, number: int) -> Any:
@@ -52,13 +92,15 @@ def _variants(value: Any) -> Iterator[Any]:
         own = value[at]
         others: list[Any] = []
         if isinstance(own, str):
-            others += ["a", own + " " + own, " ".join([own] * 12), _TEXT]
+            others += ["a", own + " " + own, " ".join([own] * 12), _TEXT, _ODD, "", " ", own + "\n"]
         elif isinstance(own, bool):
             others.append(not own)
         elif isinstance(own, int):
-            others += [own + 1, own - 1, 1, 1000]
+            others += [own + 1, own - 1, 0, 1, 1000, -own]
+        elif isinstance(own, float):
+            others += [own / 2, own * 2, -own, 0.0, 1.0, 0, 1, 2]
         elif isinstance(own, list):
-            others += [own[::-1], own[:1], own + own, own * 12, *_variants(own)]
+            others += [own[::-1], own[:1], own[1:], [], own + own, own * 12, *_variants(own)]
         elif isinstance(own, Mapping):
             others += _variants(own)
         yield from (_with(value, at, other) for other in others)

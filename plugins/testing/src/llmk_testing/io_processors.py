@@ -11,6 +11,7 @@ import gc
 import random
 import struct
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -28,6 +29,7 @@ from llmk.config import load
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.planning.boot import boot
 from llmk_testing.growth import bytes_kept
+from llmk_testing.io_blame import check_blamed
 from llmk_testing.io_bodies import Body, garbage, numbered, varied
 from llmk_testing.io_prompts import check_prompts
 
@@ -54,7 +56,7 @@ def check_io_processor(
     """The whole suite. ``bodies`` are valid requests, of which at least two have different answers; ``refused`` are
     invalid ones. Raises ``AssertionError`` with the defect; numbers in answers may differ by ``tolerance``."""
     processor = make(context)
-    alone = [_served(processor, context, body) for body in bodies]
+    alone = [served(processor, context, body) for body in bodies]
     for seed in range(4):
         _check_again(make(context) if seed % 2 else processor, context, bodies, alone, seed, tolerance)
     assert any(not alike(alone[0], other, tolerance) for other in alone[1:]), "all bodies have one answer"
@@ -69,15 +71,15 @@ def check_interleaved(
 ) -> None:
     """Concurrent requests, each body twice, must give the same answers as ``alone``."""
     generator = random.Random(7)
-    opened = [(processor.open(body), answer) for body, answer in zip(bodies, alone, strict=True) for _ in range(2)]
-    left = [(request, outputs(context, request.prompts, seed)) for seed, (request, _) in enumerate(opened)]
+    running = [(processor.open(body), answer) for body, answer in zip(bodies, alone, strict=True) for _ in range(2)]
+    left = [(request, outputs(context, request.prompts, seed)) for seed, (request, _) in enumerate(running)]
     while left:
         request, coming = chosen = generator.choice(left)
         if (output := next(coming, None)) is None:
             left.remove(chosen)
         else:
             request.take(output)
-    for request, expected in opened:
+    for request, expected in running:
         got = _plain(request.answer())
         assert alike(got, expected, tolerance), f"with concurrent requests it answers {got}, alone {expected}"
 
@@ -87,9 +89,10 @@ def check_refusals(
 ) -> None:
     """``refused`` bodies must raise :class:`~llmk.api.RequestError`; garbage must raise it too, or be served."""
     for body in refused:
-        assert _opened(processor, body) is None, f"took {body!r}"
+        assert opened(processor, body) is None, f"took {body!r}"
+    check_blamed(processor, bodies, refused)
     for body in (*bodies, *garbage(bodies)):
-        request = _opened(processor, body)
+        request = opened(processor, body)
         if request is not None:
             check_prompts(request, body)
             _check_served(request, context, body)
@@ -124,27 +127,35 @@ def check_options(
     :class:`~llmk.api.LlmkError`."""
     before = deepcopy(dict(context.options))
     first = make(context)
-    _served(first, context, bodies[0])
+    served(first, context, bodies[0])
     assert context.options == before, f"the options that it was made with were {before}, and are {context.options}"
+    for name in before:
+        _made(make, replace(context, options={key: value for key, value in before.items() if key != name}))
     bare = replace(context, options={})
-    try:
-        processor = make(bare)
-    except LlmkError:
+    if (processor := _made(make, bare)) is None:
         return
-    except Exception as error:
-        raise AssertionError(f"made without options, it raised {error!r}") from error
     for body in refused:
-        assert _opened(first, body) is None, f"took {body!r} once another was made with other options"
+        assert opened(first, body) is None, f"took {body!r} once another was made with other options"
     check_refusals(processor, bare, bodies)
     if expected is not None:
         check_varied(processor, bare, [*bodies, *varied(bodies)], expected, tolerance)
+
+
+def _made(make: Make, context: IOContext) -> IOProcessor | None:
+    """A processor with some options; ``None`` if it says that it needs others."""
+    try:
+        return make(context)
+    except LlmkError:
+        return None
+    except Exception as error:
+        raise AssertionError(f"made with the options {dict(context.options)}, it raised {error!r}") from error
 
 
 def check_bounded(processor: IOProcessor, context: IOContext, bodies: Sequence[Body]) -> str:
     """What is kept of requests may not grow without end."""
     shortest = min(bodies, key=lambda body: sum(len(tokens_of(context, one)) for one in processor.open(body).prompts))
 
-    free = [name for name, own in shortest.items() if _opened(processor, {**shortest, name: numbered(own, 0)})]
+    free = [name for name, own in shortest.items() if opened(processor, {**shortest, name: numbered(own, 0)})]
 
     def serve(number: int) -> None:
         request = processor.open({**shortest, **{name: numbered(shortest[name], number) for name in free}})
@@ -167,7 +178,7 @@ def check_oracle(
     """Each body, then each once more after all others, must be answered as the oracle answers it."""
     for body in [*bodies, *reversed(bodies)]:
         right = _plain(expected(context, body, partial(_whole, context)))
-        got = _served(processor, context, body, seed=len(repr(body)))
+        got = served(processor, context, body, seed=len(repr(body)))
         assert alike(got, right, tolerance), f"{body!r} is answered {got}, expected {right}"
     check_varied(processor, context, varied(bodies), expected, tolerance)
 
@@ -178,10 +189,10 @@ def check_varied(
     """Bodies that are served, though they are no examples, are answered as the oracle answers them, if it knows how.
     Outputs come whole, so that equal texts have equal outputs to the last bit."""
     for body in bodies:
-        request = _opened(processor, body)
+        request = opened(processor, body)
         if request is None or not _can_run(context, request.prompts):
             continue
-        got, right = _served(processor, context, body, seed=-1), _known(expected, context, body)
+        got, right = served(processor, context, body, seed=-1), _known(expected, context, body)
         assert right is None or alike(got, *right, tolerance), f"{body!r} is answered {got}, expected {right}"
 
 
@@ -215,8 +226,7 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
     tokens = tokens_of(context, prompt)
     end, first = len(tokens), 0
     if prompt.returns == "logprobs":
-        logprobs = [None, *(_logprob(tokens[: place + 1]) for place in range(1, len(tokens)))]
-        yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=logprobs, finish_reason="stop")
+        yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=_logprobs(tokens), finish_reason="stop")
         return
     if prompt.returns == "text":
         yield from _text_of(context, tokens, at, generator)
@@ -242,12 +252,20 @@ def _text_of(context: IOContext, prompt: list[int], at: int, generator: random.R
     for (start, stop), (left, right) in zip(pairwise(cuts), pairwise([0, *said, len(text)]), strict=True):
         piece = IOOutput(prompt=at, start=len(prompt) + start, token_ids=tokens[start:stop], text=text[left:right])
         ends: Literal["length", "stop"] = "length" if len(tokens) % 2 else "stop"
+        if stop == len(tokens) and piece.text and generator is not WHOLE and generator.random() < 0.5:
+            yield replace(piece, text="")
+            piece = replace(piece, start=piece.start + len(piece.token_ids), token_ids=[])
         yield replace(piece, finish_reason=ends if stop == len(tokens) else None)
 
 
-def _logprob(tokens: Sequence[int]) -> float:
-    """Depends on the last token and on all before it."""
-    return -random.Random(repr(tokens)).uniform(0.01, 9.0)
+def _logprobs(tokens: Sequence[int]) -> list[float | None]:
+    """Each depends on its token and on all before it."""
+    found: list[float | None] = []
+    seen = 0
+    for token in tokens:
+        seen = zlib.crc32(f"{token} ".encode(), seen)
+        found.append(-random.Random(seen).uniform(0.01, 9.0) if found else None)
+    return found
 
 
 def _states(tokens: Sequence[int], start: int, stop: int, width: int) -> torch.Tensor:
@@ -281,7 +299,8 @@ def _numbers(text: str) -> list[float]:
         return []
 
 
-def _served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0) -> Any:
+def served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0) -> Any:
+    """The answer, to which outputs came in pieces by ``seed``."""
     before = msgspec.json.encode(body)
     request = processor.open(body)
     assert msgspec.json.encode(body) == before, f"open changed the body {before!r}"
@@ -333,7 +352,7 @@ def _check_again(
     tolerance: float,
 ) -> None:
     for body, expected in zip(bodies, alone, strict=True):
-        got = _served(processor, context, body, seed)
+        got = served(processor, context, body, seed)
         assert alike(got, expected, tolerance), f"{body!r} is answered {got}, in other chunks {expected}"
 
 
@@ -354,7 +373,7 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or isfinite(value)
 
 
-def _opened(processor: IOProcessor, body: Body) -> IORequest | None:
+def opened(processor: IOProcessor, body: Body) -> IORequest | None:
     """The request; ``None`` if it is refused."""
     try:
         return processor.open(body)

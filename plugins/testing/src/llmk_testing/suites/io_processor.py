@@ -16,6 +16,7 @@ from llmk.api import Checkpoint, IOContext, IOProcessorSpec
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.falsy import check_falsy
 from llmk_testing.io_bodies import Body
 from llmk_testing.io_processors import (
     Expected,
@@ -27,8 +28,12 @@ from llmk_testing.io_processors import (
     check_oracle,
     check_refusals,
     io_context,
+    opened,
+    served,
 )
 from llmk_testing.purity import check_pure
+from llmk_testing.suites.io_texts import check_long, check_special_tokens, with_special_tokens
+from llmk_testing.watch import leaving_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,9 @@ class IOExamples:
     expected: Expected | None = None
 
 
-Check = Callable[[IOExamples, Make, IOContext], None]
+Check = Callable[[IOExamples, Make, IOContext], str | None]
+Change = Callable[[Path, Path], Path]
+"""Writes a copy of a checkpoint to a folder, with something changed."""
 
 
 def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
@@ -71,8 +78,13 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("options may be left out, and stay as they are", _check_options),
         ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
         ("answers are those of its oracle", _check_oracle),
+        ("answers are those of its oracle, of long texts and of many", _check_long),
+        ("what is empty or 0 is refused where others of its type are", _check_falsy),
+        ("what the whole process shares stays as it is", _check_settings),
     ):
         yield case(name, partial(_run, spec, bench, check))
+    name = "answers are those of its oracle, with a tokenizer that adds tokens"
+    yield case(name, partial(_run, spec, bench, _check_special_tokens, with_special_tokens))
 
 
 def _check_refusals(own: IOExamples, make: Make, context: IOContext) -> None:
@@ -96,23 +108,50 @@ def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:
 
 
 def _check_oracle(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_oracle(make(context), context, own.bodies, _oracle(own), own.tolerance)
+
+
+def _check_long(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_long(make, context, own.bodies, _oracle(own), own.tolerance)
+
+
+def _check_special_tokens(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_special_tokens(make, context, own.bodies, _oracle(own), own.tolerance)
+
+
+def _check_falsy(own: IOExamples, make: Make, context: IOContext) -> str:
+    processor = make(context)
+    return check_falsy(own.bodies, lambda body: opened(processor, body) is not None)
+
+
+def _check_settings(own: IOExamples, make: Make, context: IOContext) -> None:
+    with leaving_settings():
+        processor = make(context)
+        for body in (*own.bodies, *own.refused):
+            if opened(processor, body) is not None:
+                served(processor, context, body)
+
+
+def _oracle(own: IOExamples) -> Expected:
     if own.expected is None:
         raise Skip("the spec's examples have no oracle: a function of a body and of the model's outputs")
-    check_oracle(make(context), context, own.bodies, own.expected, own.tolerance)
+    return own.expected
 
 
-def _run(spec: IOProcessorSpec, bench: Bench, check: Check) -> None:
+def _run(spec: IOProcessorSpec, bench: Bench, check: Check, change: Change | None = None) -> None:
     if not spec.examples:
         raise Skip("the spec names no examples: a checkpoint and request bodies")
     named = load_object(spec.examples)
     for own in named if isinstance(named, Sequence) else [named]:
         assert isinstance(own, IOExamples), f"{spec.examples} is {own!r}, expected an IOExamples of {__name__}"
-        _run_one(spec, bench, own, check)
+        _run_one(spec, bench, own, check, change)
 
 
-def _run_one(spec: IOProcessorSpec, bench: Bench, own: IOExamples, check: Check) -> None:
-    with TemporaryDirectory() as folder:
-        context = io_context(own.write(Path(folder)), {"platform.use": bench.facts.name}, **own.options)
+def _run_one(spec: IOProcessorSpec, bench: Bench, own: IOExamples, check: Check, change: Change | None) -> None:
+    with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+        written = own.write(Path(folder))
+        path = change(written, Path(other)) if change else written
+        context = io_context(path, {"platform.use": bench.facts.name}, **own.options)
         verdict = spec.supports(context.checkpoint)
         assert verdict, f"supports() refuses the examples' checkpoint: {'; '.join(map(str, verdict.reasons))}"
         check(own, load_object(spec.implementation), context)

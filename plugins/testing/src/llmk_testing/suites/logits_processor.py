@@ -23,6 +23,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.growth import bytes_kept
 from llmk_testing.logits_examples import LogitsExamples, Parameters
 from llmk_testing.suites.logits_results import check_long, check_oracle, check_refused, entered
+from llmk_testing.suites.logits_values import check_device, check_falsy_values, check_settings
 from llmk_testing.watch import never_waiting
 
 SLOTS, MAX_LEN, VOCAB = 8, 64, 131
@@ -58,6 +59,9 @@ def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("logits are those of its oracle, over many steps", check_oracle),
         ("logits are those of its oracle, of long texts and of many tokens", check_long),
         ("parameters beyond its ranges are refused", check_refused),
+        ("what is empty or 0 is refused where others of its type are", check_falsy_values),
+        ("what it keeps is on the batch's device", check_device),
+        ("what the whole process shares stays as it is", check_settings),
     ):
         yield Case(spec.id, "logits_processor", name, partial(_judged, spec, bench, check))
 
@@ -313,7 +317,8 @@ def _run(
 def _judged(
     spec: LogitsProcessorSpec, bench: Bench, check: Callable[[LogitsProcessorSpec, Bench, LogitsExamples], str]
 ) -> str:
-    return check(spec, bench, _examples(spec))
+    with torch.inference_mode():  # as the engine does
+        return check(spec, bench, _examples(spec))
 
 
 def _examples(spec: LogitsProcessorSpec) -> LogitsExamples:

@@ -18,6 +18,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 from llmk_testing.logits_examples import Expected, LogitsExamples, Parameters
 from llmk_testing.parsers import counted_lines
+from llmk_testing.suites.logits_values import with_variants
 
 SLOTS, LONGEST, VOCAB = 6, 40, 37
 STEPS = 60
@@ -47,7 +48,7 @@ class Running:
 def check_oracle(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) -> str:
     """Every row of every step is what the oracle makes of it. Two instances take turns."""
     _oracle(own)
-    rows = 0
+    own, rows = with_variants(spec, bench, own), 0
     for seed in range(bench.seed, bench.seed + (12 if bench.thorough else 3)):
         kind = load_object(spec.implementation)
         both = [Steps(kind, bench.device, own, number) for number in (seed, seed + 1000)]

@@ -41,6 +41,15 @@ FOREIGN = (
     "{# write to me@call.org; see #1 / a|b \\ <b> [x] (y) $z %w ~v ^u &t; `s` *r* _q_ = + - ? ! : \" ' #}" + _LOOP,
 )
 """Templates that have no dialect of reasoning or calls, though words that markers are made of."""
+_TOKENIZERS: tuple[Any, ...] = (
+    None,
+    _LOOP,
+    [{"name": "default", "template": _LOOP}, {"name": "tool_use", "template": FOREIGN[2]}],
+    [],
+)
+"""What tokenizer_config.json may have in place of a template; it counts where the checkpoint has no file of its own,
+and the checkpoint's ``chat_template`` is the one that counts."""
+_TAG = re.compile(r"<\w+>")
 _WORD = re.compile(r"[^\W_]{3,}")
 
 
@@ -54,11 +63,14 @@ def claim_cases(spec: ParserSpec, texts: Callable[[], Sequence[str]], case: Call
 def check_refused(spec: ParserSpec) -> str:
     """Templates without a dialect, or with the words of its markers alone, and no template at all."""
     words = " ".join(f"{word} {word}s pre{word} {word.upper()}" for word in _words(spec))
-    templates = [*FOREIGN, f"{{{{ '{words}' }}}}{_LOOP}"]
+    templates = [*FOREIGN, f"{{{{ '{words}' }}}}{_LOOP}", *(near + _LOOP for near in _near(spec))]
+    stale = "\n".join(_marks(spec))
     for template in templates:
         for config in UNKNOWN:
             claimed = spec.claims(_query(template, config))
             assert not claimed, f"it claims a checkpoint with {config} and the chat template {template!r}"
+            replaced = template and stale and spec.claims(_query(template, config, stale))
+            assert not replaced, f"it claims {template!r}, which replaces the tokenizer_config.json's {stale!r}"
     return f"{len(templates)} templates"
 
 
@@ -80,9 +92,15 @@ def check_found(spec: ParserSpec, texts: Callable[[], Sequence[str]]) -> str:
         for config in UNKNOWN
     }
     if not any(claimed.values()):
+        anywhere = any(spec.claims(_query(dialect, config, dialect)) for config in UNKNOWN)
+        assert not anywhere, "it claims a template of tokenizer_config.json, and not the same in a file of its own"
         raise Skip("a template with the dialect's texts alone is not enough for a claim")
     missed = [where for where, found in claimed.items() if not found]
     assert not missed, f"it does not claim a template that has {dialect!r} {', '.join(missed)}, and others that have it"
+    for old in _TOKENIZERS:
+        assert spec.claims(_query(dialect, {}, old)), (
+            f"{dialect!r} counts no more with {old!r} in tokenizer_config.json"
+        )
     return f"{len(around)} templates"
 
 
@@ -95,16 +113,28 @@ def _marks(spec: ParserSpec) -> list[str]:
     return [text for text in (*spec.markers, *calls) if text]
 
 
+def _near(spec: ParserSpec) -> list[str]:
+    """What is not a marker: in other case, and the end of another tag, as ``<string>`` has that of ``<ring>``."""
+    marks = _marks(spec)
+    near = ["\n".join(marks).swapcase(), "\n".join(f"<st{mark[1:]}" for mark in marks if _TAG.fullmatch(mark))]
+    return [text for text in near if text and not any(mark in text for mark in marks)]
+
+
 def _words(spec: ParserSpec) -> list[str]:
     """The words of the dialect's markers."""
     found = [word for text in _marks(spec) for word in _WORD.findall(text) if word != "now"]
     return list(dict.fromkeys(found))
 
 
-def _query(template: str | None, config: Mapping[str, Any]) -> ParserQuery:
-    return ParserQuery(checkpoint=Checkpoint(path=Path("/nowhere"), config=config, chat_template=template))
+def _query(template: str | None, config: Mapping[str, Any], old: Any = None) -> ParserQuery:
+    """A checkpoint with a template, and an ``old`` one in its tokenizer_config.json."""
+    tokenizer = {} if old is None else {"chat_template": old}
+    return ParserQuery(
+        checkpoint=Checkpoint(path=Path("/nowhere"), config=config, chat_template=template, tokenizer_config=tokenizer)
+    )
 
 
 def _queries() -> list[ParserQuery]:
     """Checkpoints with odd templates and configurations."""
-    return [*(_query(None, config) for config in CONFIGS), *(_query(template, {}) for template in TEMPLATES)]
+    queries = [*(_query(None, config) for config in CONFIGS), *(_query(template, {}) for template in TEMPLATES)]
+    return [*queries, *(_query(template, {}, old) for old in _TOKENIZERS for template in (None, _LOOP))]

@@ -12,6 +12,7 @@ from llmk_testing import parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.odd_texts import ODD, ODDS
 from llmk_testing.parsers import PLAIN, Answer, Factory
+from llmk_testing.watch import leaving_settings
 
 TOOL = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {"city": {}}}}
 CONTEXTS = {
@@ -31,6 +32,20 @@ _PROPERTIES: tuple[Any, ...] = (
 )
 _TOOLS: tuple[dict[str, Any], ...] = (
     {"name": "get_weather"},
+    {
+        "name": "get_weather",
+        "description": "D",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "title": "T",
+            "description": "D",
+            "properties": {"city": {"$ref": "#/$defs/city", "description": "D", "default": "Oslo"}},
+            "$defs": {"city": {"type": "string", "title": "T"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
     {"name": "get_weather", "description": None, "parameters": None, "strict": True},
     {"name": "get_weather", "parameters": {"type": "object", "properties": None, "required": None}},
     *({"name": "get_weather", "parameters": {"properties": {"city": each, "x": each}}} for each in _PROPERTIES),
@@ -45,6 +60,7 @@ def request_cases(
         yield case(f"{name}, odd characters come back as they are", check_odd, made(context))
     yield case("nothing is found in an empty answer", check_empty, made)
     yield case("any options and tools of requests are taken, and stay as they are", check_data, made, texts)
+    yield case("what the whole process shares stays as it is", check_settings, made, texts)
     yield case("a parser depends on its own request alone", check_own, made, texts)
 
 
@@ -91,6 +107,14 @@ def check_own(made: Callable[[ParserContext], Factory], texts: Callable[[], Sequ
     for one, other in zip(_together(made, asked), expected, strict=True):
         assert one == other, f"{one} comes back with other requests at the same time, and alone {other}"
     return f"{len(asked)} requests"
+
+
+def check_settings(made: Callable[[ParserContext], Factory], texts: Callable[[], Sequence[str]]) -> None:
+    """Such as limits of recursion and of numbers, of answers that are cut, deep, and have large numbers, too."""
+    for text in (*_some(texts), PLAIN, "[" * 3000, "1" * 6000):
+        for end in {len(text) // 2, len(text)}:
+            with leaving_settings():
+                parsers.parse(made(ParserContext()), [text[:end]])
 
 
 def _together(made: Callable[[ParserContext], Factory], asked: Sequence[tuple[ParserContext, str]]) -> list[Answer]:

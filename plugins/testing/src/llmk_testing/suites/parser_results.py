@@ -25,7 +25,9 @@ from llmk_testing.suites.parser_grammar import TOOLS, grammar_cases
 from llmk_testing.suites.parser_schemas import schema_cases
 from llmk_testing.suites.parser_shapes import shape_cases
 from llmk_testing.suites.parser_sizes import size_cases
-from llmk_testing.suites.parser_thoughts import thought_cases
+from llmk_testing.suites.parser_spaces import space_cases
+from llmk_testing.suites.parser_thoughts import check_named, thought_cases
+from llmk_testing.suites.parser_tools import tool_cases
 from llmk_testing.suites.parser_values import value_cases
 from llmk_testing.suites.parser_walks import check_walks
 from llmk_testing.written_calls import Written, tools, written
@@ -68,9 +70,13 @@ def result_cases(
         yield from size_cases(spec, made, case)
         yield from grammar_cases(spec, case)
         yield from shape_cases(spec, made, case)
+        yield from tool_cases(spec, made, answered, case)
         yield from schema_cases(spec, case)
         walked = made(ParserContext(tools=TOOLS))
         yield case("what its writer's grammar allows comes back as calls", check_walks, spec, walked, bench.seed)
+    yield from space_cases(spec, made, answered, case)
+    if kind == "reasoning_parser" and not any(spec.markers):
+        yield case("markers around thoughts are in the spec", check_named, made(ParserContext()), answered)
     if kind == "reasoning_parser" and any(spec.markers):
         yield from thought_cases(spec, made, answered, case)
 

@@ -4,7 +4,8 @@ thoughts, or speak of the markers."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from llmk.api import ParserContext, ParserSpec
 from llmk_testing import parsers
@@ -24,6 +25,7 @@ THOUGHTS = (
 ANSWERS = ("It is 4.", "a <b> c\n\n{x: [1]}", "", "<", "y" * 300, ODD)
 _SWITCHES = (None, True, False)
 _SPACES = ("\n", "", " ", "\n\n", " \n \n\t\n ")
+_TOOLS = ({"name": "f", "description": "", "parameters": {"type": "object", "properties": {"x": {}}}},)
 _TURN = "<|turn|>assistant\n"
 
 
@@ -53,6 +55,30 @@ def thought_cases(
 def check_both(markers: tuple[str, str]) -> None:
     """A grammar can start behind a block only if it knows both."""
     assert all(markers), f"the markers are {markers}: name both, or none"
+
+
+def check_named(make: Factory, answered: Callable[[], Sequence[ParserExample]]) -> str:
+    """If the same two texts are around the thought of each example, and make any other text a thought, they are the
+    dialect's markers."""
+    found = set()
+    for one in answered():
+        opens, thought, rest = one.text.partition(one.reasoning or "\0")
+        if thought and not one.context.prompt_tail:
+            found.add((opens.strip(), rest.removesuffix(one.content).strip()))
+    if len(found) == 1 and all(*found):
+        ((opens, closes),) = found
+        named = _is_between(make, opens, closes)
+        assert not named, f"{opens!r} and {closes!r} are around thoughts, and the spec's markers are empty"
+    return f"{len(found)} pairs of texts are around thoughts"
+
+
+def _is_between(make: Factory, opens: str, closes: str) -> bool:
+    """Whether thoughts come back that are between two texts, and none where these are missing."""
+    pairs = [(thought, answer) for thought in THOUGHTS[:3] for answer in ANSWERS[:2]]
+    found = [parsers.parse(make, [f"{opens}{thought}{closes}{answer}"]) for thought, answer in pairs]
+    right = [(thought.strip(), answer.strip()) for thought, answer in pairs]
+    same = [(one.reasoning.strip(), one.content.strip()) for one in found] == right
+    return same and not parsers.parse(make, [ANSWERS[0]]).reasoning
 
 
 def check_thoughts(make: Factory, markers: tuple[str, str]) -> None:
@@ -102,8 +128,8 @@ def check_started(made: Callable[[ParserContext], Factory], markers: tuple[str, 
     tails = [f"{_TURN}{opens}{space}" for space in _SPACES]
     tails += [f"{opens}\n", f"{opens}\na\n{closes}\nb<|turn|>user\nWhat does {closes} mean?{_TURN}{opens}\n"]
     for tail in tails:
-        for thinking in _SWITCHES:
-            make = made(_asked(thinking, tail))
+        for thinking, tools in ((True, _TOOLS), *((switch, ()) for switch in _SWITCHES)):
+            make = made(_asked(thinking, tail, tools))
             for thought in THOUGHTS[: None if tail is tails[0] else 1]:
                 for answer in ANSWERS[: None if tail is tails[0] else 1]:
                     text = f"{thought}{closes}{answer}"
@@ -121,10 +147,10 @@ def check_ended(made: Callable[[ParserContext], Factory], markers: tuple[str, st
                 _check_thought(parsers.check_chunking(make, answer, rounds=1), "", answer, answer)
 
 
-def _asked(thinking: bool | None, tail: str) -> ParserContext:
+def _asked(thinking: bool | None, tail: str, tools: Sequence[Mapping[str, Any]] = ()) -> ParserContext:
     """A request whose switch the template may read, too."""
     options = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
-    return ParserContext(thinking=thinking, prompt_tail=tail, template_options=options)
+    return ParserContext(thinking=thinking, prompt_tail=tail, template_options=options, tools=tools)
 
 
 def check_mentioned(made: Callable[[ParserContext], Factory], markers: tuple[str, str]) -> None:

@@ -15,7 +15,9 @@ from llmk.api import PolicyContext, PolicySpec, SchedulingPolicy, Ticket
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
+from llmk_testing.clocks import moving_clocks
 from llmk_testing.parsers import counted_lines
+from llmk_testing.watch import leaving_settings
 
 Make = Callable[[PolicyContext], SchedulingPolicy]
 
@@ -25,6 +27,10 @@ CONTEXTS = (
     PolicyContext(step_tokens=1),
 )
 TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é")
+_PACES = (1e-6, 0.4, 3601.7)
+"""Seconds between two looks at a clock."""
+_LONG = 3000
+"""Requests of a long queue."""
 PRIORITIES = (0, 0, 0, 1, -1, -(2**40), 2**40)
 
 
@@ -49,6 +55,7 @@ def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
     yield case("state of a request is freed with it", check_tickets_go)
     yield case("a step takes time in proportion to the queue", check_linear)
     yield case("what it is made with stays as it is", partial(check_context, spec), seeds)
+    yield case("what the whole process shares stays as it is", check_settings, seeds)
     yield case("what it keeps of tenants is bounded", policy_results.check_bounded)
     yield case("its answers are those of its oracle", partial(policy_results.check_oracle, spec), seeds)
 
@@ -59,14 +66,28 @@ def check_answers(make: Make, seeds: Sequence[int]) -> None:
         for context in CONTEXTS:
             for _ in Play(make(context), seed).steps(60):
                 pass
+    for context in CONTEXTS:
+        queue = tuple(_ticket(random.Random(seeds[0]), number) for number in range(_LONG))
+        found = [ticket.id for ticket in make(context).order(queue)]
+        known = {ticket.id for ticket in queue}
+        assert known.issuperset(found), f"of {_LONG} requests, others come back"
+        assert len(found) == len(set(found)), f"of {_LONG} requests, some come back twice"
 
 
 def check_repeatable(make: Make, seeds: Sequence[int]) -> None:
-    """No clock, no hash of an address, no state shared between instances."""
+    """No hash of an address, no state shared between instances, and no clock, be it slow or fast."""
+    package = type(make(CONTEXTS[1])).__module__.partition(".")[0]
+
+    def answers(seed: int, seconds: float) -> list[list[str]]:
+        with moving_clocks(package, seconds):
+            return list(Play(make(CONTEXTS[1]), seed).steps(40))
+
     for seed in seeds:
-        first, second = (list(Play(make(CONTEXTS[1]), seed).steps(40)) for _ in range(2))
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            assert one == other, f"in step {number} of seed {seed} it returned {one}, in a second run {other}"
+        first = answers(seed, _PACES[0])
+        for pace in _PACES:
+            for number, (one, other) in enumerate(zip(first, answers(seed, pace), strict=True)):
+                what = f"in step {number} of seed {seed} it returned {one}, in a second run"
+                assert one == other, f"{what}, in which a look at a clock takes {pace} seconds, {other}"
 
 
 def check_order_is_stable(make: Make, seeds: Sequence[int]) -> None:
@@ -160,6 +181,14 @@ def check_context(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> None:
         assert context.weights == before, f"the weights that it was made with were {before}, and are {context.weights}"
 
 
+def check_settings(make: Make, seeds: Sequence[int]) -> None:
+    """Among it random generators, from which others draw."""
+    for context in CONTEXTS:
+        with leaving_settings():
+            for _ in Play(make(context), seeds[0]).steps(40):
+                pass
+
+
 def _ask(policy: SchedulingPolicy, queue: tuple[Ticket, ...]) -> None:
     for _ in range(4):
         for ticket in islice(policy.order(queue), 32):
@@ -238,6 +267,9 @@ class Play:
     There are few slots and cache tokens, so that all its methods are called.
     """
 
+    budgets = (1, 7, 64, 64)
+    """Tokens of a step."""
+
     def __init__(self, policy: SchedulingPolicy, seed: int, slots: int = 4, capacity: int = 150) -> None:
         self.policy = policy
         self.requests: tuple[Ticket, ...] = ()
@@ -259,7 +291,7 @@ class Play:
         self._abort()
         self._line_up()
         self._peek(answers)
-        budget = self._random.choice((1, 7, 64, 64))
+        budget = self._random.choice(self.budgets)
         left = set(self.requests)
         for ticket in self.policy.order(self.requests) if self.requests else ():
             assert isinstance(ticket, Ticket), self._wrong("order()", ticket, self.requests)

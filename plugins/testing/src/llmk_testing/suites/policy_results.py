@@ -31,7 +31,9 @@ FORGOTTEN = 700
 """Steps with four tenants each after which a policy may have forgotten one that has no turn."""
 KEPT = 10_000
 """Bytes that may stay in any case."""
-MANY = 200
+MANY = 600
+ALIKE = 300
+"""Requests of one kind that are served before others come: more than 8 bits can count."""
 _LATER = Ticket("later", 2**40, "t0", 0, 8, 16)
 YOUNG = 8
 """Short histories of each context, in which hardly anything was used yet."""
@@ -59,10 +61,14 @@ def check_oracle(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> str:
         for _ in Crowd(both, seeds[0], slots=40, capacity=2000).steps(8 * PHASE * 4):
             pass
         calls += both.calls
-    for context in contexts:
+    for number, context in enumerate(contexts):
+        both = Both(make(context), own.oracle(context), f"many alike, weights {dict(context.weights)}")
+        _serve_alike(both, seeds[0] + number)
+        calls += both.calls
         both = Both(make(context), own.oracle(context), f"a long wait, weights {dict(context.weights)}")
         _wait_long(both)
         calls += both.calls
+    for context in contexts[:2]:
         both = Both(make(context), own.oracle(context), f"a long queue, weights {dict(context.weights)}")
         _read_whole(both, seeds[0])
         calls += both.calls
@@ -82,6 +88,21 @@ def _read_whole(both: Both, seed: int) -> None:
     for size in (MANY, MANY - 1):
         both.victim(tuple(drawn[:size]))
         both.displaced(tuple(drawn[:size]), _LATER)
+
+
+def _serve_alike(both: Both, seed: int) -> None:
+    """Hundreds of one kind are served one by one, and some of all kinds wait behind them; then those of another."""
+    play = Phased(both, seed, slots=1, capacity=1)
+    number = 0
+    for kind in (Ticket("", 0, "t0", 0, 5, 9), Ticket("", 0, "t1", 1, 5000, 9000), Ticket("", 0, "", -1, 1, 2)):
+        for _ in range(ALIKE):
+            number += 1
+            one = Ticket(f"a{number}", number, kind.tenant, kind.priority, kind.num_prompt_tokens, kind.max_tokens)
+            for ticket in both.order((one,)):
+                both.computed(ticket, kind.num_prompt_tokens)
+        queue = tuple(play.drawn(TENANTS[place % len(TENANTS)]) for place in range(12))
+        for ticket in both.order(queue):
+            both.computed(ticket, 3)
 
 
 def _wait_long(both: Both) -> None:
@@ -172,6 +193,8 @@ class Phased(Play):
     """Some tenants send requests for a while, then others do, then none, and earlier ones return. ``active``: the least
     and most of them at a time."""
 
+    budgets = (1, 7, 64, 5000)
+
     def __init__(
         self, policy: SchedulingPolicy, seed: int, slots: int, capacity: int, active: tuple[int, int] = (0, 3)
     ) -> None:
@@ -194,7 +217,7 @@ class Phased(Play):
 
     def drawn(self, tenant: str) -> Ticket:
         """The next request of a tenant."""
-        edge = 2 ** self._random.randrange(9)
+        edge = 2 ** self._random.choice((self._random.randrange(9), self._random.randrange(9, 18)))
         lengths = (1, 5, 40, 200, 100_000, edge, edge + 1, max(1, edge - 1))
         prompt, priority = self._random.choice(lengths), self._random.choice(PRIORITIES)
         length = prompt + self._random.choice((1, 2, 60, self._random.randint(1, 60), 4096))

@@ -11,6 +11,7 @@ THOUGHTS = (
         reasoning="A city in the north. [No brackets] needed.",
         content="Oslo.",
     ),
+    ParserExample(text="[[think]]\nHm.\n[[/think]]\n\nOslo.", reasoning="\nHm.\n", content="\n\nOslo."),
     ParserExample(text="First: [[think]]one[[/think]] and [[think]]two", reasoning="onetwo", content="First:  and "),
     ParserExample(text="[[think]][[/think]]Nothing to think about, [[thin", content="Nothing to think about, [[thin"),
     ParserExample(

@@ -20,6 +20,7 @@ def llmk_reasoning_parsers() -> list[ParserSpec]:
             name="acme-thoughts",
             implementation="llmk_acme.thoughts:Thoughts",
             claims=claims,
+            markers=("[[think]]", "[[/think]]"),
             examples="llmk_acme.examples:THOUGHTS",
             summary="reasoning between [[think]] and [[/think]]",
         )
