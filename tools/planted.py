@@ -30,8 +30,8 @@ Mistake = dict[str, str]
 
 DECLARED = ("op_contract", "checkpoint_format")
 """Kinds that are checked as a whole wheel is: what they name is not all of what they are checked by."""
-PLATFORMS = {"platform": "grove"}
-"""Kinds whose plugins are tried on a platform of the wheel's."""
+PLATFORMS = {"llmk-orchard": "grove", "llmk-harbor": "numa"}
+"""Platforms of wheels, on which their plugins of that kind are tried."""
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
         sys.path.insert(0, str(arguments.wheel / "src"))
         warm = Warm(Path(folder), arguments.seed, specs=20)
         for kind, mistake, subject in _planted(arguments, name, warm.on("")):
-            ready, what = warm.on(PLATFORMS.get(kind, "")), mistake["what"]
+            ready, what = warm.on(_platform(name, kind)), mistake["what"]
             before = kept.get(kind, {}).get(what)
             if before and not (arguments.again and before["outcome"] == "survived"):
                 continue
@@ -108,6 +108,10 @@ def _mutant(path: Path, mistake: Mistake) -> Mutant:
     return Mutant("planted", line, start, start + len(old), mistake["old"], mistake["new"])
 
 
+def _platform(name: str, kind: str) -> str:
+    return PLATFORMS.get(name, "") if kind == "platform" else ""
+
+
 def file_of(mistake: Mistake) -> str:
     """Where a mistake is: a module, or a file by its name."""
     module = mistake["module"]
@@ -122,7 +126,8 @@ def _checked(wheel: Path, name: str, kind: str, mistake: Mistake) -> dict[str, A
         path.write_bytes(_mutant(path, mistake).apply(path.read_bytes()))
         _install(copy, Path(folder) / "site")
         kinds = [option for one in KINDS_OF.get(kind, (kind,)) for option in ("--kind", one)]
-        command = [sys.executable, "-m", "llmk", "plugins", "check", name, *kinds, "-x"]
+        on = [f"--platform={found}"] if (found := _platform(name, kind)) else []
+        command = [sys.executable, "-m", "llmk", "plugins", "check", name, *kinds, *on, "-x"]
         paths = os.pathsep.join((str(Path(folder) / "site"), str(copy / "src"), os.environ.get("PYTHONPATH", "")))
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
     failed = re.search(r"^FAILED (.*)$", done.stdout, re.MULTILINE)

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-collect_ignore = ["accelerator", "hosts", "meadow", "orchard"]
+collect_ignore = ["accelerator", "harbor", "hosts", "meadow", "orchard"]
