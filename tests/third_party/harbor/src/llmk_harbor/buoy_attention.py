@@ -1,7 +1,8 @@
 """Paged attention over blocks of columns, in plain torch.
 
 The cache is ``[num_blocks, kv_heads, head_dim + value_dim, block_size]``: a token is a column of its block, its key
-above its value. Keys are so already transposed for the product with queries, and a block of a head is one piece of memory.
+above its value. Keys are so already transposed for the product with queries, and a block of a head is one piece of
+memory.
 """
 
 from __future__ import annotations
