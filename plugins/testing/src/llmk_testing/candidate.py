@@ -18,7 +18,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.purity import check_pure
-from llmk_testing.watch import leaving_settings
+from llmk_testing.settings import leaving_settings
 
 Q = TypeVar("Q", bound=Query)
 

@@ -22,7 +22,8 @@ from llmk.reference import quantized_weight
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.quantization_example import QuantizationExample
-from llmk_testing.watch import held_by_integers, leaving_settings
+from llmk_testing.settings import leaving_settings
+from llmk_testing.watch import held_by_integers
 from llmk_testing.weights import MADE_AS
 from llmk_testing.weights import stored as weight_in
 
