@@ -264,6 +264,9 @@ class Numbers:
         outliers[:, 5] *= 50
         return {
             "rows of one sign, and of several magnitudes": mixed,
+            "zeros alone": torch.zeros_like(drawn),
+            "one number among zeros": torch.zeros_like(drawn).index_fill_(1, torch.tensor([7]), 0.5),
+            "one number everywhere": torch.full_like(drawn, -0.25),
             "zeros in whole rows": drawn * (torch.arange(ROWS) % 3 > 0)[:, None],
             "tiny numbers": drawn * 1e-6,
             "large numbers": drawn * 300,
