@@ -201,10 +201,11 @@ def _count(candidate: Candidate[LinearQuery]) -> int:
 
 
 def _wide_sums(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
-    """Of each weight format, a query with many inputs, in each dtype of 16 bits."""
-    found = []
+    """Of each weight format, a query with many inputs, in each dtype of 16 bits: those that the kernel names, too, as
+    torch computes them on any processor."""
+    found, declared = [], candidate.spec.needs.dtypes if candidate.bench.device.type == "cpu" else ()
     for asked in first_of_each(candidate.served):
-        for dtype in candidate.dtypes:
+        for dtype in dict.fromkeys((*candidate.dtypes, *declared)):
             for inputs in (16384, 4096, 1024, asked.query.in_features):
                 query = replace(asked.query, dtype=dtype, in_features=inputs, out_features=64, bias=False)
                 if dtype in ("float16", "bfloat16") and candidate.serves(query):
