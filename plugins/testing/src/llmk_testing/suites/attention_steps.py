@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,17 +68,6 @@ def cases(paged: Given) -> dict[str, Callable[..., str | None]]:
             errors.append(every.check(out, work, f"of {_MANY} requests"))
         return agreeing(errors)
 
-    def takes_used_caches(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-        """What is free holds numbers of others, large ones too, where other cases have NaN."""
-        errors = []
-        for number in _OLD:
-            one = paged(candidate, asked, requests=3, longest=64)
-            one.fill(number)
-            steps: list[Work] = [history(20, 5, 33), decode(20, 5, 33), [(0, 21, 30), (2, 34, 35)]]
-            what = f"in a cache that held {number:g}"
-            errors += [one.check(one.play(work, padding=1), work, what) for work in steps]
-        return agreeing(errors)
-
     def keeps_nothing(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
         one, work = paged(candidate, asked, requests=2, longest=64), decode(20, 33)
         one.play(history(20, 33))
@@ -89,9 +79,21 @@ def cases(paged: Given) -> dict[str, Callable[..., str | None]]:
         "layers share metadata": layers_share_metadata,
         "instances are apart": instances_are_apart,
         "takes many requests at once": many_requests,
-        "takes caches that hold old numbers": takes_used_caches,
+        "takes caches that hold old numbers": partial(_takes_used_caches, paged),
         "keeps nothing of a step": keeps_nothing,
     }
+
+
+def _takes_used_caches(paged: Given, candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
+    """What is free holds numbers of others, large ones too, where other cases have NaN."""
+    errors = []
+    for number in _OLD:
+        one = paged(candidate, asked, requests=3, longest=64)
+        one.fill(number)
+        steps: list[Work] = [history(20, 5, 33), decode(20, 5, 33), [(0, 21, 30), (2, 34, 35)]]
+        what = f"in a cache that held {number:g}"
+        errors += [one.check(one.play(work, padding=1), work, what) for work in steps]
+    return agreeing(errors)
 
 
 def leaves_what_is_behind(paged: Given, candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
