@@ -19,10 +19,27 @@ from llmk_cpu.native.library import Kernel
 from llmk_testing.tolerance import Right, check
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
-_FLAGS = (
-    "-std=c++17 -O2 -shared -fPIC -pthread -fno-math-errno -Wno-psabi -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw"
-    " -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -DLLMK_EMULATED_TILES -DLLMK_LEVEL=amx"
-).split()
+_FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+    "-fno-math-errno",
+    "-Wno-psabi",
+    "-mavx2",
+    "-mfma",
+    "-mf16c",
+    "-mbmi2",
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mavx512vnni",
+    "-mavx512bf16",
+    "-DLLMK_EMULATED_TILES",
+    "-DLLMK_LEVEL=amx",
+]
 _KERNELS = {
     "linear_many": linear,
     "linear_tiles_many": quantized,

@@ -145,6 +145,41 @@ class WrongGroups(ReferenceAttention):
         return out[:, mixed.argsort()]
 
 
+class ClampsSlots(ReferenceAttention):
+    """Changes the step's own slots."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        meta = super().prepare(step)
+        step.slot_mapping.clamp_(min=0)
+        return meta
+
+
+class ReadsOldNumbers(ReferenceAttention):
+    """Takes what is no number for nothing written, and adds what else lies in the cache's last block."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        last = cache.view(-1)[-1].float().nan_to_num(0.0, 1e4)
+        return out + (last.clamp(max=1e4) if cache.dtype.is_floating_point else 0 * last).to(out.dtype)
+
+
+class MultipliesByZero(ReferenceAttention):
+    """What lies before a window in the first block that is read weighs nothing: zero times NaN."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        self.first = []
+        for row, length in enumerate(step.seq_lens.tolist()):
+            start = length - int(step.query_start[row + 1] - step.query_start[row])
+            if length > start:
+                column = max(0, self.query.first_visible(start)) // step.block_size
+                self.first.append(int(step.block_table[row, column]))
+        return super().prepare(step)
+
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        return out + 0.0 * cache[self.first].float().sum().to(out.dtype)
+
+
 class WritesPadding(ReferenceAttention):
     """-1 is the last slot, to Python."""
 
@@ -331,6 +366,14 @@ _USUAL = ": 8 heads over 2 of 64, blocks of 16, float32"
 _AGREES = "agrees with the reference"
 
 DEFECTS = (
+    Defect("slots", "prepare changes the step's slots", ClampsSlots, "inputs stay as they are"),
+    Defect("old numbers", "only NaN is taken for unwritten", ReadsOldNumbers, "takes caches that hold old numbers"),
+    Defect(
+        "before the window",
+        "what lies before a window is multiplied by zero",
+        MultipliesByZero,
+        "reads nothing that a window left behind",
+    ),
     Defect("softcap", "the soft cap is forgotten", SoftcapForgotten, f"{_AGREES}: a soft cap, float32"),
     Defect("scale", "the scale is its own", ScaleOfItsOwn, f"{_AGREES}: a scale of 0.31, float32"),
     Defect("window", "the window is one too wide", WindowOffByOne, f"{_AGREES}: a window of 21, float32"),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from defects import Defect
-from llmk.api import FIRST_FIELDS, OK, LinearQuery, TokenBand, Verdict, no
+from llmk.api import FIRST_FIELDS, OK, LinearQuery, Needs, TokenBand, Verdict, no
 from llmk.reference.quantized_weight import ScaledWeight, prepare_int8_channel
 
 
@@ -66,6 +66,20 @@ def scales_its_input(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     out = F.linear(x, weight, bias)
     x.mul_(0.5)
     return out
+
+
+def sums_that_stop(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Adds up a few inputs at a time, in the dtype."""
+    total = x.new_zeros(x.shape[0], weight.shape[0])
+    for part, of in zip(x.split(32, 1), weight.split(32, 1), strict=True):
+        total += F.linear(part, of)
+    return total if bias is None else total + bias
+
+
+def scaled_at_the_end(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
+    """Rounds sums of 8-bit numbers to the dtype before it scales them."""
+    out = F.linear(x.float(), weight.values.float()).to(x.dtype) * weight.scale.flatten()
+    return (out if bias is None else out + bias).to(x.dtype)
 
 
 _BUFFER: dict[tuple[int, ...], Tensor] = {}
@@ -239,6 +253,23 @@ DEFECTS = (
             "supports": supports_int8_channel,
         },
         "takes scales of one dimension",
+    ),
+    Defect(
+        "stopped",
+        "sums in 16 bits stop growing",
+        {"implementation": f"{__name__}:sums_that_stop", "needs": Needs(dtypes=("bfloat16", "float32"))},
+        "sums of one sign",
+    ),
+    Defect(
+        "overflow",
+        "sums of 8-bit numbers overflow float16 before they are scaled",
+        {
+            "implementation": f"{__name__}:scaled_at_the_end",
+            "prepare": "llmk.reference.quantized_weight:prepare_int8_channel",
+            "supports": supports_int8_channel,
+            "needs": Needs(dtypes=("float16", "float32")),
+        },
+        "sums of one sign",
     ),
     Defect("many", "rows are counted in 15 bits", few_rows, "takes many rows"),
     Defect("one output", "one output is taken for none", without_single_outputs, f"{_AGREES}: 128 to 1 with bias"),

@@ -15,7 +15,7 @@ from llmk.nn import Attention, Linear, builder
 from llmk.nn.builder import Builder
 from llmk.nn.parallel import Parallel
 from llmk.nn.tree_model import TreeModel
-from llmk.tree import CausalLM, Config, Norm, Program
+from llmk.tree import CausalLM, Config, Norm, Program, SelfAttention
 from llmk_models import dense
 from llmk_models.parts import Parts
 from llmk_testing.model_example import ModelExample
@@ -115,6 +115,31 @@ def _pads_vocabulary(patch: pytest.MonkeyPatch) -> None:
     _around(patch, dense, "tree", change)
 
 
+def _whole_vocabulary(patch: pytest.MonkeyPatch) -> None:
+    """Of a multiple of 64 tokens."""
+
+    def change(good: Any, config: Config) -> CausalLM:
+        found: CausalLM = good(config)
+        size = -(-found.embed.vocab_size // 64) * 64
+        return replace(found, embed=replace(found.embed, vocab_size=size), head=replace(found.head, vocab_size=size))
+
+    _around(patch, dense, "tree", change)
+
+
+def _before_the_extension(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, config: Config) -> CausalLM:
+        return replace(good(config), max_model_len=config.size("max_position_embeddings"))
+
+    _around(patch, dense, "tree", change)
+
+
+def _window_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    good = SelfAttention.of.__func__  # type: ignore[attr-defined]
+    patch.setattr(
+        SelfAttention, "of", classmethod(lambda cls, *args, **options: good(cls, *args, **{**options, "window": 4096}))
+    )
+
+
 def _published_length(patch: pytest.MonkeyPatch) -> None:
     _around(patch, dense, "tree", lambda good, config: replace(good(config), max_model_len=8192))
 
@@ -209,6 +234,9 @@ DEFECTS = (
         _ignores_unknown,
         "unknown tensors",
     ),
+    Defect("before_the_extension", "YaRN's texts are not longer", _before_the_extension, "texts may be"),
+    Defect("whole_vocabulary", "pads the vocabulary to a multiple of 64", _whole_vocabulary, "numbers of the config"),
+    Defect("window", "tokens attend to the last 4096 alone", _window_of_its_own, "windows of attention"),
     Defect("published_length", "texts are as long as in published checkpoints", _published_length, "texts may be"),
     Defect("one_base", "rotations are not stretched", _one_base, "numbers of the config"),
     Defect("short_table", "positions from 64 on are rotated alike", _short_table, "long texts have"),

@@ -77,6 +77,12 @@ def up_before_gate(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tenso
     return fused_moe(x, router_logits, {**weights, "gate_up": swapped}, **options)
 
 
+def experts_in_a_byte(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """Takes an expert from the 257th on for another."""
+    wrapped = torch.arange(router_logits.shape[1]) % 256
+    return fused_moe(x, router_logits, {name: weight[wrapped] for name, weight in weights.items()}, **options)
+
+
 def not_squared(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
     relu = {"activation": "relu"} if options["activation"] == "relu2" else {}
     return fused_moe(x, router_logits, weights, **options | relu)
@@ -181,6 +187,7 @@ def bias_in_place(
 _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 
 DEFECTS = (
+    Defect("byte", "experts are counted in 8 bits", experts_in_a_byte, "takes more experts than 8 bits count"),
     Defect("renormalize", "weights are not divided by their sum", not_renormalized, _AGREES + _FIRST),
     Defect("scaling", "the scaling is forgotten", unscaled, f"{_AGREES}: sigmoid scores, scaled, float32"),
     Defect("activation", "SiLU for every activation", always_silu, f"{_AGREES}: GELU, float32"),

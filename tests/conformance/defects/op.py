@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defects import Defect
-from llmk.api import CacheStep
+from llmk.api import OK, CacheStep, Verdict, no
 from llmk.reference import activations, adapters, batch, embedding, norms
 from llmk.reference.attention.compressed import compressed_attention, select_entries
 from llmk.reference.attention.selected import select_tokens, selected_attention
@@ -96,6 +96,11 @@ def norm_of_scaled_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def norm_by_one(x: Tensor, weight: Tensor, eps: float, *, norm_offset: float = 0.0) -> Tensor:
     """Adds one to the weight where the model adds anything."""
     return norms.rms_norm(x, weight, eps, norm_offset=float(norm_offset != 0))
+
+
+def supports_even_sizes(query: Any) -> Verdict:
+    """Asks for a fact that norms that are parts of attention lack."""
+    return OK if query.facts["size"] % 2 == 0 else no("size", wanted="an odd size", found="even sizes")
 
 
 _RESULTS: dict[Any, Tensor] = {}
@@ -422,6 +427,15 @@ _AGREES = "agrees with the reference"
 _DEEP = "takes rows of any dimensions"
 
 DEFECTS: tuple[tuple[str, Defect], ...] = (
+    (
+        "rms_norm",
+        Defect(
+            "size",
+            "it asks each norm for its size",
+            {"supports": supports_even_sizes},
+            "supports is pure and answers every query",
+        ),
+    ),
     ("rms_norm", Defect("eps", "the usual eps, not the given one", norm_of_the_usual_eps, _AGREES)),
     ("rms_norm", Defect("packed", "heads of a packed projection are an error", norm_of_matrices, _DEEP)),
     ("rms_norm", Defect("zeros", "rows of zeros become NaN", norm_of_scaled_rows, "takes rows of odd numbers")),

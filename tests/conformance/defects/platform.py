@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import SimpleNamespace
@@ -323,6 +325,37 @@ def probe_what_is_free(host: Host) -> Probe:
     return Probe(OK, replace(answer.facts, memory_bytes=CPUPlatform(answer.facts).memory.available()))
 
 
+def probe_processors_of_here(host: Host) -> Probe:
+    """A probe that counts this machine's processors, whichever is asked about."""
+    answer = probe(host)
+    assert answer.facts is not None
+    return Probe(OK, replace(answer.facts, num_devices=os.cpu_count() or 1))
+
+
+def probe_with_swap(host: Host) -> Probe:
+    """A probe that takes swap space for memory."""
+    answer, swap = probe(host), re.search(r"SwapTotal:\s*(\d+)", host.read("/proc/meminfo"))
+    assert answer.facts is not None
+    more = int(swap[1]) << 10 if swap else 0
+    return Probe(OK, replace(answer.facts, memory_bytes=answer.facts.memory_bytes + more))
+
+
+class NarrowPlatform(CPUPlatform):
+    """A platform whose setup changes the default dtype."""
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        super().__init__(facts)
+        setup = self.device.setup
+
+        def narrow(index: int, threads: int = 0) -> None:
+            setup(index, threads)
+            torch.set_default_dtype(torch.bfloat16)
+
+        self.device = SimpleNamespace(
+            setup=narrow, torch_device=self.device.torch_device, synchronize=self.device.synchronize
+        )
+
+
 GRAPHS = frozenset({"graphs"})
 
 
@@ -400,6 +433,24 @@ DEFECTS = (
         "the probe asks this machine about any other",
         "machines of its examples",
         lambda spec, bench: (replace(spec, probe=probe_anywhere), bench),
+    ),
+    Defect(
+        "processors_of_here",
+        "the probe counts this machine's processors for any other",
+        "what is said of another machine",
+        lambda spec, bench: (replace(spec, probe=probe_processors_of_here), bench),
+    ),
+    Defect(
+        "memory_with_swap",
+        "the facts have the memory with swap space",
+        "machines of its examples",
+        lambda spec, bench: (replace(spec, probe=probe_with_swap), bench),
+    ),
+    Defect(
+        "default_dtype",
+        "setup changes the dtype that all code gets by default",
+        "setup leaves",
+        lambda spec, bench: (replace(spec, implementation="defects.platform:NarrowPlatform"), bench),
     ),
     Defect(
         "memory_that_is_free",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.api import OK, QuantizationSpec, no
+from llmk.api import OK, CheckpointError, QuantizationSpec, no
 from llmk.reference.quantize import quantize_fp8_channel
 from llmk_quantization.fp8 import OnlineChannels, Stored, StoredBlocks, StoredChannels
 from llmk_quantization.gptq import Awq, ByInputs, Gptq
@@ -180,6 +180,12 @@ def _seeded(weight: Tensor) -> dict[str, Tensor]:
     return quantize_fp8_channel(weight)
 
 
+def _no_zeros(weight: Tensor) -> dict[str, Tensor]:
+    if not weight.any():
+        raise CheckpointError("a weight of zeros", hint="download the file again")
+    return quantize_fp8_channel(weight)
+
+
 _BUFFERS: dict[torch.Size, Tensor] = {}
 
 
@@ -222,6 +228,7 @@ DEFECTS = (
     ),
     Defect("saturates", "clips an output's largest weights", "fp8", _converts(_saturated), "dense: numbers are near"),
     Defect("zeros", "divides by zero for rows of zeros", "fp8", _converts(_of_zeros), "dense: weights at the edges"),
+    Defect("no_zeros", "refuses a weight of zeros", "fp8", _converts(_no_zeros), "dense: weights at the edges"),
     Defect("unchecked_dtypes", "takes scales of any dtype", "stored_fp8", _unchecked, "dense: tensors in dtypes"),
     Defect("one_scale", "scales all outputs alike", "fp8", _converts(_of_whole), "dense: weights are those"),
     Defect(

@@ -12,13 +12,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from llmk.api import FIRST_FIELDS, KernelSpec, PlatformFacts, Query, Verdict
+from llmk.api import FIRST_FIELDS, KernelSpec, OpQuery, PlatformFacts, Query, Verdict
 from llmk.api.matching import check_needs, facts_to_know, match, neutral_values
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.purity import check_pure
-from llmk_testing.watch import leaving_settings
+from llmk_testing.settings import leaving_settings
 
 Q = TypeVar("Q", bound=Query)
 
@@ -210,9 +210,12 @@ class Candidate(Generic[Q]):
         return "\n  ".join([head, *lines, *([self._advice] if self._advice else [])])
 
     def _answers(self) -> None:
-        """Also for an unknown platform and an unknown dtype."""
+        """Also for an unknown platform and an unknown dtype; of an op, at sites of larger ops, whose facts their parts
+        get, and which need not have those of the op."""
         elsewhere = PlatformFacts(name="elsewhere", arch="unheard-of", device_type="cpu")
         asked: dict[str, Any] = {"site": self.spec.kind}
+        odd = list(self._at_other_sites())
+        check_pure(self.spec.supports, odd)
         check_pure(
             self.spec.supports,
             (
@@ -222,6 +225,18 @@ class Candidate(Generic[Q]):
                 for dtype in (*(self.dtypes or ("float32",)), "float64")
             ),
         )
+
+    def _at_other_sites(self) -> Iterator[Query]:
+        """The queries of an op without each of its facts, without any, and with others."""
+        dtype = (*self.dtypes, "float32")[0]
+        for make in self._wanted.values():
+            query = make(platform=self.bench.facts, dtype=dtype, site=self.spec.kind)
+            if not isinstance(query, OpQuery):
+                return
+            yield replace(query, facts={})
+            yield replace(query, facts={**query.facts, "unheard_of": 7})
+            for name in query.facts:
+                yield replace(query, facts={key: value for key, value in query.facts.items() if key != name})
 
 
 def served_by(spec: KernelSpec, bench: Bench) -> Callable[[Callable[..., Query]], bool]:

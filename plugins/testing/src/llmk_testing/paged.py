@@ -192,6 +192,23 @@ class Paged:
             row += stop - start
         return torch.cat(out)[..., : spec.latent_dim]
 
+    def spoil(self, request: int, start: int, stop: int) -> None:
+        """Puts NaN where these tokens' keys and values are, by the backend's own ``write``."""
+        if start >= stop:
+            return
+        meta = self.backend.prepare(self.step([(request, start, stop)]))
+        rows = torch.full((stop - start, sum(self.sizes)), torch.nan, dtype=self.rows.dtype, device=self.device)
+        _, key, *value = self.parts(rows)
+        self.backend.write(key, value[0] if value else None, self.cache, meta, **self.scaled)
+
+    def fill(self, number: float) -> None:
+        """Puts a number everywhere in the cache; bytes of a packed one are all alike, too."""
+        if self.cache.dtype.is_floating_point:
+            largest = torch.finfo(self.cache.dtype).max if self.cache.dtype.itemsize == 1 else number
+            self.cache.copy_(torch.full((), min(number, largest)).expand(self.cache.shape).to(self.cache.dtype))
+        else:
+            self.cache.fill_(int(min(number, 75.0)))
+
     def keep_own(self, work: Work) -> None:
         """Records the requests' own keys and values as the cache's contents."""
         _, key, *value = self.parts(self.own_rows(work))

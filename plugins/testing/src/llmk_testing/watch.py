@@ -4,13 +4,8 @@ detected, and numbers that are converted to integers which can't hold them."""
 from __future__ import annotations
 
 import gc
-import logging
-import os
-import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from decimal import getcontext
 from typing import Any
 
 import torch
@@ -144,67 +139,3 @@ def tensors_kept(run: Callable[[], object], rounds: int) -> int:
 def _num_tensors() -> int:
     gc.collect()
     return sum(issubclass(type(each), Tensor) for each in gc.get_objects())
-
-
-_SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "the number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "the precision of float32 GEMMs": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "whether algorithms are deterministic": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
-    "the state of Python's random generator": (random.getstate, random.setstate),
-    "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
-    "how long texts of numbers may be": (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
-    "the working directory": (os.getcwd, os.chdir),
-    "the precision of decimal numbers": (
-        lambda: getcontext().prec,
-        lambda before: setattr(getcontext(), "prec", before),
-    ),
-    "whether garbage is collected": (gc.isenabled, lambda before: gc.enable() if before else gc.disable()),
-    "the level of the root logger": (lambda: logging.root.level, logging.root.setLevel),
-}
-"""What belongs to the whole process: how it is read, and set."""
-_UNUSUAL = {
-    "the recursion limit": 2063,
-    "how long texts of numbers may be": 4801,
-    "the precision of decimal numbers": 31,
-    "the level of the root logger": 29,
-}
-"""Values that no plugin sets, so that one that was set before, to the same, is seen."""
-_GENERATOR = "the state of torch's random generator"
-
-
-@contextmanager
-def _unusual() -> Iterator[None]:
-    first = {name: _SETTINGS[name][0]() for name in _UNUSUAL}
-    for name, value in _UNUSUAL.items():
-        _SETTINGS[name][1](value)
-    try:
-        yield
-    finally:
-        for name, value in first.items():
-            _SETTINGS[name][1](value)
-
-
-@contextmanager
-def leaving_settings() -> Iterator[None]:
-    """Raises ``AssertionError`` at the end if code within changed a setting that all code of the process shares; puts
-    them back."""
-    threads, drawn_by_python = torch.get_num_threads(), random.getstate()
-    with torch.random.fork_rng(devices=[]), _unusual():
-        # So that a state is not that of a fresh seed, nor the number of threads the least.
-        torch.rand(()), random.random()
-        torch.set_num_threads(max(2, threads))
-        before = {name: read() for name, (read, _) in _SETTINGS.items()}
-        drawn = torch.get_rng_state()
-        yield
-        changed = [name for name, (read, _) in _SETTINGS.items() if read() != before[name]]
-        changed += [] if torch.equal(torch.get_rng_state(), drawn) else [_GENERATOR]
-        for name in set(changed) - {_GENERATOR}:
-            _SETTINGS[name][1](before[name])
-    torch.set_num_threads(threads)
-    random.setstate(drawn_by_python)
-    assert not changed, f"it changes {', '.join(changed)}, which the whole process shares"

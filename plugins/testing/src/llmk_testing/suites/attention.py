@@ -234,21 +234,26 @@ def _bounds(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
 
 
 def _inputs(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> None:
-    paged, work = _paged(candidate, asked, requests=3, longest=64), history(20, 5, 33)
-    step = paged.step(work)
-    index = {name: getattr(step, name) for name in _INDEX}
-    given = {name: x for name, x in zip(("query", "key", "value"), paged.given(work), strict=True) if x is not None}
-    before = {name: tensor.clone() for name, tensor in (index | given).items()}
-    meta = paged.backend.prepare(step)
-    paged.backend.write(given["key"], given.get("value"), paged.cache, meta, **paged.scaled)
-    cache = paged.cache.clone()
-    out = paged.attend(given["query"], meta)
-    for name, tensor in (index | given).items():
-        check_same(tensor, before[name], f"{name}, which is an input")
-    check_same(paged.cache, cache, "the cache, which run only reads")
-    storage = out.untyped_storage().data_ptr()
-    aliased = [name for name, x in given.items() if x.untyped_storage().data_ptr() == storage]
-    assert not aliased, f"the result lies in the memory of {aliased[0]}"
+    """Of steps with padding, whose slots other layers read after this one."""
+    for work, padding in ((history(20, 5, 33), 2), (decode(20, 5, 33), 3)):
+        paged = _paged(candidate, asked, requests=3, longest=64)
+        step = paged.step(work, padding=padding)
+        index = {name: getattr(step, name) for name in _INDEX}
+        values = paged.given(work, padding=padding)
+        given = {name: x for name, x in zip(("query", "key", "value"), values, strict=True) if x is not None}
+        before = {name: tensor.clone() for name, tensor in (index | given).items()}
+        lengths = [*step.host_query_lens], [*step.host_seq_lens]
+        meta = paged.backend.prepare(step)
+        paged.backend.write(given["key"], given.get("value"), paged.cache, meta, **paged.scaled)
+        cache = paged.cache.clone()
+        out = paged.attend(given["query"], meta)
+        for name, tensor in (index | given).items():
+            check_same(tensor, before[name], f"{name}, which is an input")
+        assert lengths == ([*step.host_query_lens], [*step.host_seq_lens]), "the host's lengths are inputs"
+        check_same(paged.cache, cache, "the cache, which run only reads")
+        storage = out.untyped_storage().data_ptr()
+        aliased = [name for name, x in given.items() if x.untyped_storage().data_ptr() == storage]
+        assert not aliased, f"the result lies in the memory of {aliased[0]}"
 
 
 def _deterministic(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ _BLOCKS, _MOST_BYTES = 70_000, 300 << 20
 """Blocks of a cache whose ids take more than 16 bits, and the largest such cache."""
 _BEHIND = 1300
 """Tokens before a window: more than a tile of keys."""
+
+_OLD = (3.0, 200.0, float("inf"))
+"""What free slots hold."""
 
 Given = Callable[..., Paged]
 """Makes requests for a backend of the candidate: ``given(candidate, asked, **options)``."""
@@ -75,18 +79,38 @@ def cases(paged: Given) -> dict[str, Callable[..., str | None]]:
         "layers share metadata": layers_share_metadata,
         "instances are apart": instances_are_apart,
         "takes many requests at once": many_requests,
+        "takes caches that hold old numbers": partial(_takes_used_caches, paged),
         "keeps nothing of a step": keeps_nothing,
     }
 
 
+def _takes_used_caches(paged: Given, candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
+    """What is free holds numbers of others, large ones too, where other cases have NaN."""
+    errors = []
+    for number in _OLD:
+        one = paged(candidate, asked, requests=3, longest=64)
+        one.fill(number)
+        steps: list[Work] = [history(20, 5, 33), decode(20, 5, 33), [(0, 21, 30), (2, 34, 35)]]
+        what = f"in a cache that held {number:g}"
+        errors += [one.check(one.play(work, padding=1), work, what) for work in steps]
+    return agreeing(errors)
+
+
 def leaves_what_is_behind(paged: Given, candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """Table entries far before a window name no block at all."""
+    """Table entries far before a window name no block at all; and what tokens before it hold in the first block that it
+    reads may be NaN, as of a request whose older tokens were never computed here."""
     longest = (asked.query.sliding_window or 0) + _BEHIND
     one = paged(candidate, asked, requests=2, longest=longest + 40)
     for start in range(0, longest, 256):
         one.write([(request, start, min(start + 256, longest)) for request in range(2)])
     steps: list[Work] = [decode(longest, longest), [(0, longest + 1, longest + 12), (1, longest + 1, longest + 2)]]
-    return agreeing([one.check(one.play(work), work, "behind a long text") for work in steps])
+    errors = []
+    for work in steps:
+        for request, start, _ in work:
+            first = max(0, one.query.first_visible(start))
+            one.spoil(request, first - first % one.query.block_size, first)
+        errors.append(one.check(one.play(work), work, "behind a long text"))
+    return agreeing(errors)
 
 
 def reads_large_ids(paged: Given, candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:

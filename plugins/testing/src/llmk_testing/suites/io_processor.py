@@ -32,8 +32,8 @@ from llmk_testing.io_processors import (
     served,
 )
 from llmk_testing.purity import check_pure
+from llmk_testing.settings import leaving_settings
 from llmk_testing.suites.io_texts import check_long, check_special_tokens, with_special_tokens
-from llmk_testing.watch import leaving_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
     yield from candidate.each("takes many rows", _many, smallest(candidate.served, _sizes))
     yield from candidate.each("a layer holds little more than its parameters", _held, first_of_each(candidate.served))
+    yield from candidate.each("sums of one sign are those of float32", _one_sign, _wide_sums(candidate))
     yield from candidate.each("rows of a table are looked up", _looked_up, _tables(candidate))
     first = {asked.query.weight_format: asked for asked in reversed(candidate.served)}
     for stored_as, asked in first.items():
@@ -197,6 +198,38 @@ def _magnitudes(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) ->
 
 def _count(candidate: Candidate[LinearQuery]) -> int:
     return counts(candidate.spec.bands, few=True)[-1]
+
+
+def _wide_sums(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
+    """Of each weight format, a query with many inputs, in each dtype of 16 bits: those that the kernel names, too, as
+    torch computes them on any processor."""
+    found, declared = [], candidate.spec.needs.dtypes if candidate.bench.device.type == "cpu" else ()
+    for asked in first_of_each(candidate.served):
+        for dtype in dict.fromkeys((*candidate.dtypes, *declared)):
+            for inputs in (16384, 4096, 1024, asked.query.in_features):
+                query = replace(asked.query, dtype=dtype, in_features=inputs, out_features=64, bias=False)
+                if dtype in ("float16", "bfloat16") and candidate.serves(query):
+                    label = f"{inputs} to 64, {query.weight_format}, {dtype}"
+                    found.append(Asked(label, query))
+                    break
+    return found
+
+
+def _one_sign(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    """Sums in 16 bits stop growing, and those of 8-bit numbers overflow float16 before they are scaled."""
+    query = asked.query
+    random = candidate.bench.random("one sign", asked.label)
+    weight = (1 + torch.rand(query.out_features, query.in_features, generator=random)).to(asked.dtype)
+    if query.weight_format != "plain":
+        weight = weight / query.in_features
+    kernel = PreparedLinear(candidate, asked, stored(candidate.bench.registry, query.weight_format, weight))
+    errors = []
+    for count in counts(candidate.spec.bands, few=True):
+        x = (1 + torch.rand(count, query.in_features, generator=random)).to(kernel.dtype)
+        if query.weight_format == "plain":
+            x = x / query.in_features
+        errors.append(kernel.check(kernel(x.to(kernel.device)), x, f"{count} rows of one sign"))
+    return agreeing(errors)
 
 
 def _caller(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:

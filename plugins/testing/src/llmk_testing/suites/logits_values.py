@@ -24,7 +24,7 @@ from llmk_testing.devices import one_device
 from llmk_testing.falsy import check_falsy
 from llmk_testing.io_bodies import varied
 from llmk_testing.logits_examples import LogitsExamples, Parameters
-from llmk_testing.watch import leaving_settings
+from llmk_testing.settings import leaving_settings
 
 _SLOTS, _LENGTH, _VOCAB = 8, 24, 131
 _TOKENS = [5, 7, 5, 7, 9, 5]

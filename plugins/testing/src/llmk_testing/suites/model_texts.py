@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from llmk.api import LlmkError, ModelSpec
+from llmk.api import Checkpoint, LlmkError, ModelSpec
 from llmk.planning.checkpoint.folder import read_checkpoint
-from llmk.tree import Head
+from llmk.tree import Head, Rope
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 from llmk_testing.comparing import check_logits
@@ -34,6 +34,8 @@ _OF_TRAINING = ("dropout", "drop", "init", "loss", "jitter", "noise", "_std", "c
 _FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction")
 """Numbers of how much of a head is rotated."""
 _FACTOR = 1.7
+_STRETCH = 4.0
+_ODD_SIZES = ("vocab_size", "sliding_window", "attention_window_size", "local_window_size")
 _SHORT = 12
 
 Harness = Callable[..., ModelHarness]
@@ -45,6 +47,7 @@ def checks(
     """Cases by name, as those of the files."""
     return {
         "texts may be as long as the config says": partial(_check_length, spec, example, folder),
+        "windows of attention are the config's": partial(_check_windows, spec, example, folder),
         "long texts have the oracle's logits": partial(_check_long, bench, example, folder, harness),
         "a tied head may be stored": partial(_check_tied, spec, bench, example, folder, harness),
         "numbers of the config, at other values, are the oracle's": partial(
@@ -68,7 +71,59 @@ def _check_length(spec: ModelSpec, example: ModelExample, folder: Callable[[], P
         with suppress(LlmkError):  # it may depend on others
             other = facts_of(spec, replace(checkpoint, config={**config, key: longer})).max_model_len
             assert other != found, f"max_model_len is {found} with {key} = {config[key]} and with {longer}"
+    _check_stretched(spec, checkpoint)
     return ", ".join(keys) or "the config has none"
+
+
+def _check_windows(spec: ModelSpec, example: ModelExample, folder: Callable[[], Path]) -> str:
+    """Raises AssertionError where attention has a window that the config does not have: texts of the kit are shorter
+    than most, and would not show it."""
+    checkpoint = read_checkpoint(folder())
+    config = example.filled(checkpoint.config) if example.filled else checkpoint.config
+    known = {*_integers(config), *_integers(checkpoint.config)}
+    for site in facts_of(spec, checkpoint).attention:
+        window = site.sliding_window
+        assert window is None or window in known, (
+            f"attention at {site.site!r} has a window of {window} tokens, which is no number of the config"
+        )
+    return f"{len(known)} numbers"
+
+
+def _integers(value: Any) -> Iterator[int]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _integers(each)
+    elif type(value) is int:
+        yield value
+
+
+def _check_stretched(spec: ModelSpec, checkpoint: Checkpoint) -> None:
+    """YaRN's texts are longer than those before the extension, as the tree's rotations say, where all are stretched."""
+    rope, longest = checkpoint.config.get("rope_parameters"), checkpoint.config.get("max_position_embeddings")
+    if not spec.tree or not isinstance(rope, dict) or rope.get("rope_type") != "default" or type(longest) is not int:
+        return
+    own = {**rope, "rope_type": "yarn", "factor": _STRETCH, "original_max_position_embeddings": longest}
+    stretched = replace(checkpoint, config={**checkpoint.config, "rope_parameters": own})
+    with suppress(LlmkError):
+        ropes = list(_ropes(program_of(spec, stretched)))
+        found = facts_of(spec, stretched).max_model_len
+        right = min((each.max_model_len for each in ropes), default=found)
+        if all(each.parameters["rope_type"] == "yarn" for each in ropes):
+            assert found >= right, f"max_model_len is {found} with {own}, its rotations are for {right} positions"
+
+
+def _ropes(part: Any) -> Iterator[Rope]:
+    """The rotations of a part of a tree."""
+    if isinstance(part, Rope):
+        yield part
+    elif is_dataclass(part) and not isinstance(part, type):
+        for field in fields(part):
+            yield from _ropes(getattr(part, field.name))
+    elif isinstance(part, tuple):
+        for each in part:
+            yield from _ropes(each)
 
 
 def _is_known(example: ModelExample, config: Mapping[str, Any], key: str) -> bool:
@@ -154,7 +209,11 @@ def _compare(bench: Bench, example: ModelExample, model: ModelHarness, folder: P
 
 
 def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Numbers that are no integers, with other values; RoPE's among them."""
+    """Numbers with other values: those that are no integers, RoPE's among them, and a vocabulary and windows of odd
+    sizes."""
+    for key in _ODD_SIZES:
+        if type(config.get(key)) is int and config[key] > 1:
+            yield key, (config[key] | 1) + 2
     for key, value in sorted(config.items()):
         if isinstance(value, float) and value and key not in _FRACTIONS and not any(w in key for w in _OF_TRAINING):
             yield key, value * _FACTOR

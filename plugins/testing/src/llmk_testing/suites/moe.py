@@ -47,6 +47,7 @@ _ADVICE = (
 
 _MANY = 3001
 """Tokens of a long prompt's chunk, and of several."""
+_EXPERTS, _LAST = 320, 257
 _MOST = 0.5
 """Share of all experts' multiplications for 1 of 32, whose tokens may fill up tiles."""
 _UNLIKE: tuple[Callable[[MoEQuery], Any], ...] = (
@@ -148,6 +149,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     firsts = first_of_each(candidate.served)
     yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
     yield from candidate.each("tokens pass through the experts that they chose", _sparse, firsts)
+    yield from candidate.each("takes more experts than 8 bits count", _numerous, firsts[:1])
     whole = [asked for asked in candidate.served if not _sizes(asked.query) % 128]
     first = {asked.query.weight_format: asked for asked in reversed(whole)}
     for stored_as, asked in first.items():
@@ -336,6 +338,21 @@ def _sparse(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     done = counter.get_total_flops() / all_experts
     assert done <= _MOST, f"1 of 32 experts takes {done:.0%} of all experts' multiplications"
     return f"{done:.0%} of the multiplications of all experts"
+
+
+def _numerous(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    """All of them are chosen by some token, also the last ones."""
+    query = replace(asked.query, num_experts=_EXPERTS, top_k=2, num_groups=1, top_groups=1)
+    if not match(candidate.spec, query):
+        raise Skip(f"it does not serve 2 of {_EXPERTS} experts")
+    moe, errors = PreparedMoE(candidate, replace(asked, query=query)), []
+    for count in counts(candidate.spec.bands, few=True):
+        x, logits = moe.inputs(count)
+        errors.append(moe.check(moe(x, logits), x, logits, f"{count} tokens of {_EXPERTS} experts"))
+        last = logits.clone()
+        last[:, _LAST:] += 5.0
+        errors.append(moe.check(moe(x, last), x, last, f"{count} tokens that choose experts from {_LAST} on"))
+    return agreeing(errors)
 
 
 def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:

@@ -12,7 +12,7 @@ from llmk_testing import parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.odd_texts import ODD, ODDS
 from llmk_testing.parsers import PLAIN, Answer, Factory
-from llmk_testing.watch import leaving_settings
+from llmk_testing.settings import leaving_settings
 
 TOOL = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {"city": {}}}}
 CONTEXTS = {

@@ -20,6 +20,7 @@ from llmk.kernel.discovery import Plugin
 from llmk.kernel.interpreter import PYTHON
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.settings import THREADS, leaving_settings
 from llmk_testing.suites import platform_device, platform_graphs, platform_machines, platform_memory
 
 _PATIENCE = 120.0
@@ -51,6 +52,19 @@ def initialized(): # importing the platform may register the device with torch
 before = initialized()
 load_object(sys.argv[2])(facts)
 assert initialized() == before, "creating the platform initialized the device; that is what setup() is for"
+"""
+
+_SET_UP = """
+import sys
+from llmk.api import Host
+from llmk.kernel.loader import load_object
+from llmk_testing.settings import THREADS, leaving_settings
+facts = load_object(sys.argv[1])(Host()).facts
+with leaving_settings(but=(THREADS,)):
+    device = load_object(sys.argv[2])(facts).device
+    device.torch_device(0)
+    device.setup(0, 1)
+    device.synchronize()
 """
 
 _EARLY = """
@@ -168,12 +182,14 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         "the probe is pure": partial(_pure, spec),
         "facts are well formed, of known machines too": partial(_well_formed, spec),
         "machines of its examples are what they say": partial(platform_machines.check_machines, spec),
+        "what is said of another machine is not of this one": partial(platform_machines.check_alone, spec),
         "machines that lack a file or a line get an answer": partial(platform_machines.check_gaps, spec),
         "its plugin's defaults can be set": partial(_defaults, spec, bench),
         "its plugin's kernels name the platforms that they are for": partial(_kernels, spec, bench),
     }
     on_device: dict[str, Callable[[], str | None]] = {
         "creating the platform does not initialize the device": partial(_alone, spec, _MADE),
+        "setup leaves what all code of the process shares": partial(_alone, spec, _SET_UP),
         "facts stay when memory is taken": partial(platform_machines.check_same, spec, bench),
         **platform_device.checks(bench),
         **platform_graphs.checks(spec, bench),
@@ -185,7 +201,13 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
     here = bench.facts.name == spec.name
     elsewhere = partial(_elsewhere, bench.facts)
     for name, run in (checks | {name: run if here else elsewhere for name, run in on_device.items()}).items():
-        yield Case(spec.id, "platform", name, run)
+        yield Case(spec.id, "platform", name, partial(_settled, run))
+
+
+def _settled(run: Callable[[], str | None]) -> str | None:
+    """No code of a platform changes what all code of the process shares, but for the number of threads."""
+    with leaving_settings(but=(THREADS,)):
+        return run()
 
 
 def _elsewhere(facts: PlatformFacts) -> str:

@@ -15,6 +15,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 from llmk_testing.platform_example import PlatformExample
+from llmk_testing.suites.platform_elsewhere import MORE_LINES, elsewhere
 
 _LINES = 40
 """Of each file, the first so many are left out in turn."""
@@ -23,13 +24,40 @@ _TAKEN = 64 << 20
 
 
 def check_machines(spec: PlatformSpec) -> str:
-    """Each is probed twice, as a probe must not remember."""
+    """Each is probed twice, as a probe must not remember; and with lines that files have and that mean nothing here."""
     examples = _examples(spec)
-    for _ in range(2):
-        for example in examples:
-            with TemporaryDirectory(prefix="llmk-") as folder:
-                _check(spec, example, example.host(Path(folder)))
+    for one in (*examples, *examples, *filter(None, map(_with_more, examples))):
+        with TemporaryDirectory(prefix="llmk-") as folder:
+            _check(spec, one, one.host(Path(folder)))
     return f"{len(examples)} machines"
+
+
+def check_alone(spec: PlatformSpec) -> str:
+    """What is said of a machine comes from its ``Host``: not from this machine's files, processors and environment."""
+    examples = _examples(spec)
+    variables = {name: value for example in examples for name, value in example.environ.items()}
+    for example in examples:
+        with TemporaryDirectory(prefix="llmk-") as folder:
+            host = example.host(Path(folder))
+            right = spec.probe(host)
+            lies = {name: value for name, value in variables.items() if name not in example.environ}
+            with elsewhere(Path(folder), lies) as opened:
+                found = spec.probe(host)
+        assert not opened, f"of {example.name}, the probe asks this machine: {', '.join(sorted(opened))}"
+        assert found == right, f"of {example.name}, the probe returns {right}, and on another machine {found}"
+    return f"{len(examples)} machines"
+
+
+def _with_more(example: PlatformExample) -> PlatformExample | None:
+    """The same machine, whose files have further lines; ``None``: it has none of these files."""
+    files = dict(example.files)
+    for path, more in MORE_LINES.items():
+        text = files.get(path)
+        if isinstance(text, str) and text.strip():
+            lines = [line for line in more if line.partition(":")[0] not in text]
+            files[path] = "".join(f"{line}\n" for line in (text.rstrip("\n"), *lines))
+    changed = replace(example, name=f"{example.name}, with further lines", files=files)
+    return changed if files != example.files else None
 
 
 def check_gaps(spec: PlatformSpec) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -39,6 +40,9 @@ def _total(bench: Bench) -> str:
     assert not declared or 0.85 <= total / declared <= 1.01, (
         f"memory_bytes is {declared} in the facts, total() {total}: a difference larger than a driver's reserve"
     )
+    if bench.device.type == "cpu" and "SC_PHYS_PAGES" in os.sysconf_names:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert max(total, declared) <= there, f"there are {there} bytes, without swap; the platform says {total}"
     return f"{total / (1 << 30):.1f} GiB, {available / (1 << 30):.1f} free"
 
 

@@ -17,7 +17,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case
 from llmk_testing.clocks import moving_clocks
 from llmk_testing.parsers import counted_lines
-from llmk_testing.watch import leaving_settings
+from llmk_testing.settings import leaving_settings
 
 Make = Callable[[PolicyContext], SchedulingPolicy]
 

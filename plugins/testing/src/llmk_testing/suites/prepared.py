@@ -11,8 +11,8 @@ from torch import Tensor
 from llmk.api import LinearQuery, MoEQuery, TokenBand
 from llmk_testing.candidate import Asked
 from llmk_testing.held import bytes_of, held_bytes
+from llmk_testing.settings import leaving_settings
 from llmk_testing.tolerance import check_same
-from llmk_testing.watch import leaving_settings
 
 Q = TypeVar("Q", LinearQuery, MoEQuery)
 

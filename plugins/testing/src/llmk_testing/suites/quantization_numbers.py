@@ -22,7 +22,8 @@ from llmk.reference import quantized_weight
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.quantization_example import QuantizationExample
-from llmk_testing.watch import held_by_integers, leaving_settings
+from llmk_testing.settings import leaving_settings
+from llmk_testing.watch import held_by_integers
 from llmk_testing.weights import MADE_AS
 from llmk_testing.weights import stored as weight_in
 
@@ -263,6 +264,9 @@ class Numbers:
         outliers[:, 5] *= 50
         return {
             "rows of one sign, and of several magnitudes": mixed,
+            "zeros alone": torch.zeros_like(drawn),
+            "one number among zeros": torch.zeros_like(drawn).index_fill_(1, torch.tensor([7]), 0.5),
+            "one number everywhere": torch.full_like(drawn, -0.25),
             "zeros in whole rows": drawn * (torch.arange(ROWS) % 3 > 0)[:, None],
             "tiny numbers": drawn * 1e-6,
             "large numbers": drawn * 300,
