@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from llmk.api import (
     Checkpoint,
@@ -45,6 +45,7 @@ _FOREIGN: dict[str, bytes] = {
 _MOST_PREFIX = 8
 _MEMORY = 64 << 20
 """Bytes that a reader may take for any file, besides the file's own."""
+_NUMBERS: tuple[tuple[int, Literal["little", "big"]], ...] = ((4, "little"), (4, "big"), (8, "little"), (8, "big"))
 _UNKNOWN = "no_such_option"
 
 
@@ -146,11 +147,11 @@ def _takes_no_harm(tried: _Tried) -> str:
 def _refuses_lengths(tried: _Tried) -> str:
     """Wherever a length may be, huge ones: what allocates or reads so much, or believes it, must not be the reader."""
     data, refused = tried.example.file, 0
-    for width, order in product((4, 8), ("little", "big")):
+    for width, order in _NUMBERS:
         for at in range(min(len(data) - width, 24)):
-            number = int.from_bytes(data[at : at + width], order)  # type: ignore[arg-type]
+            number = int.from_bytes(data[at : at + width], order)
             for other in (2 ** (8 * width) - 1, 2 ** (8 * width - 1) - 1, len(data) + 1, number + 1, 0):
-                changed = data[:at] + other.to_bytes(width, order) + data[at + width :]  # type: ignore[arg-type]
+                changed = data[:at] + other.to_bytes(width, order) + data[at + width :]
                 with _little_memory(len(data), f"where bytes {at} to {at + width} are {other:,}"):
                     refused += _harmless(tried, changed)
     return f"{refused} refused"

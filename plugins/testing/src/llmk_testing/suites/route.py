@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from llmk.api import Frame, RequestError, RouteSpec, TranslatedRequest
 from llmk.kernel.loader import load_object
@@ -23,6 +23,7 @@ from llmk.serve.protocol.pooling import EmbeddingRequest
 from llmk.serve.protocol.tokens import TokenizeRequest
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.route_answers import places
 from llmk_testing.route_examples import ERROR, MESSAGE, RouteExample, RouteExamples, difference
 from llmk_testing.suites import route_responses
 from llmk_testing.tried_route import Tried, translated
@@ -40,7 +41,12 @@ _ODD: tuple[Any, ...] = (
 """Bodies that are hardly valid anywhere; those that a route takes are translated."""
 _LEAVES: tuple[Any, ...] = (None, "", "[" * 100_000, "1e400", "\ud83d", -1, 0, 1e308, 10**30, True, [], {}, [None])
 """What a client may put in place of a text or a number."""
-_SCHEMAS = {"chat": ChatRequest, "text": CompletionRequest, "tokenize": TokenizeRequest, "embed": EmbeddingRequest}
+_SCHEMAS: dict[str, type[BaseModel]] = {
+    "chat": ChatRequest,
+    "text": CompletionRequest,
+    "tokenize": TokenizeRequest,
+    "embed": EmbeddingRequest,
+}
 _ZEROS = ("seed", "temperature")
 """Fields of llmk's own requests of which 0 is another value than none."""
 
@@ -79,7 +85,7 @@ def _check_errors(tried: Tried) -> None:
                 frame = tried.made().error(status, {**ERROR, "message": reason, **bare})
                 assert isinstance(frame, Frame), f"error() returned {frame!r}"
                 json.dumps(frame.data)
-                texts = [text for _, text in route_responses.places(frame.data)]
+                texts = [text for _, text in places(frame.data)]
                 assert any(reason in text for text in texts), f"the message {reason!r} of an error {status} is lost"
     for status, expected in tried.examples.errors.items():
         frame = tried.made().error(status, ERROR)
@@ -126,7 +132,7 @@ def _with_leaf(value: Any, odd: Any) -> Iterator[Any]:
 
 
 def _check_translations(tried: Tried) -> None:
-    """By a route that has translated others before, and by a new one; llmk's own route takes what comes of it."""
+    """By a route that has translated others before, and by a new one; llmk's own route takes the result."""
     used = tried.made()
     order = [*tried.valid, *reversed(tried.valid)]
     for example in order:
@@ -169,10 +175,13 @@ def _check_meanings(tried: Tried) -> str:
         for name in ("kind", "body", "stream", "thinking", "fit_max_tokens"):
             why = difference(getattr(found, name), getattr(example.means, name), name)
             assert not why, f"of the request {_shown(example.body)}, {why}"
-        prefixes = [[(each.messages, each.seconds) for each in made.prefixes] for made in (found, example.means)]
-        why = difference(*prefixes, "prefixes")
+        why = difference(_prefixes(found), _prefixes(example.means), "prefixes")
         assert not why, f"of the request {_shown(example.body)}, {why}"
     return f"{len(meant)} requests"
+
+
+def _prefixes(made: TranslatedRequest) -> list[Any]:
+    return [(each.messages, each.seconds) for each in made.prefixes]
 
 
 def _check_zeros(tried: Tried) -> None:
@@ -188,17 +197,23 @@ def _check_zeros(tried: Tried) -> None:
 
 
 def _numbers(value: Any) -> Iterator[Callable[[Any], Any]]:
-    """For each number of the value, what puts another one in its place."""
+    """For each number of the value, a function that puts another one in its place."""
     if isinstance(value, dict):
         for name, each in value.items():
-            for make in _numbers(each):
-                yield lambda other, name=name, make=make: {**value, name: make(other)}
+            yield from (partial(_with_field, value, name, make) for make in _numbers(each))
     elif isinstance(value, list):
         for at, each in enumerate(value):
-            for make in _numbers(each):
-                yield lambda other, at=at, make=make: [*value[:at], make(other), *value[at + 1 :]]
+            yield from (partial(_with_entry, value, at, make) for make in _numbers(each))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield lambda other: other
+
+
+def _with_field(value: dict[str, Any], name: str, make: Callable[[Any], Any], other: Any) -> Any:
+    return {**value, name: make(other)}
+
+
+def _with_entry(value: list[Any], at: int, make: Callable[[Any], Any], other: Any) -> Any:
+    return [*value[:at], make(other), *value[at + 1 :]]
 
 
 def _check_stream(tried: Tried) -> None:

@@ -150,7 +150,7 @@ def _check_apart(tried: Tried) -> None:
 
 
 def _rendered(renderer: AnswerRenderer, spoken: Spoken, at: int, streamed: bool) -> str:
-    """What comes of a delta; of the last, also the end."""
+    """The frames of a delta; of the last, also the end."""
     delta, usage = spoken.deltas[at]
     last = at == len(spoken.deltas) - 1
     if not streamed:
