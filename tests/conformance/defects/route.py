@@ -340,7 +340,7 @@ DEFECTS = [
     Defect("no_reason", "a stream does not say why it ended", answers(NoReason), "says whether its limit ended it"),
     Defect("rescans", "each delta takes time for all before it", answers(Rescans), "in proportion to its deltas"),
     Defect("two_calls", "complete responses have two calls at most", answers(LastCall), ORACLE),
-    Defect("no_zero", "a seed of 0 is none", NoZero, "numbers that are 0"),
+    Defect("no_zero", "a seed of 0 becomes 1", NoZero, "numbers that are 0"),
     Defect("no_stream", "it never streams", NoStream, "streamed where the request says so"),
     Defect("remembers", "it remembers the last request's seed", Remembers, TRANSLATIONS),
     Defect("misnames", "it invents a field", Misnames, TRANSLATIONS),
