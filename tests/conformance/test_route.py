@@ -13,7 +13,7 @@ from llmk.api import RouteSpec
 from llmk_testing.bench import Bench
 
 
-def spec(provider: Any = Ask, examples: str = "defects.route:BODIES") -> RouteSpec:
+def spec(provider: Any = Ask, examples: str = "defects.route:EXAMPLES") -> RouteSpec:
     where = f"defects.route:{provider.__name__}"
     return RouteSpec(id="x.y", method="POST", path="/x", implementation=where, examples=examples)
 
@@ -24,6 +24,12 @@ def test_a_good_one_passes(bench: Bench) -> None:
 
 def test_without_examples_it_is_skipped(bench: Bench) -> None:
     assert {one.outcome for one in results("route", spec(examples=""), bench)} == {"skipped"}
+
+
+def test_bodies_alone_are_enough_for_most_cases(bench: Bench) -> None:
+    found = results("route", spec(examples="defects.route:BODIES"), bench)
+    assert {one.outcome for one in found} == {"passed", "skipped"}
+    assert sum(one.outcome == "skipped" for one in found) == 2
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)

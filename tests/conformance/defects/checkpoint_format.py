@@ -84,6 +84,16 @@ class Unbounded(Good):
     broken = "unbounded"
 
 
+class Reserving(Good):
+    """Makes room for as many bytes as the file says."""
+
+    @classmethod
+    def read(cls, files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Checkpoint:
+        made = super().read(files, options)
+        bytearray(made.config["size"] << 20)
+        return made
+
+
 class Greedy(Good):
     @staticmethod
     def claims(file: CheckpointFile) -> Verdict:
@@ -120,6 +130,7 @@ DEFECTS = (
     Defect("first of two", "of two checkpoints, the first is read", FirstOfTwo, "two checkpoints"),
     Defect("options", "options that there are not are ignored", AnyOptions, "options are validated"),
     Defect("unbounded", "a tensor may end behind the file", Unbounded, "changed and cut files"),
+    Defect("reserving", "room is made for what the file says", Reserving, "any length that a file says"),
     Defect("damaged", "damaged files are read", Trusting, "damaged files"),
     Defect("greedy", "files of other kinds are claimed", Greedy, "claims no file"),
     Defect("silent", "files are refused without a reason", Silent, "claims no file"),

@@ -204,6 +204,15 @@ class Unlimited(Good):
         super().__init__(replace(context, limits=GrammarLimits(10**9, 10**9)))
 
 
+class FewTexts(Good):
+    """Keeps an object for each character; its limit counts texts."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        compiled = super().compile(kind, text)
+        self.nodes = [{character: [number]} for number, character in enumerate(text)]
+        return compiled
+
+
 NoEndCompiler, EarlyEndCompiler, OneEndCompiler = map(_with, (NoEnd, EarlyEnd, OneEnd))
 NoRollbackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, RollbackOverEnd))
 ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyond, AnyForced))
@@ -246,5 +255,6 @@ DEFECTS = (
     Defect("no-choice", "a choice of nothing is taken", NoChoice, "matches nothing"),
     Defect("any-choice", "a choice that is no list of texts raises", AnyChoice, "invalid texts"),
     Defect("latin", "texts beyond ASCII are other bytes", Latin, "texts that match"),
+    Defect("few-texts", "few texts may be of any length", FewTexts, "limits"),
     Defect("unlimited", "limits are ignored", Unlimited, "limits"),
 )

@@ -48,6 +48,14 @@ class NoPrompt(Good):
         return replicas[request.blocks[0] % len(replicas)]
 
 
+class Encoded(Good):
+    """Takes the bytes of a session's name, which half of a surrogate pair has none of."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        self._turn += len(request.session.encode())
+        return super().choose(request, replicas)
+
+
 class Known(Good):
     """Expects that each replica has served each tenant."""
 
@@ -166,6 +174,7 @@ DEFECTS = (
     Defect("by-id", "the replica's name is returned", ById, ANSWERS),
     Defect("loyal", "replicas that have gone are returned", Loyal, ANSWERS),
     Defect("no-prompt", "a prompt without a full block raises", NoPrompt, ANSWERS),
+    Defect("encoded", "half of a surrogate pair in a session's name raises", Encoded, ANSWERS),
     Defect("known", "a tenant that is new to a replica raises", Known, ANSWERS),
     Defect("fullest", "blocks are counted, of which no number is known", Fullest, ANSWERS),
     Defect("booking", "the replicas are changed", Booking, ANSWERS),

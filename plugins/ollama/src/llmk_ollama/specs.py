@@ -16,7 +16,7 @@ def _route(method: Literal["GET", "HEAD", "POST"], path: str, implementation: st
         implementation=f"llmk_ollama.{implementation}",
         framing="ndjson",
         any_content_type=True,
-        examples=f"llmk_ollama.examples:{name.upper() if method == 'POST' else 'NO_BODY'}",
+        examples=f"llmk_ollama.examples:{name.upper()}",
         summary=f"Ollama's API: {summary}",
     )
 

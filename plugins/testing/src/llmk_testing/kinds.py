@@ -134,6 +134,11 @@ KINDS = {
         section="select.grammar",
         value="acme.choices",
     ),
+    "route": Kind(
+        help="a route of an HTTP API other than OpenAI's",
+        summary="A route",
+        usage='requests name its path: POST /acme/ask {"question": "Why?"}',
+    ),
     "stat-logger": Kind(
         help="exports the server's metrics",
         summary="A stat logger",

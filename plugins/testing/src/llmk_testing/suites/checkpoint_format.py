@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from llmk.api import (
     Checkpoint,
@@ -40,6 +43,9 @@ _FOREIGN: dict[str, bytes] = {
     "safetensors": len(_HEADER).to_bytes(8, "little") + _HEADER + b"\0",
 }
 _MOST_PREFIX = 8
+_MEMORY = 64 << 20
+"""Bytes that a reader may take for any file, besides the file's own."""
+_NUMBERS: tuple[tuple[int, Literal["little", "big"]], ...] = ((4, "little"), (4, "big"), (8, "little"), (8, "big"))
 _UNKNOWN = "no_such_option"
 
 
@@ -55,6 +61,7 @@ def cases(spec: CheckpointFormatSpec, bench: Bench) -> Iterator[Case]:
         ("an example is read as what it says", _reads),
         ("damaged files are refused by name", _refuses_damaged),
         ("changed and cut files are refused, or are inside of themselves", _takes_no_harm),
+        ("any length that a file says is compared with the file's", _refuses_lengths),
         ("two checkpoints are not one", _refuses_two),
         ("options are validated where they are read", _refuses_options),
     ):
@@ -133,13 +140,43 @@ def _takes_no_harm(tried: _Tried) -> str:
         turned[at] ^= 1 << generator.randrange(8)
         changed.append(bytes(turned))
     for other in (*cuts, *changed):
-        if not tried.spec.claims(_file(tried.folder, other)) or tried.refusal(other):
-            refused += 1
-            continue
-        for each in tried.found(other)[1]:
-            inside = 0 <= each.start <= each.stop <= len(other)
-            assert inside, f"{each.name} is read from bytes {each.start} to {each.stop} of {len(other)}"
+        refused += _harmless(tried, other)
     return f"{refused} of {len(cuts) + len(changed)} refused"
+
+
+def _refuses_lengths(tried: _Tried) -> str:
+    """Wherever a length may be, huge ones: what allocates or reads so much, or believes it, must not be the reader."""
+    data, refused = tried.example.file, 0
+    for width, order in _NUMBERS:
+        for at in range(min(len(data) - width, 24)):
+            number = int.from_bytes(data[at : at + width], order)
+            for other in (2 ** (8 * width) - 1, 2 ** (8 * width - 1) - 1, len(data) + 1, number + 1, 0):
+                changed = data[:at] + other.to_bytes(width, order) + data[at + width :]
+                with _little_memory(len(data), f"where bytes {at} to {at + width} are {other:,}"):
+                    refused += _harmless(tried, changed)
+    return f"{refused} refused"
+
+
+@contextmanager
+def _little_memory(size: int, what: str) -> Iterator[None]:
+    """A read of so many bytes as a file says takes them, also where the file ends before."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= _MEMORY + 64 * size, f"{what}, {peak:,} bytes are taken for a file of {size:,}"
+
+
+def _harmless(tried: _Tried, data: bytes) -> bool:
+    """Whether a file is refused; otherwise its tensors must be inside of it."""
+    if not tried.spec.claims(_file(tried.folder, data)) or tried.refusal(data):
+        return True
+    for each in tried.found(data)[1]:
+        inside = 0 <= each.start <= each.stop <= len(data)
+        assert inside, f"{each.name} is read from bytes {each.start} to {each.stop} of {len(data)}"
+    return False
 
 
 def _refuses_two(tried: _Tried) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -34,6 +35,8 @@ SIZES = (262, 287, 288, 289, 400)
 PARTS = (b"ab", b"true", b'"}', b'":', b"el", b"", b"a", b"null", b"00", b" the", b"\xc3\xa9", b"\xa9a", b"el")
 """Tokens of several bytes, of none, and of the same bytes as others."""
 LONGEST = 64
+MOST_KEPT = 1 << 20
+"""Bytes of a grammar that is compiled in spite of the limits."""
 SIZE_OF_WORD = 4
 
 
@@ -311,6 +314,25 @@ def check_limits(tried: Tried) -> None:
             continue
         if kind in ("json", "lark"):
             raise AssertionError(f"a {kind} grammar of 3,000 parts was compiled, with a limit of 100 symbols")
+    if "choice" in tried.spec.kinds:
+        _check_long_choices(compiler)
+
+
+def _check_long_choices(compiler: GrammarCompiler) -> None:
+    """A few long texts cost as much as many short ones, unless a compiler needs no more than the text for each: what is
+    compiled in spite of the limits takes little memory."""
+    for count, character in ((1, "x"), (50, "日")):
+        texts = [f"{number}{character * (20_000 // count)}" for number in range(count)]
+        tracemalloc.start()
+        try:
+            compiled = compiler.compile("choice", json.dumps(texts))
+            kept, _ = tracemalloc.get_traced_memory()
+        except RequestError:
+            continue
+        finally:
+            tracemalloc.stop()
+        what = f"of {count} texts of 20,000 characters, with a limit of 100 symbols, {compiled} keeps {kept:,} bytes"
+        assert kept <= MOST_KEPT, f"a choice {what}"
 
 
 def _refused(tried: Tried, kind: str, text: str) -> bool:

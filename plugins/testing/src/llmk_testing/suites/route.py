@@ -1,36 +1,35 @@
-"""The suite of API routes. ``RouteSpec.examples`` names a sequence of valid request bodies, ``None`` for no body."""
+"""The suite of API routes.
+
+``RouteSpec.examples`` names an :class:`~llmk_testing.route_examples.RouteExamples`, or a sequence of valid request
+bodies, ``None`` for no body.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
-from llmk.api import (
-    AnswerHead,
-    ApiRoute,
-    Event,
-    Frame,
-    ReasoningDelta,
-    RequestError,
-    RouteSpec,
-    ServedModelInfo,
-    TextDelta,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallFailed,
-    ToolCallStart,
-    TranslatedRequest,
-)
-from llmk.api.routes import RouteKind
+from pydantic import BaseModel, ValidationError
+
+from llmk.api import Frame, RequestError, RouteSpec, TranslatedRequest
 from llmk.kernel.loader import load_object
+from llmk.serve.protocol.chat import ChatRequest, Message
+from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.pooling import EmbeddingRequest
+from llmk.serve.protocol.tokens import TokenizeRequest
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.route_answers import places
+from llmk_testing.route_examples import ERROR, MESSAGE, RouteExample, RouteExamples, difference
+from llmk_testing.suites import route_responses
+from llmk_testing.tried_route import Tried, translated
 
 _STATUSES = (400, 401, 403, 404, 413, 415, 421, 429, 500, 503, 504)
+_REASONS = (MESSAGE, "", 'with "quotes", \\ and\nlines', "grün 日本 \x00")
 _ODD: tuple[Any, ...] = (
     {},
     {"model": 1},
@@ -40,93 +39,91 @@ _ODD: tuple[Any, ...] = (
     {"\ud800": "\ud800"},
 )
 """Bodies that are hardly valid anywhere; those that a route takes are translated."""
-_LEAVES: tuple[Any, ...] = (None, "", "[" * 100_000, "1e400", -1, 0, 1e308, 10**30, True, [], {}, [None])
+_LEAVES: tuple[Any, ...] = (None, "", "[" * 100_000, "1e400", "\ud83d", -1, 0, 1e308, 10**30, True, [], {}, [None])
 """What a client may put in place of a text or a number."""
-_ENGINE: dict[str, dict[str, Any]] = {
-    "tokenize": {"count": 1, "tokens": [1]},
-    "embed": {"data": [], "usage": {"prompt_tokens": 1}},
-    "info": {},
+_SCHEMAS: dict[str, type[BaseModel]] = {
+    "chat": ChatRequest,
+    "text": CompletionRequest,
+    "tokenize": TokenizeRequest,
+    "embed": EmbeddingRequest,
 }
-"""The least that llmk's own routes return, by kind."""
-_MODEL = ServedModelInfo("model", (), 1, "1.0", 64, "", ("completion",), {})
-
-
-@dataclass(frozen=True, slots=True)
-class _Delta:
-    events: Sequence[Event]
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    index: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    prompt_tokens: int = 3
-    cached_tokens: int = 1
-    pinned_tokens: Mapping[float, int] = field(default_factory=dict)
-    completion_tokens: int = 9
-    reasoning_tokens: int = 2
-
-
-_ANSWERS: tuple[tuple[_Delta, ...], ...] = (
-    (_Delta((), "stop"),),
-    (_Delta((TextDelta("one"),)), _Delta((TextDelta("two"),), "stop", "END")),
-    (_Delta((ReasoningDelta("r"), TextDelta("one"), TextDelta(""), ReasoningDelta("s"), TextDelta("two")), "length"),),
-    (
-        _Delta((TextDelta("one"), ToolCallStart(0, "f"), ToolCallStart(1, "g", "own"))),
-        _Delta((ToolCallArguments(1, '{"x": '), ToolCallArguments(0, "{}"), TextDelta("two"), ToolCallEnd(0))),
-        _Delta((ToolCallFailed(1, '<g>{"x": '),), "tool_calls"),
-    ),
-)
-"""Responses as parsers may yield them."""
-
-_Check = Callable[[ApiRoute, RouteSpec, Sequence[Any]], None]
+_ZEROS = ("seed", "temperature")
+"""Fields of llmk's own requests of which 0 is another value than none."""
 
 
 def cases(spec: RouteSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one route."""
-    checks: tuple[tuple[str, _Check], ...] = (
+    checks: tuple[tuple[str, Callable[[Tried], str | None]], ...] = (
         ("every error is put in the API's format", _check_errors),
         ("what can't be served is refused with RequestError", _check_refusals),
         ("requests are translated to plain data, alike each time", _check_translations),
-        ("responses are plain data, streamed and complete", _check_responses),
+        ("requests mean what the examples say", _check_meanings),
+        ("numbers that are 0 are not taken for left out", _check_zeros),
+        ("a response is streamed where the request says so", _check_stream),
+        *route_responses.CHECKS,
     )
     for name, check in checks:
-        yield Case(spec.id, "route", name, partial(_run, spec, check))
+        yield Case(spec.id, "route", name, partial(_run, spec, bench.seed, check))
 
 
-def _run(spec: RouteSpec, check: _Check) -> None:
+def _run(spec: RouteSpec, seed: int, check: Callable[[Tried], str | None]) -> str | None:
     if not spec.examples:
-        raise Skip("the spec names no examples: request bodies")
-    examples = load_object(spec.examples)
-    assert isinstance(examples, Sequence), f"{spec.examples} is {examples!r}, expected a sequence of request bodies"
-    assert examples, f"{spec.examples} is empty"
-    check(load_object(spec.implementation)(), spec, examples)
+        raise Skip("the spec names no examples: an llmk_testing.route_examples.RouteExamples")
+    found = load_object(spec.examples)
+    what = f"{spec.examples} is {found!r}, expected a RouteExamples, or a sequence of request bodies"
+    assert isinstance(found, RouteExamples | Sequence), what
+    examples = found if isinstance(found, RouteExamples) else RouteExamples(requests=[RouteExample(b) for b in found])
+    assert examples.requests, f"{spec.examples} is empty"
+    return check(Tried(spec, examples, random.Random(seed)))
 
 
-def _check_errors(route: ApiRoute, spec: RouteSpec, examples: Sequence[Any]) -> None:
+def _check_errors(tried: Tried) -> None:
+    """Without a request before them, as errors of the middleware are; some name no field and have no code."""
     for status in _STATUSES:
-        error = {"message": "the reason", "type": "t", "param": None, "code": "c", "request_id": "0" * 32}
-        frame = route.error(status, error)
-        assert isinstance(frame, Frame), f"error() returned {frame!r}"
-        assert "the reason" in json.dumps(frame.data), f"the message of an error {status} is lost"
+        for reason in _REASONS:
+            for bare in ({}, {"param": None, "code": None}):
+                frame = tried.made().error(status, {**ERROR, "message": reason, **bare})
+                assert isinstance(frame, Frame), f"error() returned {frame!r}"
+                json.dumps(frame.data)
+                texts = [text for _, text in places(frame.data)]
+                assert any(reason in text for text in texts), f"the message {reason!r} of an error {status} is lost"
+    for status, expected in tried.examples.errors.items():
+        frame = tried.made().error(status, ERROR)
+        why = difference([frame.event, frame.data], [expected.event, expected.data])
+        assert not why, f"of an error {status}, {why}"
 
 
-def _check_refusals(route: ApiRoute, spec: RouteSpec, examples: Sequence[Any]) -> None:
-    for body in _ODD if spec.method == "POST" else ():
+def _check_refusals(tried: Tried) -> None:
+    route = tried.made()
+    for body in _ODD if tried.spec.method == "POST" else ():
         with suppress(RequestError):
-            _translated(route, body)
-    for example in examples:
-        for body in (other for odd in _LEAVES for other in _with_leaf(example, odd)):
+            translated(route, body)
+    for example in tried.valid:
+        for body in (other for odd in _LEAVES for other in _with_leaf(example.body, odd)):
             with suppress(RequestError):
-                _translated(route, body)
+                translated(route, body, example.headers)
+    for example in (one for one in tried.examples.requests if one.refused):
+        param = _refusal(partial(translated, route, example.body, example.headers))
+        what = f"the body {_shown(example.body)} must be refused for {example.refused!r}"
+        assert param == example.refused, f"{what}, and is {'not' if param is None else f'for {param!r}'}"
+
+
+def _refusal(run: Callable[[], object]) -> str | None:
+    """The field for which a request is refused; ``None`` where it is not."""
+    try:
+        run()
+    except RequestError as error:
+        return error.param or ""
+    return None
 
 
 def _with_leaf(value: Any, odd: Any) -> Iterator[Any]:
-    """The value with each of its texts and numbers in turn replaced."""
+    """The value with each of its texts, numbers, lists and objects in turn replaced."""
     if isinstance(value, dict):
         for name, each in value.items():
             yield from ({**value, name: other} for other in _with_leaf(each, odd))
+            if isinstance(each, dict | list):
+                yield {**value, name: odd}
     elif isinstance(value, list):
         for at, each in enumerate(value):
             yield from ([*value[:at], other, *value[at + 1 :]] for other in _with_leaf(each, odd))
@@ -134,46 +131,104 @@ def _with_leaf(value: Any, odd: Any) -> Iterator[Any]:
         yield odd
 
 
-def _check_translations(route: ApiRoute, spec: RouteSpec, examples: Sequence[Any]) -> None:
-    for body in examples:
-        before = json.dumps(body)
-        first, second = (_translated(route, body) for _ in range(2))
-        assert json.dumps(body) == before, "translate() changed the body"
-        assert (first.kind, first.body) == (second.kind, second.body)
+def _check_translations(tried: Tried) -> None:
+    """By a route that has translated others before, and by a new one; llmk's own route takes the result."""
+    used = tried.made()
+    order = [*tried.valid, *reversed(tried.valid)]
+    for example in order:
+        first, second = (translated(route, example.body, example.headers) for route in (used, tried.made()))
+        what = f"the body {_shown(example.body)} is translated differently after others"
+        assert _parts(first) == _parts(second), f"{what}: {_parts(first)}, {_parts(second)}"
+        _check_taken(first)
 
 
-def _translated(route: ApiRoute, body: Any) -> TranslatedRequest:
-    made = route.translate(body, {})
-    assert made.kind in get_args(RouteKind), f"{made.kind!r} is no kind of route"
-    assert not {"stream", "stream_options"} & made.body.keys(), "'stream' belongs to the TranslatedRequest"
-    json.dumps([made.body, made.options])
-    return made
+def _parts(made: TranslatedRequest) -> tuple[Any, ...]:
+    return made.kind, made.body, made.stream, made.thinking, made.fit_max_tokens, list(made.prefixes)
 
 
-def _check_responses(route: ApiRoute, spec: RouteSpec, examples: Sequence[Any]) -> None:
-    for body in examples:
-        made = _translated(route, body)
-        options: Mapping[str, Any] = json.loads(json.dumps(made.options))
-        if made.kind not in ("chat", "text"):
-            json.dumps(route.result(_ENGINE[made.kind], options, _MODEL))
+def _check_taken(made: TranslatedRequest) -> None:
+    """Whether llmk's own route takes what a valid request is translated to."""
+    if made.kind == "info":
+        return
+    try:
+        _SCHEMAS[made.kind].model_validate(dict(made.body), context=None)
+        for prefix in made.prefixes:
+            assert prefix.seconds > 0, f"a prefix is cached for {prefix.seconds} seconds"
+            for message in prefix.messages:
+                Message.model_validate(message)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"llmk's own route of kind {made.kind!r} doesn't take {_shown(made.body)}"
+        raise AssertionError(f"{what}: {where}: {first['msg']}") from None
+
+
+def _check_meanings(tried: Tried) -> str:
+    """Kind, body, stream and all."""
+    meant = [one for one in tried.valid if one.means is not None]
+    if not meant:
+        raise Skip("the examples don't say what requests mean: RouteExample.means")
+    route = tried.made()
+    for example in meant:
+        assert example.means is not None
+        found = translated(route, example.body, example.headers)
+        for name in ("kind", "body", "stream", "thinking", "fit_max_tokens"):
+            why = difference(getattr(found, name), getattr(example.means, name), name)
+            assert not why, f"of the request {_shown(example.body)}, {why}"
+        why = difference(_prefixes(found), _prefixes(example.means), "prefixes")
+        assert not why, f"of the request {_shown(example.body)}, {why}"
+    return f"{len(meant)} requests"
+
+
+def _prefixes(made: TranslatedRequest) -> list[Any]:
+    return [(each.messages, each.seconds) for each in made.prefixes]
+
+
+def _check_zeros(tried: Tried) -> None:
+    """Of a field that goes to llmk as it is, 0 does, too, or is refused."""
+    route = tried.made()
+    for example in tried.valid:
+        for make in _numbers(example.body):
+            for name in _ZEROS:
+                with suppress(RequestError):
+                    passed = [translated(route, make(value), example.headers).body.get(name) for value in (1, 0)]
+                    if passed[0] == 1 and not isinstance(passed[0], bool):
+                        assert passed[1] == 0, f"{name} of 0 becomes {passed[1]!r}, where {name} of 1 becomes 1"
+
+
+def _numbers(value: Any) -> Iterator[Callable[[Any], Any]]:
+    """For each number of the value, a function that puts another one in its place."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from (partial(_with_field, value, name, make) for make in _numbers(each))
+    elif isinstance(value, list):
+        for at, each in enumerate(value):
+            yield from (partial(_with_entry, value, at, make) for make in _numbers(each))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield lambda other: other
+
+
+def _with_field(value: dict[str, Any], name: str, make: Callable[[Any], Any], other: Any) -> Any:
+    return {**value, name: make(other)}
+
+
+def _with_entry(value: list[Any], at: int, make: Callable[[Any], Any], other: Any) -> Any:
+    return [*value[:at], make(other), *value[at + 1 :]]
+
+
+def _check_stream(tried: Tried) -> None:
+    """Where the API has ``stream``, as an option that is true or false."""
+    for example in tried.valid:
+        if not isinstance(example.body, dict) or not isinstance(example.body.get("stream"), bool):
             continue
-        for answer in _ANSWERS:
-            streaming, waiting = (route.open(AnswerHead("0" * 32, 1, "model"), options) for _ in range(2))
-            streamed = ""
-            for delta in answer:
-                streamed += _checked(streaming.frames(delta, _Counts()))
-                waiting.add(delta, _Counts())
-            streamed += _checked(streaming.last_frames(_Counts()))
-            whole = json.dumps(waiting.whole(_Counts()))
-            for event in (event for delta in answer for event in delta.events if isinstance(event, TextDelta)):
-                assert event.text in streamed, f"of a streamed response, the text {event.text!r} is lost"
-                assert event.text in whole, f"of a complete response, the text {event.text!r} is lost: {whole}"
+        found = [
+            translated(tried.made(), {**example.body, "stream": wanted}, example.headers) for wanted in (True, False)
+        ]
+        if found[0].kind in ("chat", "text"):
+            ways = [made.stream for made in found]
+            assert ways == [True, False], f"'stream' of true and false becomes {ways}"
 
 
-def _checked(frames: Any) -> str:
-    """The data of frames."""
-    found = []
-    for frame in frames:
-        assert isinstance(frame, Frame), f"{frame!r} is not a Frame"
-        found.append(json.dumps(frame.data))
-    return "\n".join(found)
+def _shown(body: Any) -> str:
+    text = json.dumps(body, ensure_ascii=False)
+    return text if len(text) <= 300 else f"{text[:300]}…"

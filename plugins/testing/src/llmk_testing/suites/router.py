@@ -18,7 +18,9 @@ from llmk_testing.router_examples import RouterExamples
 Make = Callable[[RouterContext], Router]
 
 CONTEXTS = (RouterContext(), RouterContext(max_load=1.0), RouterContext(max_load=3.0))
-TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é")
+TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é", "\ud83d")
+SESSIONS = ("s", "s\x00é", "\ud83d", "\udc00s", "a session of many words " * 20, "0")
+"""What clients may name sessions, half of a surrogate pair among it, which JSON can hold."""
 BLOCK = 16
 KEPT = 10_000
 """Bytes that may stay in any case."""
@@ -232,7 +234,7 @@ class Fleet:
         blocks = (*request.blocks, *(hash((number, place)) for place in range(turn % 12)))
         return RoutedRequest(
             tenant=TENANTS[number % len(TENANTS)],
-            session=f"s{number % 7}" if number % 3 else "",  # tenants have sessions of one name
+            session=SESSIONS[number % len(SESSIONS)] if number % 5 else "",  # tenants have sessions of one name
             blocks=blocks if number % 7 else (),
             block_size=BLOCK,
             num_prompt_tokens=BLOCK * len(blocks) + self._random.randint(0 if blocks else 1, BLOCK - 1),

@@ -1,4 +1,4 @@
-"""Examples for the conformance kit."""
+"""Examples for the conformance kit. Those of the route are in ``chat_examples``."""
 
 from __future__ import annotations
 
@@ -134,48 +134,3 @@ def barn(folder: Path) -> Iterator[SourceExample]:
         path.write_bytes(data)
 
     yield SourceExample("barn:toy", "barn:tow", {"barn": str(folder)}, named, damage)
-
-
-_USER = {"role": "user", "content": "How warm is it in Oslo?"}
-_CALL = {"id": "c1", "type": "function", "function": {"name": "warmth", "arguments": '{"place": "Oslo"}'}}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "warmth",
-        "description": "How warm it is",
-        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
-    },
-}
-CHATS: list[dict[str, Any]] = [
-    {"model": "m", "messages": [_USER]},
-    {
-        "model": "m",
-        "stream": True,
-        "messages": [{"role": "system", "content": "Be brief."}, _USER],
-        "max_tokens": 100,
-        "stop_sequences": ["\n\n"],
-        "temperature": 0.7,
-        "p": 0.9,
-        "k": 40,
-        "seed": 0,
-        "frequency_penalty": 0.5,
-        "presence_penalty": 0.25,
-        "safety_mode": "CONTEXTUAL",
-    },
-    {
-        "model": "m",
-        "messages": [
-            _USER,
-            {"role": "assistant", "tool_plan": "I look it up.", "tool_calls": [_CALL]},
-            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "12"}]},
-        ],
-        "tools": [_TOOL],
-        "tool_choice": "REQUIRED",
-        "strict_tools": True,
-    },
-    {
-        "model": "m",
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "JSON, please"}]}],
-        "response_format": {"type": "json_object", "json_schema": {"type": "object"}},
-    },
-]

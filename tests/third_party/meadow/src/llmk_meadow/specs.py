@@ -146,7 +146,7 @@ def llmk_routes() -> list[RouteSpec]:
             method="POST",
             path="/v2/chat",
             implementation="llmk_meadow.cohere:Chat",
-            examples="llmk_meadow.examples:CHATS",
+            examples="llmk_meadow.chat_examples:CHATS",
             summary="Cohere's chat API, version 2",
         )
     ]
