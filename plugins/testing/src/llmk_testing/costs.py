@@ -24,10 +24,10 @@ COPIES = 32
 _FEW, _SPAN = 64, 16
 """Few rows, and the least difference to many."""
 _KEPT_CALLS = (8, 300)
-_TEXT_CALLS = ((60, 180), (1500, 4500))
+_TEXT_CALLS = ((100, 300), (4500, 10_000))
 """Numbers of calls: at first, and where something grew."""
-_SMALL = 8000
-"""Bytes that don't count: what the interpreter and libraries fill."""
+_EACH = 48
+"""Bytes for each call that don't count: what the interpreter and libraries fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,6 @@ def check_forgotten(act: Callable[[int], object], what: str) -> str:
     may fill, so where it grows at first, many more calls follow."""
     for counts in _TEXT_CALLS:
         few, many = bytes_kept(act, counts)
-        # Less than four fifths of what is in proportion.
-        if many - few <= 0.8 * (counts[1] / counts[0] - 1) * few + _SMALL:
+        if many - few <= _EACH * (counts[1] - counts[0]):
             return f"{few:,} bytes after {counts[0]} {what}, {many:,} after {counts[1]}"
     raise AssertionError(f"it keeps {few:,} bytes after {counts[0]} {what}, and {many:,} after {counts[1]}")

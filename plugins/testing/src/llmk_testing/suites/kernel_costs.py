@@ -24,11 +24,8 @@ from llmk_testing.trees import tensors
 if TYPE_CHECKING:
     from llmk_testing.suites.op import Make, Op
 
-_CALLS, _BYTES, _KEPT = (
-    "rows are computed together",
-    "memory of a call is in proportion to its rows",
-    "forgets its calls",
-)
+_CALLS, _KEPT = "rows are computed together", "forgets its calls"
+_BYTES = "memory of a call is in proportion to its rows"
 _LATER = 1.5
 """Operators for each further token of a prompt: fewer are for tiles of queries and keys, more for tokens."""
 _CHUNKS = (64, 192)

@@ -111,8 +111,8 @@ def check_gone(made: Callable[[ParserContext], Factory], texts: Callable[[], Seq
 
 
 def _renamed(text: str, number: int) -> str:
-    """The text with other values: the longest words of letters are followed by a number, but for those in markers."""
-    return _VALUE.sub(lambda found: f"{found[0]}{number:06}", text)
+    """The text with other values: words are followed by a number, but for those in markers."""
+    return _VALUE.sub(lambda found: f"{found[0]}{f'{number:06}' * 5}", text)
 
 
 def _together(made: Callable[[ParserContext], Factory], asked: Sequence[tuple[ParserContext, str]]) -> list[Answer]:
