@@ -191,7 +191,12 @@ _AGREES = "agrees with the reference"
 
 DEFECTS = (
     Defect("row by row", "rows are multiplied one by one", row_by_row, "rows are computed together" + _FIRST),
-    Defect("copies", "there is a copy of the weight for each row", weight_for_each_row, "memory of a call" + _FIRST),
+    Defect(
+        "copies",
+        "there is a copy of the weight for each row",
+        weight_for_each_row,
+        "memory of a call is in proportion to its rows" + _FIRST,
+    ),
     Defect("scratch", "a tensor stays of each number of rows", scratch_of_each_shape, "forgets its calls" + _FIRST),
     Defect("bias", "the bias is ignored", bias_ignored, _AGREES + _BIASED),
     Defect("tile", "rows that fill no tile are left out", last_tile_left_out, _AGREES + _FIRST),

@@ -201,7 +201,12 @@ _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 
 DEFECTS = (
     Defect("token by token", "tokens are computed one by one", token_by_token, "rows are computed together" + _FIRST),
-    Defect("copies", "weights are copied for every token", weights_for_each_token, "memory of a call" + _FIRST),
+    Defect(
+        "copies",
+        "weights are copied for every token",
+        weights_for_each_token,
+        "memory of a call is in proportion to its rows" + _FIRST,
+    ),
     Defect("choices", "what was chosen stays for good", choices_are_kept, "forgets its calls" + _FIRST),
     Defect("renormalize", "weights are not divided by their sum", not_renormalized, _AGREES + _FIRST),
     Defect("scaling", "the scaling is forgotten", unscaled, f"{_AGREES}: sigmoid scores, scaled, float32"),
