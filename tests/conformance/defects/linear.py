@@ -186,6 +186,7 @@ def scratch_of_each_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
     return F.linear(_SCRATCH.setdefault(x.shape, torch.empty_like(x)).copy_(x), weight, bias)
 
 
+_MEMORY = "memory of a call is in proportion to its rows"
 _FIRST, _BIASED = ": 512 to 256, float32", ": 1024 to 512 with bias, float32"
 _AGREES = "agrees with the reference"
 
@@ -195,7 +196,7 @@ DEFECTS = (
         "copies",
         "there is a copy of the weight for each row",
         weight_for_each_row,
-        "memory of a call is in proportion to its rows" + _FIRST,
+        _MEMORY + _FIRST,
     ),
     Defect("scratch", "a tensor stays of each number of rows", scratch_of_each_shape, "forgets its calls" + _FIRST),
     Defect("bias", "the bias is ignored", bias_ignored, _AGREES + _BIASED),

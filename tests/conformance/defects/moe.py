@@ -197,6 +197,7 @@ def choices_are_kept(x: Tensor, router_logits: Tensor, weights: Mapping[str, Ten
     return fused_moe(x, router_logits, weights, **options)
 
 
+_MEMORY = "memory of a call is in proportion to its rows"
 _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 
 DEFECTS = (
@@ -205,7 +206,7 @@ DEFECTS = (
         "copies",
         "weights are copied for every token",
         weights_for_each_token,
-        "memory of a call is in proportion to its rows" + _FIRST,
+        _MEMORY + _FIRST,
     ),
     Defect("choices", "what was chosen stays for good", choices_are_kept, "forgets its calls" + _FIRST),
     Defect("renormalize", "weights are not divided by their sum", not_renormalized, _AGREES + _FIRST),

@@ -33,8 +33,8 @@ def norm_in_half(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (weight * (narrow * torch.rsqrt(narrow.square().mean(-1, keepdim=True) + eps))).to(x.dtype)
 
 
-def norm_row_by_row(x: Tensor, weight: Tensor, eps: float, **offset: float) -> Tensor:
-    return torch.stack([norms.rms_norm(row, weight, eps, **offset) for row in x])
+def silu_row_by_row(x: Tensor) -> Tensor:
+    return torch.stack([activations.silu_and_mul(row) for row in x])
 
 
 def norm_of_all_pairs(x: Tensor, weight: Tensor, eps: float, **offset: float) -> Tensor:
@@ -439,7 +439,10 @@ _AGREES = "agrees with the reference"
 _DEEP = "takes rows of any dimensions"
 
 DEFECTS: tuple[tuple[str, Defect], ...] = (
-    ("rms_norm", Defect("row by row", "rows are normed one by one", norm_row_by_row, "rows are computed together")),
+    (
+        "silu_and_mul",
+        Defect("row by row", "rows are computed one by one", silu_row_by_row, "rows are computed together"),
+    ),
     ("rms_norm", Defect("pairs", "memory is that of all pairs of rows", norm_of_all_pairs, "memory of a call")),
     ("rms_norm", Defect("kept", "a tensor stays of each shape", norm_in_kept_memory, "forgets its calls")),
     ("rms_norm", Defect("eps", "the usual eps, not the given one", norm_of_the_usual_eps, _AGREES)),

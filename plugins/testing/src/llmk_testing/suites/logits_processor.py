@@ -315,9 +315,12 @@ def check_together(batch: Batch, examples: Sequence[Parameters]) -> str:
                 ),
             ),
         }
-        apply = one.processor.apply
-        remark = check_calls(lambda count, given=given, apply=apply: apply(*given[count]), tuple(given), "rows")
+        remark = check_calls(partial(_apply, one.processor, given), (_FEW_ROWS, _MANY_ROWS), "rows")
     return remark
+
+
+def _apply(processor: LogitsProcessor, given: Mapping[int, tuple[Tensor, LogitsRows]], count: int) -> Tensor:
+    return processor.apply(*given[count])
 
 
 def _history(generator: torch.Generator) -> Tensor:
