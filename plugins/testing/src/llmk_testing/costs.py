@@ -26,7 +26,7 @@ _FEW, _SPAN = 64, 16
 _KEPT_CALLS = (8, 300)
 _TEXT_CALLS = ((100, 300), (4500, 10_000))
 """Numbers of calls: at first, and where something grew."""
-_EACH = 48
+_EACH = 24
 """Bytes for each call that don't count: what the interpreter and libraries fill."""
 
 
@@ -99,7 +99,7 @@ def _memory_of(values: object) -> Iterator[torch.UntypedStorage]:
 
 def rows_within(bands: Sequence[TokenBand], few: int = _FEW) -> tuple[int, int] | None:
     """Few and many rows of the band that has most, ``few`` and three times as many where it has these. Both are so many
-    that a kernel takes its way for prompts. ``None``: no band has enough to tell how costs grow."""
+    that a kernel takes its way for prompts. ``None``: no band has enough to show how costs grow."""
     band = max(bands, key=lambda each: each.stop - each.start)
     least = max(band.start, min(few, (band.stop - 1) // 3))
     most = min(3 * least, band.stop - 1)
