@@ -285,6 +285,30 @@ class RequestsOfOneLaunch(ReferenceAttention):
         return out.index_fill(0, torch.arange(256, max(256, len(out))), 0.0)
 
 
+class WritesTokenByToken(ReferenceAttention):
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *rest: Any) -> None:
+        if value is None or meta.written is not None:
+            super().write(key, value, cache, meta, *rest)
+            return
+        for at in range(len(key)):
+            of_token = replace(meta, key_rows=meta.key_rows[at : at + 1], value_rows=meta.value_rows[at : at + 1])
+            super().write(key[at : at + 1], value[at : at + 1], cache, of_token, *rest)
+
+
+class WidensTheCache(ReferenceAttention):
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *rest: Any, **more: Any) -> Tensor:
+        return super().run(query, cache.to(query.dtype, copy=True), meta, *rest, **more)
+
+
+class KeepsMasks(ReferenceAttention):
+    """One for each length."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        length = step.max_seq_len
+        self.__dict__.setdefault("masks", {}).setdefault(length, torch.ones(length, dtype=torch.bool))
+        return super().prepare(step)
+
+
 class KeepsSteps(ReferenceAttention):
     def prepare(self, step: CacheStep) -> AttentionMeta:
         self.__dict__.setdefault("steps", []).append(step.slot_mapping)
@@ -374,6 +398,9 @@ DEFECTS = (
         MultipliesByZero,
         "reads nothing that a window left behind",
     ),
+    Defect("token by token", "tokens are written one by one", WritesTokenByToken, "are computed together" + _USUAL),
+    Defect("widens", "the whole cache is copied", WidensTheCache, "in a large cache as in a small one" + _USUAL),
+    Defect("masks", "a mask stays of each length", KeepsMasks, "forgets its steps" + _USUAL),
     Defect("softcap", "the soft cap is forgotten", SoftcapForgotten, f"{_AGREES}: a soft cap, float32"),
     Defect("scale", "the scale is its own", ScaleOfItsOwn, f"{_AGREES}: a scale of 0.31, float32"),
     Defect("window", "the window is one too wide", WindowOffByOne, f"{_AGREES}: a window of 21, float32"),

@@ -183,10 +183,36 @@ def prepare_table(parameters: Mapping[str, Tensor]) -> ScaledWeight:
     return FromTheEnd(good.values, good.scale, good.block)
 
 
+def row_by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.stack([F.linear(row, weight, bias) for row in x])
+
+
+def weight_for_each_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiplies copies of the weight, one for each row."""
+    out = (weight.repeat(x.shape[0], 1, 1) @ x[:, :, None])[..., 0]
+    return out if bias is None else out + bias
+
+
+_SCRATCH: dict[object, Tensor] = {}
+
+
+def scratch_of_each_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(_SCRATCH.setdefault(x.shape, torch.empty_like(x)).copy_(x), weight, bias)
+
+
+_MEMORY = "memory of a call is in proportion to its rows"
 _FIRST, _BIASED = ": 512 to 256, float32", ": 1024 to 512 with bias, float32"
 _AGREES = "agrees with the reference"
 
 DEFECTS = (
+    Defect("row by row", "rows are multiplied one by one", row_by_row, "rows are computed together" + _FIRST),
+    Defect(
+        "copies",
+        "there is a copy of the weight for each row",
+        weight_for_each_row,
+        _MEMORY + _FIRST,
+    ),
+    Defect("scratch", "a tensor stays of each number of rows", scratch_of_each_shape, "forgets its calls" + _FIRST),
     Defect("bias", "the bias is ignored", bias_ignored, _AGREES + _BIASED),
     Defect("tile", "rows that fill no tile are left out", last_tile_left_out, _AGREES + _FIRST),
     Defect("columns", "inputs that fill no group are left out", last_columns_left_out, f"{_AGREES}: 72 to 40"),

@@ -223,7 +223,17 @@ class WaitingOnce(Good):
         self.__dict__.setdefault("_hard", [False] * 512)[slot] = request.parameters.get("push") == -100
 
 
+class RowByRow(Good):
+    def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
+        places = [slice(at, at + 1) for at in range(len(logits))]
+        apply = super().apply
+        return torch.cat(
+            [apply(logits[at], LogitsRows(rows.slots[at], rows.index[at], rows.lengths[at])) for at in places]
+        )
+
+
 DEFECTS = (
+    Defect("row-by-row", "rows are processed one by one", RowByRow, "rows of a step are computed together"),
     Defect("longest", "drafts are seen that come later", Longest, "a row sees the drafts"),
     Defect("of-vocabulary", "embeddings in place of tokens raise", OfVocabulary, "may have embeddings"),
     Defect("logging", "names of requests are kept for ever", Logging, "is freed with it"),

@@ -184,10 +184,38 @@ def bias_in_place(
     return fused_moe(x, router_logits, weights, selection_bias=selection_bias, **options)
 
 
+def token_by_token(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    rows = zip(x.split(1), router_logits.split(1), strict=True)
+    return torch.cat([fused_moe(row, logits, weights, **options) for row, logits in rows])
+
+
+def weights_for_each_token(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """Copies the weights of the best expert for every token."""
+    weights["gate_up"][router_logits.argmax(-1)].sum()
+    return fused_moe(x, router_logits, weights, **options)
+
+
+_CHOSEN: list[Tensor] = []
+
+
+def choices_are_kept(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    _CHOSEN.append(router_logits.argmax(-1))
+    return fused_moe(x, router_logits, weights, **options)
+
+
+_MEMORY = "memory of a call is in proportion to its rows"
 _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 
 DEFECTS = (
     Defect("byte", "experts are counted in 8 bits", experts_in_a_byte, "takes more experts than 8 bits count"),
+    Defect("token by token", "tokens are computed one by one", token_by_token, "rows are computed together" + _FIRST),
+    Defect(
+        "copies",
+        "weights are copied for every token",
+        weights_for_each_token,
+        _MEMORY + _FIRST,
+    ),
+    Defect("choices", "what was chosen stays for good", choices_are_kept, "forgets its calls" + _FIRST),
     Defect("renormalize", "weights are not divided by their sum", not_renormalized, _AGREES + _FIRST),
     Defect("scaling", "the scaling is forgotten", unscaled, f"{_AGREES}: sigmoid scores, scaled, float32"),
     Defect("activation", "SiLU for every activation", always_silu, f"{_AGREES}: GELU, float32"),

@@ -33,6 +33,23 @@ def norm_in_half(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (weight * (narrow * torch.rsqrt(narrow.square().mean(-1, keepdim=True) + eps))).to(x.dtype)
 
 
+def silu_row_by_row(x: Tensor) -> Tensor:
+    return torch.stack([activations.silu_and_mul(row) for row in x])
+
+
+def norm_of_all_pairs(x: Tensor, weight: Tensor, eps: float, **offset: float) -> Tensor:
+    """Compares each row with each other one."""
+    return norms.rms_norm(x.expand(len(x), *x.shape).clone()[0], weight, eps, **offset)
+
+
+_SCRATCH: dict[object, Tensor] = {}
+
+
+def norm_in_kept_memory(x: Tensor, weight: Tensor, eps: float, **offset: float) -> Tensor:
+    kept = _SCRATCH.setdefault((x.shape, x.dtype), torch.empty_like(x)).copy_(x)
+    return norms.rms_norm(kept, weight, eps, **offset)
+
+
 def norm_without_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return norms.rms_norm(x, torch.ones_like(weight), eps)
 
@@ -436,6 +453,12 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
             "supports is pure and answers every query",
         ),
     ),
+    (
+        "silu_and_mul",
+        Defect("row by row", "rows are computed one by one", silu_row_by_row, "rows are computed together"),
+    ),
+    ("rms_norm", Defect("pairs", "memory is that of all pairs of rows", norm_of_all_pairs, "memory of a call")),
+    ("rms_norm", Defect("kept", "a tensor stays of each shape", norm_in_kept_memory, "forgets its calls")),
     ("rms_norm", Defect("eps", "the usual eps, not the given one", norm_of_the_usual_eps, _AGREES)),
     ("rms_norm", Defect("packed", "heads of a packed projection are an error", norm_of_matrices, _DEEP)),
     ("rms_norm", Defect("zeros", "rows of zeros become NaN", norm_of_scaled_rows, "takes rows of odd numbers")),

@@ -220,6 +220,16 @@ def claims(query: ParserQuery) -> Verdict:
     return OK if "[[call" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="[[call")
 
 
+class Archiving(Good):
+    """Remembers what every answer said, for all parsers."""
+
+    said: ClassVar[set[str]] = set()
+
+    def push(self, text: str) -> list[Event]:
+        self.said.add(text)
+        return super().push(text)
+
+
 def claims_words(query: ParserQuery) -> Verdict:
     return OK if "call" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="[[call")
 
@@ -246,6 +256,7 @@ DEFECTS = (
     Defect("rewriting", "1e400 becomes Infinity, which is no JSON", Rewriting, "arguments are JSON, however large"),
     Defect("late", "content is held back until the answer is complete", Late, "plain text comes out whole, soon"),
     Defect("remembering", "the answer is kept in memory", Remembering, "isn't kept"),
+    Defect("archiving", "all texts stay in memory", Archiving, "nothing is kept of requests"),
     Defect("counting", "requests share the number of the call", Counting, "depends on its own request"),
     Defect("never-ending", "a call that max_tokens cut off stays open", NeverEnding, "may end anywhere"),
     Defect("tidy", "white space is changed", Tidy, "plain text comes out whole"),

@@ -20,7 +20,8 @@ class LinearKernel(Protocol):
     def __call__(self, x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
         """``x`` is ``[tokens, in_features]``, the result ``[tokens, out_features]`` in its dtype; ``weight`` is what
         the spec's ``prepare`` returned, ``bias`` ``[out_features]``. Numbers are of any magnitude that the dtype
-        has. The elements of a result's row are neighbours, and the result is the caller's, who may write over it."""
+        has. The elements of a result's row are neighbours, and the result is the caller's, who may write over it.
+        Rows are computed together, unless the spec declares ``deterministic``; weights are widened once a call."""
         ...
 
 
@@ -59,7 +60,7 @@ class MoEKernel(Protocol):
     ) -> Tensor:
         """``x`` is ``[tokens, hidden]``, as is the result; ``router_logits`` are ``[tokens, experts]``; ``weights`` are
         what the spec's ``prepare`` returned, where there is one. Of many tokens, an expert computes those that chose
-        it, and no others, but for what fills up tiles."""
+        it, and no others, but for what fills up tiles; those of an expert are computed together."""
         ...
 
 

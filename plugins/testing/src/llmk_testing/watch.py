@@ -130,12 +130,13 @@ def tensors_kept(run: Callable[[], object], rounds: int) -> int:
     """How many more tensors there are after so many calls than after the first two, which may fill a cache."""
     for _ in range(2):
         run()
-    before = _num_tensors()
+    before = num_tensors()
     for _ in range(rounds):
         run()
-    return _num_tensors() - before
+    return num_tensors() - before
 
 
-def _num_tensors() -> int:
+def num_tensors() -> int:
+    """All tensors that are in use."""
     gc.collect()
     return sum(issubclass(type(each), Tensor) for each in gc.get_objects())

@@ -84,5 +84,6 @@ class LogitsProcessor(Protocol):
     @abstractmethod
     def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
         """Returns the new logits for ``logits`` (float32 ``[rows, vocab]``, which may be changed in place). Called
-        after penalties, and before logit biases, banned tokens and temperature."""
+        after penalties, and before logit biases, banned tokens and temperature. Rows are processed together: the
+        number of operators doesn't grow with them."""
         ...

@@ -20,7 +20,7 @@ from llmk_testing.case import Case
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.queries import attention_queries
 from llmk_testing.recording import check_recorded
-from llmk_testing.suites import attention_context, attention_numbers, attention_steps
+from llmk_testing.suites import attention_context, attention_numbers, attention_steps, kernel_costs
 from llmk_testing.tolerance import bits, check_same
 from llmk_testing.trees import mapped
 from llmk_testing.watch import poisoned
@@ -47,6 +47,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "host_cost_us matches the cost of prepare": _host_cost,
         **attention_steps.cases(_paged),
         **attention_numbers.cases(_paged),
+        **kernel_costs.attention_cases(_paged),
     }
     if spec.host_lengths:
         contracts["reads the host's lengths, as it declares"] = partial(attention_steps.reads_host_lengths, _paged)

@@ -20,6 +20,7 @@ from llmk_testing.invariance import check_rows
 from llmk_testing.queries import linear_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
+from llmk_testing.suites import kernel_costs
 from llmk_testing.suites.prepared import (
     check_caller,
     check_held,
@@ -102,6 +103,8 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     yield from candidate.each("takes many rows", _many, smallest(candidate.served, _sizes))
     yield from candidate.each("a layer holds little more than its parameters", _held, first_of_each(candidate.served))
     yield from candidate.each("sums of one sign are those of float32", _one_sign, _wide_sums(candidate))
+
+    yield from kernel_costs.linear_cases(candidate, PreparedLinear)
     yield from candidate.each("rows of a table are looked up", _looked_up, _tables(candidate))
     first = {asked.query.weight_format: asked for asked in reversed(candidate.served)}
     for stored_as, asked in first.items():

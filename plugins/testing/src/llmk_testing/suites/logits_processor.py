@@ -20,6 +20,7 @@ from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.costs import check_calls
 from llmk_testing.growth import bytes_kept
 from llmk_testing.logits_examples import LogitsExamples, Parameters
 from llmk_testing.suites.logits_results import check_long, check_oracle, check_refused, entered
@@ -27,6 +28,7 @@ from llmk_testing.suites.logits_values import check_device, check_falsy_values, 
 from llmk_testing.watch import never_waiting
 
 SLOTS, MAX_LEN, VOCAB = 8, 64, 131
+_FEW_ROWS, _MANY_ROWS = 2, 32
 KEPT = 10_000
 """Bytes that may stay in any case."""
 TOLERANCE = 1e-5
@@ -55,6 +57,7 @@ def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
     yield case("state of a request is freed with it", check_leaving)
     yield case("odd parameters are taken, or refused with RequestError", check_parameters)
     yield case("apply does not synchronize with the device", check_waiting)
+    yield case("rows of a step are computed together", check_together)
     for name, check in (
         ("logits are those of its oracle, over many steps", check_oracle),
         ("logits are those of its oracle, of long texts and of many tokens", check_long),
@@ -297,6 +300,31 @@ def check_waiting(batch: Batch, examples: Sequence[Parameters]) -> None:
             logits, rows = one.logits(len(slots)), one.rows(slots, [back] * len(slots))
             with never_waiting():
                 one.processor.apply(logits, rows)
+
+
+def check_together(batch: Batch, examples: Sequence[Parameters]) -> str:
+    """Requests with the same parameters, of few slots and of all, with drafts."""
+    remark = ""
+    for parameters in examples:
+        one = batch.fresh()
+        for slot in range(SLOTS):
+            one.enter(slot, slot, parameters, 20)
+        drafts = _MANY_ROWS // SLOTS
+        given = {
+            _FEW_ROWS: (one.logits(_FEW_ROWS), one.rows(range(_FEW_ROWS))),
+            _MANY_ROWS: (
+                one.logits(SLOTS).repeat_interleave(drafts, 0),
+                one.rows(
+                    [slot for slot in range(SLOTS) for _ in range(drafts)], list(range(drafts - 1, -1, -1)) * SLOTS
+                ),
+            ),
+        }
+        remark = check_calls(partial(_apply, one.processor, given), (_FEW_ROWS, _MANY_ROWS), "rows")
+    return remark
+
+
+def _apply(processor: LogitsProcessor, given: Mapping[int, tuple[Tensor, LogitsRows]], count: int) -> Tensor:
+    return processor.apply(*given[count])
 
 
 def _history(generator: torch.Generator) -> Tensor:

@@ -26,6 +26,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.queries import moe_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
+from llmk_testing.suites import kernel_costs
 from llmk_testing.suites.prepared import (
     check_caller,
     check_held,
@@ -148,6 +149,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     yield from candidate.each("takes many tokens", _many, smallest(candidate.served, _experts_size))
     firsts = first_of_each(candidate.served)
     yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
+    yield from kernel_costs.moe_cases(candidate, PreparedMoE)
     yield from candidate.each("tokens pass through the experts that they chose", _sparse, firsts)
     yield from candidate.each("takes more experts than 8 bits count", _numerous, firsts[:1])
     whole = [asked for asked in candidate.served if not _sizes(asked.query) % 128]

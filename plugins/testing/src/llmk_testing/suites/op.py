@@ -18,7 +18,7 @@ from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
-from llmk_testing.suites import op_calls
+from llmk_testing.suites import kernel_costs, op_calls
 from llmk_testing.tolerance import Right, chained, check, check_same, equal, looser
 from llmk_testing.trees import mapped, mapped_values, tensors
 from llmk_testing.watch import poisoned
@@ -116,6 +116,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     for asked in candidate.served:
         yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, make, asked))
     yield from op_calls.cases(candidate, make, examples.leading)
+    yield from kernel_costs.op_cases(candidate, make, by_row=bool(examples.by_row))
     for asked in candidate.served if examples.by_row else ():
         for scale in _SCALES:
             name = f"agrees with the reference on numbers {scale:g} times as large: {asked.label}"

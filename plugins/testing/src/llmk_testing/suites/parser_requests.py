@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from llmk.api import ParserContext
 from llmk_testing import parsers
 from llmk_testing.case import Case, Skip
+from llmk_testing.costs import check_forgotten
 from llmk_testing.odd_texts import ODD, ODDS
 from llmk_testing.parsers import PLAIN, Answer, Factory
 from llmk_testing.settings import leaving_settings
@@ -21,6 +23,8 @@ CONTEXTS = {
     "with thinking off": ParserContext(thinking=False, template_options={"enable_thinking": False}),
     "with tools": ParserContext(tools=(TOOL,), prompt_tail="<|im_start|>assistant\n"),
 }
+_VALUE = re.compile(r"(?<=[\s\"'>])[A-Za-zÀ-ÿ]{3,}(?=[\s\"'<.,!?]|$)")
+"""A word in a text, as far as it can be recognized in an unknown dialect."""
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {"unheard_of": 1},
     {"enable_thinking": None, "thinking": None, "reasoning_effort": None},
@@ -62,6 +66,7 @@ def request_cases(
     yield case("any options and tools of requests are taken, and stay as they are", check_data, made, texts)
     yield case("what the whole process shares stays as it is", check_settings, made, texts)
     yield case("a parser depends on its own request alone", check_own, made, texts)
+    yield case("nothing is kept of requests that are gone", check_gone, made, texts)
 
 
 def check_odd(make: Factory) -> None:
@@ -115,6 +120,23 @@ def check_settings(made: Callable[[ParserContext], Factory], texts: Callable[[],
         for end in {len(text) // 2, len(text)}:
             with leaving_settings():
                 parsers.parse(made(ParserContext()), [text[:end]])
+
+
+def check_gone(made: Callable[[ParserContext], Factory], texts: Callable[[], Sequence[str]]) -> str:
+    """Requests with examples, whose words are others each time, and with plain text; nothing refers to their parsers
+    any more."""
+    some, contexts = [*_some(texts), PLAIN], [*CONTEXTS.values()]
+
+    def serve(number: int) -> None:
+        text = _renamed(some[number % len(some)], number)
+        parsers.parse(made(contexts[number // len(some) % len(contexts)]), [text[:7], text[7:], f" {number}" * 20])
+
+    return check_forgotten(serve, "requests")
+
+
+def _renamed(text: str, number: int) -> str:
+    """The text with other values: words are followed by a number, but for those in markers."""
+    return _VALUE.sub(lambda found: f"{found[0]}{f'{number:06}' * 5}", text)
 
 
 def _together(made: Callable[[ParserContext], Factory], asked: Sequence[tuple[ParserContext, str]]) -> list[Answer]:
