@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import Checkpoint, CheckpointError, LlmkError, ModelFacts, ModelSpec
+from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LlmkError, ModelFacts, ModelSpec
 from llmk.api.errors import describe
 from llmk.kernel.interpreter import PYTHON
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk.reference.rope.rotation import cos_sin_cache
-from llmk.tree import Program, Rope, weight_map
+from llmk.tree import Attend, Program, Rope, weight_map
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 from llmk_testing.describing import facts_of, program_of
@@ -190,11 +190,14 @@ def _meaning(spec: ModelSpec, checkpoint: Checkpoint) -> Any:
 
 
 def _comparable(part: Any) -> Any:
-    """A part of a tree, with the angles of a rotary embedding in place of the settings that lead to them."""
+    """A part of a tree, with the angles of a rotary embedding in place of the settings that lead to them, and what is
+    left to a default filled in."""
     if isinstance(part, Rope):
         own = part.parameters
         table = cos_sin_cache(own, part.dim, 8, own["rope_theta"], trained_positions=part.positions)
         return part.dim, part.positions, part.sections, part.neighbours, part.interleaved, table.tolist()
+    if isinstance(part, (Attend, AttentionFacts)) and part.scale is None:
+        part = replace(part, scale=part.head_dim**-0.5)
     if is_dataclass(part) and not isinstance(part, type):
         return type(part), [_comparable(getattr(part, field.name)) for field in fields(part)]
     if isinstance(part, tuple):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from tempfile import TemporaryDirectory
 
-from llmk.api import Default, Host, KernelSpec, PlatformFacts, PlatformSpec, Probe
+from llmk.api import Default, Host, KernelSpec, PlatformFacts, PlatformSpec, Probe, Tier
 from llmk.api.cache import DTYPE_BYTES
 from llmk.config import load
 from llmk.kernel.discovery import Plugin
@@ -296,8 +296,10 @@ def _defaults(spec: PlatformSpec, bench: Bench) -> str:
 def _kernels(spec: PlatformSpec, bench: Bench) -> str:
     plugin = _plugin(spec, bench)
     own = [each.spec for each in bench.registry.of(KernelSpec) if each.plugin is plugin]
-    loose = [kernel.id for kernel in own if not kernel.needs.platforms]
-    assert not loose, f"kernels that don't declare needs.platforms are offered everywhere: {', '.join(loose)}"
+    loose = [kernel.id for kernel in own if kernel.tier > Tier.PORTABLE and not kernel.needs.platforms]
+    assert not loose, (
+        f"kernels that don't declare needs.platforms are offered everywhere, and are preferred: {', '.join(loose)}"
+    )
     return f"{len(own)} kernels"
 
 
