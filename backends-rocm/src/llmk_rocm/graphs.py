@@ -54,7 +54,7 @@ class HIPGraphs:
 
 
 def _end(pool: Any) -> None:
-    """Ends what torch leaves begun where a capture was invalidated, as by a step that waits for the device: all further
+    """Ends what torch leaves started where a capture was invalidated, as by a step that waits for the device: all further
     captures would fail, and so would random numbers."""
     device = torch.cuda.current_device()
     with suppress(RuntimeError):  # a capture that ended in order has ended this, too
