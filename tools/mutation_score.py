@@ -12,7 +12,12 @@ from typing import Any
 from generated import ROOT, Page, table
 
 SCORE = Path("tools/mutation_score.json")
-PLANTED = (Path("tools/planted_score.json"), Path("tools/planted_meadow_score.json"))
+PLANTED = {
+    "orchard": Path("tools/planted_orchard_score.json"),
+    "meadow": Path("tools/planted_meadow_score.json"),
+    "harbor": Path("tools/planted_harbor_score.json"),
+}
+"""By the stranger's wheel."""
 ARGUED = Path("tools/mutation_argued.toml")
 
 
@@ -70,10 +75,11 @@ def rates() -> str:
 def planted() -> str:
     """One row for each kind of the strangers' wheels."""
     rows = []
-    for row in (row for path in PLANTED for row in json.loads((ROOT / path).read_text())):
-        counts = [f"{row['first']} of {row['planted']}", f"{row['found']} of {row['planted']}"]
-        rows.append([f"`{row['kind']}`", *counts, "; ".join(row["lost"]) or "-"])
-    return table(["kind", "found at first", "found now", "not found"], rows)
+    for wheel, path in PLANTED.items():
+        for row in json.loads((ROOT / path).read_text()):
+            counts = [f"{row['first']} of {row['planted']}", f"{row['found']} of {row['planted']}"]
+            rows.append([f"`{row['kind']}`", wheel, *counts, "; ".join(row["lost"]) or "-"])
+    return table(["kind", "wheel", "found at first", "found now", "not found"], rows)
 
 
 def pages() -> Iterator[Page]:

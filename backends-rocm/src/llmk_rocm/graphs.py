@@ -54,8 +54,8 @@ class HIPGraphs:
 
 
 def _end(pool: Any) -> None:
-    """Ends what torch leaves started where a capture was invalidated, as by a step that waits for the device: all further
-    captures would fail, and so would random numbers."""
+    """Ends what torch leaves started where a capture was invalidated, as by a step that waits for the device: all
+    further captures would fail, and so would random numbers."""
     device = torch.cuda.current_device()
     with suppress(RuntimeError):  # a capture that ended in order has ended this, too
         torch._C._cuda_endAllocateToPool(device, pool)
