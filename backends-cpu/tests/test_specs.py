@@ -101,7 +101,7 @@ def test_prepacking_is_offered_for_bfloat16_where_the_wheel_has_no_library() -> 
 
 def test_a_refusal_gives_every_reason() -> None:
     verdict = ask("x86_64-avx2", "bfloat16", weight_format="int8_channel")
-    assert [reason.code for reason in verdict.reasons] == ["weight_format", "native_kernels"]
+    assert [reason.code for reason in verdict.reasons] == ["weight_format", "missing_feature"]
 
 
 def test_no_process_stands_by_where_memory_is_the_models() -> None:

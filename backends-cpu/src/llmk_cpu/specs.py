@@ -63,7 +63,7 @@ def supports_prepacked(query: LinearQuery) -> Verdict:
     features = query.platform.features
     if query.dtype == "bfloat16":
         if native.FEATURE in features:
-            verdict &= no("native_kernels", wanted="no native GEMMs, which are faster", found=query.platform.arch)
+            verdict &= no("missing_feature", wanted="no native GEMMs, which are faster", found=query.platform.arch)
         elif not features & {"avx512_bf16", "amx_bf16"}:
             verdict &= no("missing_feature", wanted="avx512_bf16 or amx_bf16 for bfloat16", found=query.platform.arch)
     size = query.in_features * query.out_features
