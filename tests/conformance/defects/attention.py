@@ -163,23 +163,6 @@ class ReadsOldNumbers(ReferenceAttention):
         return out + (last.clamp(max=1e4) if cache.dtype.is_floating_point else 0 * last).to(out.dtype)
 
 
-class MultipliesByZero(ReferenceAttention):
-    """What lies before a window in the first block that is read weighs nothing: zero times NaN."""
-
-    def prepare(self, step: CacheStep) -> AttentionMeta:
-        self.first = []
-        for row, length in enumerate(step.seq_lens.tolist()):
-            start = length - int(step.query_start[row + 1] - step.query_start[row])
-            if length > start:
-                column = max(0, self.query.first_visible(start)) // step.block_size
-                self.first.append(int(step.block_table[row, column]))
-        return super().prepare(step)
-
-    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *sinks: Any, **scaled: Any) -> Tensor:
-        out = super().run(query, cache, meta, *sinks, **scaled)
-        return out + 0.0 * cache[self.first].float().sum().to(out.dtype)
-
-
 class WritesPadding(ReferenceAttention):
     """-1 is the last slot, to Python."""
 
@@ -392,12 +375,6 @@ _AGREES = "agrees with the reference"
 DEFECTS = (
     Defect("slots", "prepare changes the step's slots", ClampsSlots, "inputs stay as they are"),
     Defect("old numbers", "only NaN is taken for unwritten", ReadsOldNumbers, "takes caches that hold old numbers"),
-    Defect(
-        "before the window",
-        "what lies before a window is multiplied by zero",
-        MultipliesByZero,
-        "reads nothing that a window left behind",
-    ),
     Defect("token by token", "tokens are written one by one", WritesTokenByToken, "are computed together" + _USUAL),
     Defect("widens", "the whole cache is copied", WidensTheCache, "in a large cache as in a small one" + _USUAL),
     Defect("masks", "a mask stays of each length", KeepsMasks, "forgets its steps" + _USUAL),

@@ -192,15 +192,6 @@ class Paged:
             row += stop - start
         return torch.cat(out)[..., : spec.latent_dim]
 
-    def spoil(self, request: int, start: int, stop: int) -> None:
-        """Puts NaN where these tokens' keys and values are, by the backend's own ``write``."""
-        if start >= stop:
-            return
-        meta = self.backend.prepare(self.step([(request, start, stop)]))
-        rows = torch.full((stop - start, sum(self.sizes)), torch.nan, dtype=self.rows.dtype, device=self.device)
-        _, key, *value = self.parts(rows)
-        self.backend.write(key, value[0] if value else None, self.cache, meta, **self.scaled)
-
     def fill(self, number: float) -> None:
         """Puts a number everywhere in the cache; bytes of a packed one are all alike, too."""
         if self.cache.dtype.is_floating_point:
