@@ -923,7 +923,8 @@ def summed(context: IOContext, body: Mapping[str, Any], model: Callable[[IOPromp
     for text in body["texts"]:
         whole = model(IOPrompt(prompt=text, returns=body["kind"]))
         hidden = whole.hidden
-        sums.append(float(hidden.sum()) if hidden is not None else sum(whole.logprobs[1:]))  # type: ignore[arg-type]
+        scores = [max(score, -1e4) for score in whole.logprobs if score is not None]
+        sums.append(float(hidden.sum()) if hidden is not None else sum(scores))
         texts += whole.text
     return {"sums": sums, "text": texts}
 
@@ -956,7 +957,7 @@ class FirstToken(io_processor.Sums):
 
         def shorter(output: Any) -> None:
             take(output)
-            if output.hidden is None and len(output.logprobs) > 1:
+            if output.start == 0 and len(output.logprobs) > 1:
                 request.sums[output.prompt] -= output.logprobs[1]
 
         request.take = shorter  # type: ignore[method-assign]
