@@ -201,7 +201,7 @@ TAKES_ALL = IOExamples(write=write, bodies=BODIES, refused=BODIES[:1])
 WITH_OPTIONS = IOExamples(write=write, bodies=BODIES, refused=REFUSED, options={"most": 4})
 
 ANSWER = "the answer is the same"
-LIKELY = "whatever the model finds likely"
+LIKELY = "no matter how likely texts are"
 DEFECTS = (
     Defect("keeps-requests", "requests are held for ever", KeepsRequests, "a request that is dropped"),
     Defect("mixes", "requests share their state", Mixes, ANSWER),

@@ -80,7 +80,7 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
         ("answers are those of its oracle", _check_oracle),
         ("answers are those of its oracle, of long texts and of many", _check_long),
-        ("answers are plain data, whatever the model finds likely", _check_scores),
+        ("answers are plain data, no matter how likely texts are", _check_scores),
         ("what is empty or 0 is refused where others of its type are", _check_falsy),
         ("what the whole process shares stays as it is", _check_settings),
     ):
