@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from defects import Defect
-from defects.io_processor import DEFECTS, Sums
+from defects.io_processor import DEFECTS, Sums, SumsRequest
 from killing import check_good, check_killed, results
 
-from llmk.api import IOProcessorSpec
+from llmk.api import IOProcessorSpec, IOPrompt
 from llmk_testing.bench import Bench
+from llmk_testing.io_prompts import check_prompts
 
 
 def spec(provider: Any = Sums, examples: str = "EXAMPLES", **changes: Any) -> IOProcessorSpec:
@@ -28,7 +29,20 @@ def test_a_good_one_passes(bench: Bench) -> None:
 
 
 def test_without_examples_the_rest_is_skipped(bench: Bench) -> None:
-    assert [one.outcome for one in results("io_processor", spec(examples=""), bench)] == ["passed", *["skipped"] * 10]
+    assert [one.outcome for one in results("io_processor", spec(examples=""), bench)] == ["passed", *["skipped"] * 11]
+
+
+@pytest.mark.parametrize("param", ["texts", "texts[1]", "texts.1", "texts.list[str].1"])
+def test_a_path_from_a_field_of_the_body_is_right(param: str) -> None:
+    body = {"texts": ["a", "b"]}
+    check_prompts(SumsRequest([IOPrompt(prompt="b", returns="text", param=param)]), body)
+
+
+@pytest.mark.parametrize("param", ["text", "texts[0]", "texts.0", "texts.2", "1"])
+def test_a_path_to_another_text_or_to_none_is_wrong(param: str) -> None:
+    body = {"texts": ["a", "b"]}
+    with pytest.raises(AssertionError, match="is said to be from"):
+        check_prompts(SumsRequest([IOPrompt(prompt="b", returns="text", param=param)]), body)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from llmk.api import IOContext, IOPrompt, RequestError
 from llmk_testing.checkpoints import write_checkpoint
 from llmk_testing.suites.io_processor import IOExamples
 
-BODIES = [{"texts": ["a b", "the core"], "kind": "hidden"}, {"texts": ["a"], "kind": "logprobs"}]
+BODIES = [{"texts": ["a b", "the core"], "kind": "hidden"}, {"texts": ["a b", "a"], "kind": "logprobs"}]
 BODIES += [{"texts": ["which blocks"], "kind": "text"}, {"texts": ["which blocks"], "kind": "last_hidden"}]
 REFUSED = [{}, {"texts": "a", "kind": "text"}, {"texts": ["a"], "kind": "words"}]
 KINDS = ("hidden", "logprobs", "text", "last_hidden")
@@ -42,9 +43,12 @@ class SumsRequest:
         self.text = ""
 
     def take(self, output: Any) -> None:
-        added = output.hidden.sum().item() if output.hidden is not None else sum(output.logprobs[1:])
-        self.sums[output.prompt] += added
+        self.sums[output.prompt] += float(output.hidden.sum()) if output.hidden is not None else self.total(output)
         self.text += output.text
+
+    def total(self, output: Any) -> float:
+        """Of the log-probabilities."""
+        return sum(max(each, -1e4) for each in output.logprobs if each is not None)
 
     def answer(self) -> Any:
         return {"sums": self.sums, "text": self.text}
@@ -81,6 +85,34 @@ class DependsOnPieces(Sums):
 
         request.__class__ = Counting
         return request
+
+
+class FirstOfAPiece(Sums):
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        class Skipping(SumsRequest):
+            def total(self, output: Any) -> float:
+                return sum(output.logprobs[1:])
+
+        return Skipping(prompts)
+
+
+class Infinite(Sums):
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        class Adding(SumsRequest):
+            def total(self, output: Any) -> float:
+                return sum(each for each in output.logprobs if each is not None)
+
+        return Adding(prompts)
+
+
+class Shares(Sums):
+    def request(self, prompts: list[IOPrompt]) -> Any:
+        class Sharing(SumsRequest):
+            def answer(self) -> Any:
+                weights = [math.exp(min(each, 0.0)) for each in self.sums]
+                return {"sums": [weight / sum(weights) for weight in weights], "text": self.text}
+
+        return Sharing(prompts)
 
 
 class RaisesOnGarbage(Sums):
@@ -169,10 +201,14 @@ TAKES_ALL = IOExamples(write=write, bodies=BODIES, refused=BODIES[:1])
 WITH_OPTIONS = IOExamples(write=write, bodies=BODIES, refused=REFUSED, options={"most": 4})
 
 ANSWER = "the answer is the same"
+LIKELY = "no matter how likely texts are"
 DEFECTS = (
     Defect("keeps-requests", "requests are held for ever", KeepsRequests, "a request that is dropped"),
     Defect("mixes", "requests share their state", Mixes, ANSWER),
     Defect("depends-on-pieces", "the answer depends on how outputs are cut", DependsOnPieces, ANSWER),
+    Defect("first-of-a-piece", "the first token of each piece is skipped", FirstOfAPiece, ANSWER),
+    Defect("infinite", "a token that is ruled out makes the answer infinite", Infinite, LIKELY),
+    Defect("shares", "exponentials of low scores are 0, and their sum divides", Shares, LIKELY),
     Defect("raises-on-garbage", "a bad body raises KeyError", RaisesOnGarbage, "refused with RequestError"),
     Defect("unsendable", "the answer is no JSON", Unsendable, ANSWER),
     Defect("takes-all", "a bad body is served", {"examples": "TAKES_ALL"}, "refused with RequestError"),

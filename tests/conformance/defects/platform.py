@@ -356,6 +356,22 @@ class NarrowPlatform(CPUPlatform):
         )
 
 
+class BindingPlatform(CPUPlatform):
+    """A platform whose setup binds the process to all CPUs of the machine."""
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        super().__init__(facts)
+        setup = self.device.setup
+
+        def bind(index: int, threads: int = 0) -> None:
+            setup(index, threads)
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+        self.device = SimpleNamespace(
+            setup=bind, torch_device=self.device.torch_device, synchronize=self.device.synchronize
+        )
+
+
 GRAPHS = frozenset({"graphs"})
 
 
@@ -451,6 +467,12 @@ DEFECTS = (
         "setup changes the dtype that all code gets by default",
         "setup leaves",
         lambda spec, bench: (replace(spec, implementation="defects.platform:NarrowPlatform"), bench),
+    ),
+    Defect(
+        "all_cpus",
+        "setup binds the process to CPUs that it was kept from",
+        "setup leaves",
+        lambda spec, bench: (replace(spec, implementation="defects.platform:BindingPlatform"), bench),
     ),
     Defect(
         "memory_that_is_free",

@@ -149,6 +149,17 @@ class Searching(Good):
         return super().order([ticket for ticket in requests if ticket not in long] + long)
 
 
+class TakingOut(Good):
+    """Searches for the best of those that are left, and takes it out of a list."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        left = [(ticket.arrival + min(ticket.num_prompt_tokens, 64), at) for at, ticket in enumerate(requests)]
+        while left:
+            best = min(left)
+            left.remove(best)
+            yield requests[best[1]]
+
+
 class Filling(Good):
     """Fills the weights that are missing in."""
 
@@ -173,5 +184,6 @@ DEFECTS = (
     Defect("nightly", "the time of day decides whose turn it is", Nightly, "the same history"),
     Defect("comparing", "a step takes quadratic time", Comparing, "in proportion to the queue"),
     Defect("searching", "a list is searched for each request", Searching, "in proportion to the queue"),
+    Defect("taking-out", "the best is searched for, again and again", TakingOut, "in proportion to the queue"),
     Defect("filling", "the configuration's weights are changed", Filling, "what it is made with"),
 )

@@ -521,6 +521,7 @@ TOOL_PARSERS = (
     Defect("completed", "a value that was cut off comes back", Completed, "no argument in part"),
     Defect("swallowing", "a call behind what only starts like one is text", Swallowing, "only starts like one"),
     Defect("behind", "what is next to a call is lost", Behind, "text between them"),
+    Defect("class-of-writers", "the writer is a class", {"writer": f"{__name__}:Writer"}, "its writer is an instance"),
     Defect("short-trigger", "other text has the trigger", {"writer": f"{__name__}:SHORT_TRIGGER"}, "no other text"),
     Defect("recursive", "thousands of calls in a piece raise", Recursive, "any number of calls"),
     Defect("searching", "time is the square of a call's length", Searching, "linear in calls"),
@@ -844,6 +845,15 @@ class BeforeLast(logits_processor.Good):
         return last + self._step[rows.index]
 
 
+class OfEmbeddings(logits_processor.Good):
+    """Takes embeddings in place of tokens for the token of which they have the id."""
+
+    def _wanted(self, rows: LogitsRows) -> Tensor:
+        before = self._tokens[rows.index, (rows.lengths - 2).clamp_min(0)] >= 37
+        last = self._tokens[rows.index, rows.lengths - 1] >= 37
+        return super()._wanted(rows) + (before & last).long()
+
+
 class SecondRun(logits_processor.Good):
     """A request that returns has its last token from when it left."""
 
@@ -907,6 +917,7 @@ class OfAll(logits_processor.Good):
 LOGITS_PROCESSORS = (
     Defect("narrow", "tokens don't fit into 16 bits", Narrow, "of many tokens"),
     Defect("remembered", "a refused request leaves its state behind", Remembered, ORACLE),
+    Defect("of-embeddings", "embeddings in a row are taken for a repetition", OfEmbeddings, ORACLE),
     Defect("of-all", "instances share their state", OfAll, ORACLE),
     Defect("before-last", "off by one token", BeforeLast, ORACLE),
     Defect("second-run", "a request that returns is treated otherwise", SecondRun, ORACLE),
@@ -923,7 +934,8 @@ def summed(context: IOContext, body: Mapping[str, Any], model: Callable[[IOPromp
     for text in body["texts"]:
         whole = model(IOPrompt(prompt=text, returns=body["kind"]))
         hidden = whole.hidden
-        sums.append(float(hidden.sum()) if hidden is not None else sum(whole.logprobs[1:]))  # type: ignore[arg-type]
+        scores = [max(score, -1e4) for score in whole.logprobs if score is not None]
+        sums.append(float(hidden.sum()) if hidden is not None else sum(scores))
         texts += whole.text
     return {"sums": sums, "text": texts}
 
@@ -956,7 +968,7 @@ class FirstToken(io_processor.Sums):
 
         def shorter(output: Any) -> None:
             take(output)
-            if output.hidden is None and len(output.logprobs) > 1:
+            if output.start == 0 and len(output.logprobs) > 1:
                 request.sums[output.prompt] -= output.logprobs[1]
 
         request.take = shorter  # type: ignore[method-assign]

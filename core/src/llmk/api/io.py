@@ -64,7 +64,8 @@ class IOContext:
 class IOPrompt:
     """A prompt, as text (to which the tokenizer's special tokens are added) or token ids. It must be shorter than the
     model's context: the engine refuses a longer one, which a processor leaves whole unless the body asks otherwise.
-    ``param`` is the field of the body that it is from, for errors. ``sampling`` are sampling parameters by their names
+    ``param`` is the field of the body that it is from, for errors, or the path to a value in it (``texts[1]``,
+    ``texts.1``). ``sampling`` are sampling parameters by their names
     in ``llmk.SamplingParams``, except ``n``; only for ``returns="text"``."""
 
     prompt: str | Sequence[int]
@@ -80,9 +81,10 @@ class IOOutput:
     ``token_ids`` are the tokens of this part, and ``start`` is the position of the first of them, counted from the
     prompt's first token. ``hidden`` are the tokens' hidden states (after the final norm; float32
     ``[tokens, hidden_size]``, on the CPU), ``logprobs`` their natural log-probabilities given the tokens before
-    (``None`` for the prompt's first). With ``returns="text"``, they are generated tokens, and ``text`` is their text.
-    Hidden states arrive in several parts, in order, each token's once; text may arrive later than its tokens, in other
-    pieces. ``token_ids`` and ``logprobs`` are the engine's, and must not be changed.
+    (``None`` for the prompt's first, ``-inf`` for what the model rules out). With ``returns="text"``, they are
+    generated tokens, and ``text`` is their text. Hidden states and log-probabilities may arrive in several parts, in
+    order, each token's once; text may arrive later than its tokens, in other pieces. ``token_ids`` and ``logprobs`` are
+    the engine's, and must not be changed.
     """
 
     prompt: int
@@ -107,7 +109,7 @@ class IORequest(Protocol):
 
     @abstractmethod
     def answer(self) -> Any:
-        """The response as plain JSON data, without NaN. Called once, when all prompts have finished."""
+        """The response as plain JSON data, without NaN and infinity. Called once, when all prompts have finished."""
         ...
 
 

@@ -66,7 +66,7 @@ class Device(Protocol):
     @abstractmethod
     def setup(self, index: int, threads: int = 0) -> None:
         """Selects the device, and sets threads and library flags. Called once per worker process, before the first
-        allocation.
+        allocation. It may bind the process to some of the CPUs that it may run on, and to no others.
 
         ``threads`` is the number of compute threads on the host: the process's share of ``platform.threads``, or 0 for
         the platform's default.

@@ -303,7 +303,7 @@ class ParserSpec(CheckedSpec):
     """Reasoning parsers: the texts that open and close a block, so that a grammar can start behind it. Empty if there
     are no such texts, or several pairs: without them, a grammar leaves no room for thoughts."""
     writer: str = ""
-    """Tool parsers: ``"module:attribute"`` of the :class:`~llmk.api.CallWriter` of the dialect."""
+    """Tool parsers: ``"module:attribute"`` of the :class:`~llmk.api.CallWriter` of the dialect, an instance."""
     examples: str = ""
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""

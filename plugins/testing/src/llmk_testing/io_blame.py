@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from llmk.api import IOProcessor, RequestError
-from llmk_testing.io_bodies import Body, replaced
+from llmk_testing.io_bodies import Body, replaced, steps
 
 
 def check_blamed(processor: IOProcessor, bodies: Sequence[Body], refused: Sequence[Body]) -> None:
@@ -16,8 +15,8 @@ def check_blamed(processor: IOProcessor, bodies: Sequence[Body], refused: Sequen
     fields = {name for body in (*bodies, *refused) for name in body}
     unknown = [({**body, "no_such_field": 1}, ["no_such_field"]) for body in bodies]
     for body, path in (*unknown, *((body, path) for path, body in replaced(bodies))):
-        named = _path(_refused(processor, body) or "")
-        known = not named or named[0] in fields | body.keys()
+        named = steps(_refused(processor, body) or "")
+        known = not named or str(named[0]) in fields | body.keys()
         assert known, f"refused {body!r} by the field {named[0]!r}, which neither it nor an example has"
         for depth, (found, right) in enumerate(zip(named, path, strict=False)):
             both = isinstance(found, int) and isinstance(right, int) and _is_uniform(body, path[:depth])
@@ -42,8 +41,3 @@ def _refused(processor: IOProcessor, body: Body) -> str | None:
     except Exception as error:
         raise AssertionError(f"raised {error!r} on {body!r}, not a RequestError") from error
     return None
-
-
-def _path(param: str) -> list[Any]:
-    """``documents[2].text`` as names and numbers."""
-    return [int(number) if number else name for name, number in re.findall(r"([^\[\].]+)|\[(\d+)\]", param)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,21 @@ def _lengthened(value: Any) -> Iterator[Any]:
             yield _with(value, at, own * (_MANY // len(own)))
         if isinstance(own, Mapping | list):
             yield from (_with(value, at, other) for other in _lengthened(own))
+
+
+def steps(param: str) -> list[str | int]:
+    """A path, ``documents[2].text`` or ``documents.2.text``, as names and places."""
+    found = re.findall(r"[^\[\].]+", param)
+    return [int(step) if step.isdecimal() else step for step in found]
+
+
+def repeated(value: Any, times: int) -> Any:
+    """``value`` with each of its texts so many times, in other words each time."""
+    if isinstance(value, str):
+        return " ".join(f"{value} {number}" for number in range(times))
+    if isinstance(value, Mapping):
+        return {key: repeated(own, times) for key, own in value.items()}
+    return [repeated(own, times) for own in value] if isinstance(value, list) else value
 
 
 def numbered(value: Any, number: int) -> Any:

@@ -35,6 +35,8 @@ from llmk_testing.io_prompts import check_prompts
 
 Expected = Callable[[IOContext, Body, Callable[[IOPrompt], IOOutput]], Any]
 Make = Callable[[IOContext], IOProcessor]
+Scores = Callable[[Sequence[int]], list[float | None]]
+"""The log-probabilities of a prompt's tokens, of which the first has none."""
 
 KEPT = 10_000
 """Bytes that may stay in any case."""
@@ -159,7 +161,7 @@ def check_bounded(processor: IOProcessor, context: IOContext, bodies: Sequence[B
 
     def serve(number: int) -> None:
         request = processor.open({**shortest, **{name: numbered(shortest[name], number) for name in free}})
-        for output in outputs(context, request.prompts):
+        for output in outputs(context, request.prompts, seed=-1):
             request.take(output)
         request.answer()
 
@@ -190,30 +192,33 @@ def check_varied(
     Outputs come whole, so that equal texts have equal outputs to the last bit."""
     for body in bodies:
         request = opened(processor, body)
-        if request is None or not _can_run(context, request.prompts):
+        if request is None or not can_run(context, request.prompts):
             continue
-        got, right = served(processor, context, body, seed=-1), _known(expected, context, body)
+        got, right = served(processor, context, body, seed=-1), known(expected, context, body)
         assert right is None or alike(got, *right, tolerance), f"{body!r} is answered {got}, expected {right}"
 
 
-def _known(expected: Expected, context: IOContext, body: Body) -> tuple[Any] | None:
+def known(expected: Expected, context: IOContext, body: Body, scores: Scores | None = None) -> tuple[Any] | None:
     """The oracle's answer; ``None`` where it raises, because its author did not think of such a body."""
     try:
-        return (_plain(expected(context, body, partial(_whole, context))),)
+        return (_plain(expected(context, body, partial(_whole, context, scores=scores))),)
     except Exception:
         return None
 
 
-def _whole(context: IOContext, prompt: IOPrompt) -> IOOutput:
+def _whole(context: IOContext, prompt: IOPrompt, scores: Scores | None = None) -> IOOutput:
     """All of a prompt's output."""
-    (whole,) = outputs(context, [prompt], seed=-1)
+    (whole,) = outputs(context, [prompt], seed=-1, scores=scores)
     return whole
 
 
-def outputs(context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0) -> Iterator[IOOutput]:
-    """Made-up outputs of ``prompts``, in random chunks and random order; for a negative seed, in one piece each."""
+def outputs(
+    context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0, scores: Scores | None = None
+) -> Iterator[IOOutput]:
+    """Made-up outputs of ``prompts``, in random chunks and random order; for a negative seed, in one piece each.
+    ``scores`` are their log-probabilities, in place of random ones."""
     generator = WHOLE if seed < 0 else random.Random(seed)
-    left = [iter(_outputs_of(context, prompt, at, generator)) for at, prompt in enumerate(prompts)]
+    left = [iter(_outputs_of(context, prompt, at, generator, scores or _logprobs)) for at, prompt in enumerate(prompts)]
     while left:
         coming = generator.choice(left)
         if (output := next(coming, None)) is None:
@@ -222,12 +227,12 @@ def outputs(context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0) -> I
             yield output
 
 
-def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random.Random) -> Iterator[IOOutput]:
+def _outputs_of(
+    context: IOContext, prompt: IOPrompt, at: int, generator: random.Random, scores: Scores
+) -> Iterator[IOOutput]:
     tokens = tokens_of(context, prompt)
     end, first = len(tokens), 0
-    if prompt.returns == "logprobs":
-        yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=_logprobs(tokens), finish_reason="stop")
-        return
+    logprobs = scores(tokens) if prompt.returns == "logprobs" else []
     if prompt.returns == "text":
         yield from _text_of(context, tokens, at, generator)
         return
@@ -238,7 +243,10 @@ def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random
     for start, stop in pairwise([first, *cuts, end]):
         piece = IOOutput(prompt=at, start=start, token_ids=tokens[start:stop])
         piece = replace(piece, finish_reason="stop" if stop == end else None)
-        yield replace(piece, hidden=_states(tokens, start, stop, context.facts.hidden_size))
+        if logprobs:
+            yield replace(piece, logprobs=logprobs[start:stop])
+        else:
+            yield replace(piece, hidden=_states(tokens, start, stop, context.facts.hidden_size))
 
 
 def _text_of(context: IOContext, prompt: list[int], at: int, generator: random.Random) -> Iterator[IOOutput]:
@@ -299,13 +307,13 @@ def _numbers(text: str) -> list[float]:
         return []
 
 
-def served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0) -> Any:
-    """The answer, to which outputs came in pieces by ``seed``."""
+def served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0, scores: Scores | None = None) -> Any:
+    """The answer, to which outputs came in pieces by ``seed``, with ``scores`` if they are given."""
     before = msgspec.json.encode(body)
     request = processor.open(body)
     assert msgspec.json.encode(body) == before, f"open changed the body {before!r}"
     check_prompts(request, body)
-    for output in outputs(context, request.prompts, seed):
+    for output in outputs(context, request.prompts, seed, scores):
         tokens, logprobs = list(output.token_ids), list(output.logprobs)
         request.take(output)
         same = list(output.token_ids) == tokens and list(output.logprobs) == logprobs
@@ -317,7 +325,7 @@ def served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0
 
 def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
     """Garbage that is accepted must get an answer, except where the engine itself would refuse the prompts."""
-    if not _can_run(context, request.prompts):
+    if not can_run(context, request.prompts):
         return
     try:
         for output in outputs(context, request.prompts):
@@ -331,7 +339,7 @@ def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
         raise AssertionError(f"took {body!r}, then raised {error!r}") from error
 
 
-def _can_run(context: IOContext, prompts: Sequence[IOPrompt]) -> bool:
+def can_run(context: IOContext, prompts: Sequence[IOPrompt]) -> bool:
     """Whether the engine takes them: tokens that the model has, one at least, and fewer than its context."""
     known, longest = range(context.facts.vocab_size), context.facts.max_model_len
     tokens = [tokens_of(context, prompt) for prompt in prompts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import msgspec
 
 from llmk.api import IOPrompt, IORequest
 from llmk.engine.wire.sampling_params import SamplingParams
-from llmk_testing.io_bodies import Body
+from llmk_testing.io_bodies import Body, steps
 
 
 def check_prompts(request: IORequest, body: Body) -> None:
@@ -37,19 +36,18 @@ def _check_sampling(prompt: IOPrompt) -> None:
 
 
 def _check_param(prompt: IOPrompt, body: Body) -> None:
-    """A text that stands in the body must not be said to be from where another stands."""
+    """A path starts with a field of the body and names no place beyond a list's end; other steps may say more than the
+    body has. A text that stands in the body must not be said to be from where another stands."""
     value: Any = body
-    for name, number in re.findall(r"([^\[\].]+)|\[(\d+)\]", prompt.param):
-        inner = isinstance(value, list) and int(number) < len(value) if number else _has(value, name)
-        assert inner, f"a prompt is said to be from {prompt.param!r}, which {body!r} has not"
-        value = value[int(number)] if number else value[name]
+    for depth, step in enumerate(steps(prompt.param)):
+        place = step if isinstance(value, list) else str(step)
+        known = place in (range(len(value)) if isinstance(value, list) else value if isinstance(value, Mapping) else ())
+        wrong = not known and (depth == 0 or (isinstance(value, list) and isinstance(step, int)))
+        assert not wrong, f"a prompt is said to be from {prompt.param!r}, which {body!r} has not"
+        value = value[place] if known else value
     if prompt.param and prompt.prompt in _leaves(body):
         inside = value == prompt.prompt or prompt.prompt in _leaves(value)
         assert inside, f"the prompt {prompt.prompt!r} is said to be from {prompt.param!r}, which is {value!r}"
-
-
-def _has(value: Any, name: str) -> bool:
-    return isinstance(value, Mapping) and name in value
 
 
 def _leaves(value: Any) -> list[Any]:

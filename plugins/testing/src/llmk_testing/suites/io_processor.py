@@ -33,6 +33,7 @@ from llmk_testing.io_processors import (
 )
 from llmk_testing.purity import check_pure
 from llmk_testing.settings import leaving_settings
+from llmk_testing.suites.io_scores import check_scores
 from llmk_testing.suites.io_texts import check_long, check_special_tokens, with_special_tokens
 
 
@@ -79,6 +80,7 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
         ("answers are those of its oracle", _check_oracle),
         ("answers are those of its oracle, of long texts and of many", _check_long),
+        ("answers are plain data, no matter how likely texts are", _check_scores),
         ("what is empty or 0 is refused where others of its type are", _check_falsy),
         ("what the whole process shares stays as it is", _check_settings),
     ):
@@ -113,6 +115,10 @@ def _check_oracle(own: IOExamples, make: Make, context: IOContext) -> None:
 
 def _check_long(own: IOExamples, make: Make, context: IOContext) -> None:
     check_long(make, context, own.bodies, _oracle(own), own.tolerance)
+
+
+def _check_scores(own: IOExamples, make: Make, context: IOContext) -> str:
+    return check_scores(make, context, own.bodies, own.expected, own.tolerance)
 
 
 def _check_special_tokens(own: IOExamples, make: Make, context: IOContext) -> None:

@@ -22,8 +22,13 @@ _MOST = 8
 def check_long(make: Make, context: IOContext, bodies: Sequence[Body], expected: Expected, tolerance: float) -> None:
     """Texts of thousands of tokens, each word of which is another, in place of each text; and hundreds of texts. A
     processor may refuse them by name, but leaves nothing out."""
-    wide = replace(context, facts=replace(context.facts, max_model_len=_CONTEXT))
-    check_varied(make(wide), wide, list(lengthened(bodies))[:_MOST], expected, tolerance)
+    large = wide(context)
+    check_varied(make(large), large, list(lengthened(bodies))[:_MOST], expected, tolerance)
+
+
+def wide(context: IOContext) -> IOContext:
+    """The context of a model that takes long texts."""
+    return replace(context, facts=replace(context.facts, max_model_len=_CONTEXT))
 
 
 def check_special_tokens(

@@ -171,7 +171,15 @@ class Steps:
         few += [VOCAB] if self._random.random() < 0.15 else []
         prompt = self._random.choice((1, 1, 2, 5, 17))
         tokens = [self._random.choice(few) for _ in range(prompt)]
+        if self._random.random() < 0.15:
+            tokens = self._with_images(few[0])
+            prompt = len(tokens)
         return Running(self._number, tokens, prompt, self._parameters[self._number % len(self._parameters)])
+
+    def _with_images(self, between: int) -> list[int]:
+        """Several rows of embeddings with the same few tokens between, up to any place."""
+        row = [VOCAB] * self._random.choice((1, 2, 4)) + [between] * self._random.choice((1, 2))
+        return (row * 3)[: self._random.randint(2, 3 * len(row))]
 
     def _next(self, slot: int) -> int:
         known = self._running[slot].tokens if self._random.random() < 0.7 else self._known

@@ -53,6 +53,8 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
     parser, seed = _Lazy(spec), bench.seed
     rounds, count, most = (32, 400, None) if bench.thorough else (8, 60, _MOST)
     examples = partial(_examples, spec, most)
+    if spec.writer:
+        yield case("its writer is an instance", check_instance, spec)
     yield from claim_cases(spec, examples, case)
     yield case("it finds in its examples what they are examples of", check_found, parser, examples, kind)
     for name, context in CONTEXTS.items():
@@ -69,6 +71,12 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
     yield from request_cases(parser.factory, examples, case)
     yield case("time is linear in an example's length", check_linear, make, examples)
     yield case("time is linear in plain text", parsers.check_linear, make, PLAIN, 4)
+
+
+def check_instance(spec: ParserSpec) -> None:
+    """A class would lack ``self`` wherever it is called."""
+    found = load_object(spec.writer)
+    assert not isinstance(found, type), f"writer = {spec.writer!r} names a class, an instance is needed"
 
 
 def check_found(parser: _Lazy, examples: Callable[[], Sequence[str]], kind: str) -> str:

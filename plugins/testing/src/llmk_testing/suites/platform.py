@@ -55,16 +55,22 @@ assert initialized() == before, "creating the platform initialized the device; t
 """
 
 _SET_UP = """
-import sys
+import os, sys
 from llmk.api import Host
 from llmk.kernel.loader import load_object
 from llmk_testing.settings import THREADS, leaving_settings
 facts = load_object(sys.argv[1])(Host()).facts
+has_affinity = hasattr(os, "sched_setaffinity")  # not on macOS
+own = {max(os.sched_getaffinity(0))} if has_affinity else set()
+if has_affinity:
+    os.sched_setaffinity(0, own)  # as taskset and batch systems do
 with leaving_settings(but=(THREADS,)):
     device = load_object(sys.argv[2])(facts).device
     device.torch_device(0)
     device.setup(0, 1)
     device.synchronize()
+bound = os.sched_getaffinity(0) if has_affinity else set()
+assert bound <= own, f"setup binds the process to the CPUs {bound}, although it was started on {own} alone"
 """
 
 _EARLY = """

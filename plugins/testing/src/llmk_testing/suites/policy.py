@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from llmk.api import PolicyContext, PolicySpec, SchedulingPolicy, Ticket
 from llmk.kernel.loader import load_object
@@ -18,6 +17,7 @@ from llmk_testing.case import Case
 from llmk_testing.clocks import moving_clocks
 from llmk_testing.parsers import counted_lines
 from llmk_testing.settings import leaving_settings
+from llmk_testing.watched_tickets import Name, Number, Watched
 
 Make = Callable[[PolicyContext], SchedulingPolicy]
 
@@ -170,6 +170,12 @@ def check_linear(make: Make) -> None:
             long = counted_lines(partial(_ask, make(context), _queue(400, kind)), limit)
             what = f"{short} lines of code for 100 waiting requests, {kind}, become more than {limit} for 400"
             assert long <= limit, f"{what}, where each look at a request and each comparison with one is a line"
+        for kind in ("of all kinds", "all alike"):
+            short = counted_lines(partial(_read, make(context), _queue(100, kind)))
+            limit = 6 * short + 2000
+            long = counted_lines(partial(_read, make(context), _queue(400, kind)), limit)
+            what = f"{short} lines of code to read an order of 100 requests, {kind}, become more than {limit}"
+            assert long <= limit, f"{what} for 400, where each comparison with a request or its numbers is a line"
 
 
 def check_context(spec: PolicySpec, make: Make, seeds: Sequence[int]) -> None:
@@ -198,6 +204,11 @@ def _ask(policy: SchedulingPolicy, queue: tuple[Ticket, ...]) -> None:
         policy.displaced(running, queue[-1])
 
 
+def _read(policy: SchedulingPolicy, queue: tuple[Ticket, ...]) -> None:
+    for ticket in policy.order(queue):
+        policy.computed(ticket, 16)
+
+
 def _queue(size: int, kind: str) -> tuple[Ticket, ...]:
     generator = random.Random(size)
     return tuple(
@@ -208,49 +219,9 @@ def _queue(size: int, kind: str) -> tuple[Ticket, ...]:
     )
 
 
-class Name(str):
-    """A text of which comparisons are counted."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other)
-
-    def __hash__(self) -> int:
-        return str.__hash__(self)
-
-
-class Number(int):
-    """A number of which comparisons for equality are counted."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return int.__eq__(self, other)
-
-    def __hash__(self) -> int:
-        return int.__hash__(self)
-
-
-class Watched(Ticket):
-    """A request of which looks at its attributes and comparisons are counted, which are Python here, so that also those
-    count that a list makes in search of it."""
-
-    __slots__ = ()
-
-    def __getattribute__(self, name: str) -> Any:
-        return object.__getattribute__(self, name)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return object.__hash__(self)
-
-
 def _watched(ticket: Ticket, tenant: str | None = None) -> Watched:
     name = Name(ticket.tenant if tenant is None else tenant)
-    counts = ticket.priority, ticket.num_prompt_tokens, ticket.max_tokens
+    counts = (Number(each) for each in (ticket.priority, ticket.num_prompt_tokens, ticket.max_tokens))
     return Watched(Name(ticket.id), Number(ticket.arrival), name, *counts)
 
 

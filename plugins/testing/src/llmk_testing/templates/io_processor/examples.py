@@ -16,7 +16,7 @@ def expected(context: IOContext, body: Mapping[str, Any], model: Callable[[IOPro
     nats = []
     for text in body["texts"]:
         logprobs = model(IOPrompt(prompt=text, returns="logprobs")).logprobs[1:]
-        nats.append(-mean(float(each) for each in logprobs if each is not None) if logprobs else None)
+        nats.append(-mean(max(each, -1e4) for each in logprobs if each is not None) if logprobs else None)
     return {"nats_per_token": nats}
 
 

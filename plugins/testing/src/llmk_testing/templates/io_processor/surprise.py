@@ -7,6 +7,9 @@ from typing import Any
 
 from llmk.api import IOContext, IOOutput, IOPrompt, RequestError
 
+LEAST = -1e4
+"""What a token counts that the model rules out: JSON has no infinity."""
+
 
 class Surprise:
     """Follows ``llmk.api.IOProcessor``: one instance serves all requests."""
@@ -35,7 +38,7 @@ class SurpriseRequest:
 
     def take(self, output: IOOutput) -> None:
         """Takes the next output of one of the texts; the first token has no log-probability."""
-        self._known[output.prompt] += [logprob for logprob in output.logprobs if logprob is not None]
+        self._known[output.prompt] += [max(logprob, LEAST) for logprob in output.logprobs if logprob is not None]
 
     def answer(self) -> dict[str, Any]:
         """The mean of each text; ``null`` for one of a single token."""
