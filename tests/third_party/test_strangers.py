@@ -31,6 +31,7 @@ def test_mistakes_are_in_the_wheel(wheel: str, kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("wheel", WHEELS)
 def test_it_is_green(wheel: str, tmp_path: Path) -> None:
     shutil.copytree(WHEELS[wheel] / "src" / f"llmk_{wheel}", tmp_path / f"llmk_{wheel}")
@@ -42,6 +43,8 @@ def test_it_is_green(wheel: str, tmp_path: Path) -> None:
     entries = "".join(f"{name} = {module}\n" for name, module in project["entry-points"]["llmk.v1"].items())
     (info / "entry_points.txt").write_text(f"[llmk.v1]\n{entries}")
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    done = run([sys.executable, "-c", LLMK, "plugins", "check", project["name"]], cwd=tmp_path, env=environ)
+    done = run(
+        [sys.executable, "-c", LLMK, "plugins", "check", project["name"]], cwd=tmp_path, env=environ, timeout=900
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "\ngreen: " in done.stdout
