@@ -65,8 +65,8 @@ class IOPrompt:
     """A prompt, as text (to which the tokenizer's special tokens are added) or token ids. It must be shorter than the
     model's context: the engine refuses a longer one, which a processor leaves whole unless the body asks otherwise.
     ``param`` is the field of the body that it is from, for errors, or the path to a value in it (``texts[1]``,
-    ``texts.1``). ``sampling`` are sampling parameters by their names
-    in ``llmk.SamplingParams``, except ``n``; only for ``returns="text"``."""
+    ``texts.1``). ``sampling`` are sampling parameters by their names in ``llmk.SamplingParams``, except ``n``; only for
+    ``returns="text"``."""
 
     prompt: str | Sequence[int]
     returns: Returns

@@ -21,6 +21,7 @@ import importlib_metadata as metadata
 from packaging.utils import canonicalize_name
 
 from llmk.api import ENTRY_POINT_GROUP, PluginError
+from llmk.engine.processes.spawn import waiting
 from llmk.kernel.interpreter import PYTHON
 from llmk_testing.card import Card
 from llmk_testing.case import Result
@@ -154,9 +155,8 @@ class _Process:
         self.patience, self.quiet_for = STARTING, 0.0
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, it is read after the process ended
         command = [*PYTHON, "-X", "faulthandler", "-m", "llmk_testing.child", job.dump()]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
-        )
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self._process = subprocess.Popen(command, **streams, start_new_session=True, env=os.environ | waiting())
         self._lines: queue.Queue[bytes] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 

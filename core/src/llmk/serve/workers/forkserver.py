@@ -39,6 +39,7 @@ AHEAD = (
     "llmk.serve.workers.io_worker",
 )
 """Modules that are imported before the served model is known."""
+_DESCRIPTORS = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 NAME = "llmk-workers"
 """What the system's list of processes calls it and its workers."""
 _PR_SET_PDEATHSIG = 1
@@ -226,8 +227,10 @@ def _become_server(control: int) -> None:
     """Closes what was inherited: a port, or the standard input of an engine, would stay open after their owner."""
     os.setsid()
     _ignore_signals()
-    os.closerange(3, control)
-    os.closerange(control + 1, os.sysconf("SC_OPEN_MAX"))
+    for number in map(int, os.listdir(_DESCRIPTORS)):  # how many there may be is a billion on some machines
+        if number > 2 and number != control:
+            with contextlib.suppress(OSError):  # that of the list itself
+                os.close(number)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
