@@ -94,7 +94,8 @@ class Parallel(Block):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual(Spec):
-    """``x + scale * post(block(norm(x)))``. Without ``norm`` or ``post``, that norm is left out."""
+    """``x + scale * post(block(norm(x)))``. Without ``norm`` or ``post``, that norm is left out. A block has a ``post``
+    or a ``scale`` other than 1, not both; a ``post`` has the eps and the offset of the norm that follows it."""
 
     norm: Norm | None
     block: Block
