@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scratch import Environment
+from scratch import LLMK, Environment
 
 pytestmark = pytest.mark.slow_file
 
@@ -66,17 +68,30 @@ def test_a_model_is_planned_without_a_plugin_that_hangs(environment: Environment
     assert f"not finished after {SECONDS} s" in warning
 
 
-@pytest.mark.parametrize(
-    ("place", "command"), [("import", ("serve", "--server.port=0")), ("kernel", ("run", "demo", "Hello"))]
-)
-def test_a_start_that_hangs_in_a_plugin_ends_and_names_it(
-    environment: Environment, tmp_path: Path, place: str, command: tuple[str, ...]
-) -> None:
-    """Both make their plans in a thread, which nothing can interrupt."""
+def test_a_server_starts_without_a_plugin_that_hangs(environment: Environment, tmp_path: Path) -> None:
+    command = [str(environment.python), "-c", LLMK, "serve", "--server.port=0", QUICK]
+    environ = {**os.environ, "FIXTURE_FATAL": "sleep", "FIXTURE_FATAL_AT": "import"}
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, **streams) as server:
+        ending = threading.Timer(120, server.kill)
+        ending.start()
+        said = ""
+        while "http://127.0.0.1:" not in said and (line := server.stdout.readline()):
+            said += line
+        ending.cancel()
+        server.terminate()
+        server.stdout.read()
+    assert "http://127.0.0.1:" in said, said
+    assert f"not finished after {SECONDS} s" in said
+    assert "fixture-fatal 1.0" in said
+
+
+def test_a_start_that_hangs_in_a_plugin_ends_and_names_it(environment: Environment, tmp_path: Path) -> None:
+    """The plan is made in a thread, which nothing can interrupt."""
     flags = (QUICK, "--select.op.prefer=fatal.norm", "--plugins.trust=fixture-fatal")
-    done = llmk(environment, tmp_path, place, "sleep", *command, *flags)
+    done = llmk(environment, tmp_path, "kernel", "sleep", "run", "demo", "Hello", *flags)
     assert done.returncode == -9
-    what = {"import": "plugin 'fatal'", "kernel": "fixture_fatal.kernels:norm"}[place]
+    what = "fixture_fatal.kernels:norm"
     assert f"llmk: the import of {what} (fixture-fatal 1.0) is not finished after" in done.stderr
     assert "] disable = [" in done.stderr
 
