@@ -59,6 +59,8 @@ _UNLIKE: tuple[Callable[[MoEQuery], Any], ...] = (
     lambda query: query.scoring,
 )
 """Properties of queries, for each value of which the contracts are tried."""
+_CHOOSING: tuple[Callable[[MoEQuery], Any], ...] = (*_UNLIKE, lambda query: tuple(query.facts.items()))
+"""The same for the choice of experts, which facts may change."""
 
 DEFAULTS = {
     name: parameter.default
@@ -134,7 +136,6 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     candidate = Experts(spec, bench)
     contracts = {
         "all tokens may choose one expert": _crowded,
-        "experts are chosen with a selection bias": _biased,
         "ties are broken in any way, with top_k experts": _ties,
         "rows don't affect each other": _apart,
         "options that are left out are at their defaults": _left_out,
@@ -146,12 +147,15 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     }
     some = several(candidate.served, _UNLIKE)
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
+    choosing = several(candidate.served, _CHOOSING)
+    yield from candidate.each("experts are chosen with a selection bias", _biased, choosing)
     yield from candidate.each("takes many tokens", _many, smallest(candidate.served, _experts_size))
     firsts = first_of_each(candidate.served)
     yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
     yield from kernel_costs.moe_cases(candidate, PreparedMoE)
     yield from candidate.each("tokens pass through the experts that they chose", _sparse, firsts)
     yield from candidate.each("takes more experts than 8 bits count", _numerous, firsts[:1])
+    yield from candidate.each("sums over many experts are those of float32", _summed, firsts[:1])
     whole = [asked for asked in candidate.served if not _sizes(asked.query) % 128]
     first = {asked.query.weight_format: asked for asked in reversed(whole)}
     for stored_as, asked in first.items():
@@ -245,10 +249,7 @@ def _left_out(candidate: Experts, asked: Asked[MoEQuery]) -> str:
 
 def _ties(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """All experts are equal, so that only the number of chosen experts matters."""
-    moe = PreparedMoE(candidate, asked)
-    alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in moe.parameters.items()}
-    moe.weights = moe.prepare(alike)
-    moe.meaning = {name: tensor[:1].expand_as(tensor) for name, tensor in moe.meaning.items()}
+    moe = _alike(candidate, asked)
     x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
     logits = torch.zeros_like(logits)
     return agreeing([moe.check(moe(x, logits), x, logits, "tokens with equal scores for all experts")])
@@ -355,6 +356,28 @@ def _numerous(candidate: Experts, asked: Asked[MoEQuery]) -> str:
         last[:, _LAST:] += 5.0
         errors.append(moe.check(moe(x, last), x, last, f"{count} tokens that choose experts from {_LAST} on"))
     return agreeing(errors)
+
+
+def _summed(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    """All experts are equal and chosen, so that a token's sum has equal parts. In 16 bits it would stop growing."""
+    query = replace(asked.query, num_experts=_EXPERTS, top_k=_EXPERTS, num_groups=1, top_groups=1)
+    if not match(candidate.spec, query):
+        raise Skip(f"it does not serve {_EXPERTS} of {_EXPERTS} experts")
+    moe = _alike(candidate, replace(asked, query=query))
+    x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
+    logits = torch.zeros_like(logits)
+    return agreeing([moe.check(moe(x, logits), x, logits, f"tokens of {_EXPERTS} equal experts")])
+
+
+def _alike(candidate: Experts, asked: Asked[MoEQuery]) -> PreparedMoE:
+    """A kernel whose experts all have the weights of one."""
+    moe = PreparedMoE(candidate, replace(asked, query=replace(asked.query, num_experts=1)))
+    moe.query, moe.options = asked.query, moe_options(asked.query)
+    count = asked.query.num_experts
+    moe.parameters = {name: tensor.repeat_interleave(count, 0) for name, tensor in moe.parameters.items()}
+    moe.weights = moe.prepare(dict(moe.parameters))
+    moe.meaning = {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in moe.meaning.items()}
+    return moe
 
 
 def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:
