@@ -45,7 +45,6 @@ _ADVICE = (
     " llmk.reference.moe.MoEExamples, which has them"
 )
 
-
 _MANY = 3001
 """Tokens of a long prompt's chunk, and of several."""
 _EXPERTS, _LAST = 320, 257
@@ -59,8 +58,6 @@ _UNLIKE: tuple[Callable[[MoEQuery], Any], ...] = (
     lambda query: query.scoring,
 )
 """Properties of queries, for each value of which the contracts are tried."""
-_CHOOSING: tuple[Callable[[MoEQuery], Any], ...] = (*_UNLIKE, lambda query: tuple(query.facts.items()))
-"""The same for the choice of experts, which facts may change."""
 
 DEFAULTS = {
     name: parameter.default
@@ -147,8 +144,8 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     }
     some = several(candidate.served, _UNLIKE)
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
-    choosing = several(candidate.served, _CHOOSING)
-    yield from candidate.each("experts are chosen with a selection bias", _biased, choosing)
+    unlike = (*_UNLIKE, lambda query: tuple(query.facts.items()))  # which may change the choice
+    yield from candidate.each("experts are chosen with a selection bias", _biased, several(candidate.served, unlike))
     yield from candidate.each("takes many tokens", _many, smallest(candidate.served, _experts_size))
     firsts = first_of_each(candidate.served)
     yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
@@ -251,8 +248,7 @@ def _ties(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """All experts are equal, so that only the number of chosen experts matters."""
     moe = _alike(candidate, asked)
     x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
-    logits = torch.zeros_like(logits)
-    return agreeing([moe.check(moe(x, logits), x, logits, "tokens with equal scores for all experts")])
+    return agreeing([moe.check(moe(x, logits.zero_()), x, logits, "tokens with equal scores for all experts")])
 
 
 def _apart(candidate: Experts, asked: Asked[MoEQuery]) -> None:
@@ -321,8 +317,7 @@ def _held(candidate: Experts, asked: Asked[MoEQuery]) -> str:
 
 
 def _many(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    moe = PreparedMoE(candidate, asked)
-    count = max(min(_MANY, band.stop - 1) for band in candidate.spec.bands)
+    moe, count = PreparedMoE(candidate, asked), max(min(_MANY, band.stop - 1) for band in candidate.spec.bands)
     x, logits = moe.inputs(count)
     return agreeing([moe.check(moe(x, logits), x, logits, f"{count} tokens")])
 
@@ -365,15 +360,13 @@ def _summed(candidate: Experts, asked: Asked[MoEQuery]) -> str:
         raise Skip(f"it does not serve {_EXPERTS} of {_EXPERTS} experts")
     moe = _alike(candidate, replace(asked, query=query))
     x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
-    logits = torch.zeros_like(logits)
-    return agreeing([moe.check(moe(x, logits), x, logits, f"tokens of {_EXPERTS} equal experts")])
+    return agreeing([moe.check(moe(x, logits.zero_()), x, logits, f"tokens of {_EXPERTS} equal experts")])
 
 
 def _alike(candidate: Experts, asked: Asked[MoEQuery]) -> PreparedMoE:
     """A kernel whose experts all have the weights of one."""
     moe = PreparedMoE(candidate, replace(asked, query=replace(asked.query, num_experts=1)))
-    moe.query, moe.options = asked.query, moe_options(asked.query)
-    count = asked.query.num_experts
+    moe.query, moe.options, count = asked.query, moe_options(asked.query), asked.query.num_experts
     moe.parameters = {name: tensor.repeat_interleave(count, 0) for name, tensor in moe.parameters.items()}
     moe.weights = moe.prepare(dict(moe.parameters))
     moe.meaning = {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in moe.meaning.items()}
