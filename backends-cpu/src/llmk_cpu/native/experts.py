@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llmk.reference import moe as reference
 from llmk.reference.activations import GatedOptions, activate
-from llmk.reference.moe import fused_moe_dequantized, prepare_moe_int4_group, prepare_moe_int8_group, route
+from llmk.reference.moe import prepare_moe_int4_group, prepare_moe_int8_group, route
 from llmk_cpu.native.activations import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from llmk_cpu.native.library import Kernel, library
 from llmk_cpu.native.quantized import (
@@ -113,8 +114,7 @@ def fused_moe(
     **options: Any,
 ) -> Tensor:
     """As :func:`llmk.reference.moe.fused_moe`, with weights of one of the functions above."""
-    if not isinstance(weights, Experts):
-        return fused_moe_dequantized(x, router_logits, weights, activation=activation, gated=gated, **options)
+    weights = weights if isinstance(weights, Experts) else _dequantized(weights, x.dtype)
     own = {name: value for name, value in options.items() if name in GatedOptions.__annotations__}
     shares, experts = route(router_logits, **{name: value for name, value in options.items() if name not in own})
     count, chosen = experts.shape
@@ -133,6 +133,14 @@ def fused_moe(
         CODES[x.dtype],
     )  # fmt: skip
     return out
+
+
+def _dequantized(weights: reference.Experts[Any], dtype: torch.dtype) -> Experts:
+    """All experts, as a recorded step can't look which of them have tokens."""
+    gate_up, down = (torch.stack([each.dequantize(dtype) for each in some]) for some in (weights.gate_up, weights.down))
+    return Experts(
+        Projection(gate_up, weights.gate_up_bias, gate_up.shape[2]), Projection(down, weights.down_bias, down.shape[2])
+    )
 
 
 def _grouped(
