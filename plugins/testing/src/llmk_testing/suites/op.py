@@ -14,7 +14,7 @@ from llmk_testing import attention_ops, linear_ops
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
-from llmk_testing.op_under_test import HALVES, Make, Op
+from llmk_testing.op_under_test import Make, Op
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
 from llmk_testing.suites import kernel_costs, op_calls, op_rows
@@ -50,10 +50,6 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     )
     if examples.by_row:
         yield from op_rows.cases(candidate, make, candidate.served)
-        for asked in candidate.served:
-            if asked.dtype in HALVES:
-                name = f"errors lean to no side: {asked.label}"
-                yield candidate.case(name, partial(op_rows.unbiased, candidate, make, asked))
         for asked in candidate.deterministic if spec.deterministic else ():
             name = f"rows don't depend on the batch: {asked.label}"
             yield candidate.case(name, partial(op_rows.deterministic, make, asked))

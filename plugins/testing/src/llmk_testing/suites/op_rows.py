@@ -11,7 +11,7 @@ from torch import Tensor
 from llmk.api import OpQuery
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
-from llmk_testing.op_under_test import Make, widened
+from llmk_testing.op_under_test import HALVES, Make, widened
 from llmk_testing.rows import counts
 from llmk_testing.tolerance import Right, check, check_same
 from llmk_testing.trees import mapped, tensors
@@ -28,6 +28,8 @@ def cases(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQu
         for scale in _SCALES:
             name = f"agrees with the reference on numbers {scale:g} times as large: {asked.label}"
             yield candidate.case(name, partial(_scaled, candidate, make, asked, scale))
+        if asked.dtype in HALVES:
+            yield candidate.case(f"errors lean to no side: {asked.label}", partial(_unbiased, candidate, make, asked))
     for asked in served[:2]:
         yield candidate.case(f"rows don't affect each other: {asked.label}", partial(_apart, candidate, make, asked))
 
@@ -49,7 +51,7 @@ def _scaled(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], sc
     return agreeing([op.check(op.run(*placed, **op.on_device), placed, given, f"numbers {scale:g} times as large")])
 
 
-def unbiased(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+def _unbiased(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
     """An intermediate number of a row that is rounded to 16 bits shifts the whole row to or from zero, which the sum of
     its errors shows: it may be no larger than a share of the dtype's precision, or than twice the reference's own."""
     op, unit = make(asked), torch.finfo(asked.dtype).eps
