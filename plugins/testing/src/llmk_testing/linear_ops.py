@@ -104,7 +104,8 @@ def _of_rows(
 def _sites(bench: Bench, examples: OpExamples) -> Iterator[tuple[str, Site]]:
     """Of each layout and size, one kernel; with all facts that the op has there. The widest is tried once."""
     for inputs, outputs, bias in (*_SIZES, _WIDE):
-        layouts, usual = set(), (inputs, outputs, bias) != _WIDE
+        layouts: set[str] = set()
+        usual = (inputs, outputs, bias) != _WIDE
         for kernel in (kernel.spec for kernel in bench.registry.kernels("linear")):
             for stored_as in formats(bench.registry) if usual else ("plain",):
                 dtype = bench.facts.dtypes[0]
