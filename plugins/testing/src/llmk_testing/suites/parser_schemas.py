@@ -253,7 +253,7 @@ def check_arguments(spec: ParserSpec) -> None:
 
 
 def check_all_together(spec: ParserSpec) -> str:
-    """Each keyword of objects, beside the arguments that are listed."""
+    """Each keyword of objects, alongside the arguments that are listed."""
     writer, count = _writer(spec), 0
     for keywords, good, bad in ALL_TOGETHER:
         count += _check(writer, {"type": "object", "properties": _PARTS, **_CLOSED, **keywords}, good, bad)
