@@ -187,8 +187,8 @@ def test_good_ones_pass(shop: Bench, name: str) -> None:
     [
         ("gated_early", "a step of 3 requests"),
         ("gated_open", "a step of 3 requests"),
-        ("shared_still", "total, written in place"),
-        ("shared_greedy", "x, which is an input"),
+        ("shared_still", "tensor 0 of the arguments, written in place"),
+        ("shared_greedy", "tensor 1 of the arguments, an input"),
     ],
 )
 def test_planted_defects_are_found(shop: Bench, name: str, place: str) -> None:

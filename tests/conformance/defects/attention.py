@@ -328,6 +328,42 @@ class DividesByItsNorm(ReferenceAttention):
         super().write(key / most * most, value, cache, meta, *scales, **s)
 
 
+class PaddingOfTheFirst(ReferenceAttention):
+    """Finds which rows are padding once for each number of rows."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        known = self.__dict__.setdefault("known", {})
+        kept = known.setdefault(step.num_tokens, step.slot_mapping >= 0)
+        slots = step.slot_mapping
+        return super().prepare(replace(step, slot_mapping=torch.where(kept, slots, -1)))
+
+
+def supports_wide_fp8(query: AttentionQuery) -> Verdict:
+    """Takes the wider fp8, too."""
+    narrow = replace(query, cache_dtype="float8_e4m3fn") if query.cache_dtype == "float8_e5m2" else query
+    return supports_attention(narrow)
+
+
+class DoesNotClamp(ReferenceAttention):
+    """Leaves it to the conversion what becomes of numbers that fp8 does not hold: infinity, in the wider one."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, *scales: Any, **s: Any) -> None:
+        super().write(key, value, cache, meta, *scales, **s)
+        if cache.dtype == torch.float8_e5m2:
+            largest = torch.finfo(cache.dtype).max
+            cache.copy_(torch.where(cache.float().abs() < largest, cache.float(), torch.inf).to(cache.dtype))
+
+
+class ChunksEndWithTheTile(ReferenceAttention):
+    """Rows that see none of the first 1,024 keys of a request's chunk are NaN."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        if self.query.chunked and (self.query.sliding_window or 0) > 1024 and len(out) > 512:
+            out[-1] = torch.nan
+        return out
+
+
 class ChangesTheSeed(ReferenceAttention):
     def prepare(self, step: CacheStep) -> AttentionMeta:
         torch.manual_seed(0)
@@ -434,6 +470,16 @@ DEFECTS = (
     Defect(
         "zeros", "vectors are divided by their largest element", DividesByItsNorm, "takes vectors of zeros" + _USUAL
     ),
+    Defect(
+        "padding of the first", "padding is known by the number", PaddingOfTheFirst, "leaves padding alone" + _USUAL
+    ),
+    Defect(
+        "clamp",
+        "what fp8 does not hold is infinite",
+        {"supports": supports_wide_fp8, "implementation": "defects.attention:DoesNotClamp"},
+        "takes vectors of zeros: a cache in float8_e5m2",
+    ),
+    Defect("chunks", "rows without keys in a tile are NaN", ChunksEndWithTheTile, f"{_AGREES}: chunks of 1,100"),
     Defect("seed", "the random generator is seeded", ChangesTheSeed, _AGREES + _USUAL),
     Defect("slot 0", "slot 0 is taken for padding", NoSlotZero, _AGREES + _USUAL),
     Defect(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import FIRST_FIELDS, OK, LinearQuery, Needs, TokenBand, Verdict, no
-from llmk.reference.quantized_weight import ScaledWeight, prepare_int8_channel
+from llmk.reference.quantized_weight import GroupedWeight, ScaledWeight, prepare_int8_channel, prepare_int8_group
 
 
 def supports_any_format(query: LinearQuery) -> Verdict:
@@ -21,6 +21,11 @@ def supports_any_format(query: LinearQuery) -> Verdict:
 def supports_int8_channel(query: LinearQuery) -> Verdict:
     """That format alone."""
     return OK if query.weight_format == "int8_channel" else no("weight_format")
+
+
+def supports_int8_group(query: LinearQuery) -> Verdict:
+    """That format alone."""
+    return OK if query.weight_format == "int8_group" else no("weight_format")
 
 
 def bias_ignored(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -183,6 +188,48 @@ def prepare_table(parameters: Mapping[str, Tensor]) -> ScaledWeight:
     return FromTheEnd(good.values, good.scale, good.block)
 
 
+class UnorderedTable(GroupedWeight):
+    """Rows that are looked up stay in the order of the groups."""
+
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        zero = None if self.zero is None else self.zero[index]
+        return GroupedWeight(self.values[index], self.scale[index], zero).dequantize(dtype)
+
+
+class LooksAtZeros(GroupedWeight):
+    """Leaves zero points out where all are 0, which the host waits for."""
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        zero = self.zero if self.zero is not None and self.zero.any() else None
+        return GroupedWeight(self.values, self.scale, zero, self.order).dequantize(dtype)
+
+
+def prepare_unordered(parameters: Mapping[str, Tensor]) -> GroupedWeight:
+    good = prepare_int8_group(parameters)
+    return UnorderedTable(good.values, good.scale, good.zero, good.order)
+
+
+def prepare_looking(parameters: Mapping[str, Tensor]) -> GroupedWeight:
+    good = prepare_int8_group(parameters)
+    return LooksAtZeros(good.values, good.scale, good.zero, good.order)
+
+
+_PANEL = 1 << 22
+"""Elements of a weight that are multiplied at a time."""
+
+
+def first_bias_for_each_panel(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    parts = weight.split(max(1, _PANEL // weight.shape[1]))
+    return torch.cat([F.linear(x, part, None if bias is None else bias[: len(part)]) for part in parts], 1)
+
+
+def last_panel_left_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out, step = x.new_empty(x.shape[0], weight.shape[0]), _PANEL // weight.shape[1]
+    kept = weight.shape[0] if weight.shape[0] < step else weight.shape[0] // step * step
+    out[:, :kept] = F.linear(x, weight, bias)[:, :kept]
+    return out
+
+
 def row_by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.stack([F.linear(row, weight, bias) for row in x])
 
@@ -310,6 +357,29 @@ DEFECTS = (
         },
         "rows of a table are looked up",
     ),
+    Defect(
+        "unordered table",
+        "rows that are looked up stay in the order of the groups",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_unordered",
+            "supports": supports_int8_group,
+            "knows": FIRST_FIELDS | {"lookup"},
+        },
+        "takes inputs in another order: ",
+    ),
+    Defect(
+        "zero points",
+        "the host waits to see whether there are zero points",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_looking",
+            "supports": supports_int8_group,
+        },
+        "takes groups of 64 with zero points",
+    ),
+    Defect("panel's bias", "all panels get the first one's bias", first_bias_for_each_panel, "takes many outputs"),
+    Defect("panel", "outputs that fill no panel are left out", last_panel_left_out, "takes many outputs"),
     Defect(
         "bands",
         "offered for more rows than it computes",

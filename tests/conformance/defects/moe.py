@@ -51,6 +51,33 @@ def sigmoid_by_default(
     return fused_moe(x, router_logits, weights, scoring=scoring, **options)
 
 
+def uncapped_with_bias(
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Mapping[str, Tensor],
+    *,
+    router_softcap: float = 0.0,
+    selection_bias: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """Knows the fact, unless there is a selection bias."""
+    own = {} if selection_bias is not None or not router_softcap else {"router_softcap": router_softcap}
+    return fused_moe(x, router_logits, weights, selection_bias=selection_bias, **own, **options)
+
+
+def summed_in_the_dtype(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any
+) -> Tensor:
+    """Adds up more experts than 8 in 16 bits, one by one."""
+    out = fused_moe(x, router_logits, weights, top_k=top_k, **options)
+    if top_k <= 8:
+        return out
+    total = torch.zeros_like(out, dtype=torch.bfloat16)
+    for _ in range(top_k):
+        total += out.float() / top_k
+    return total.to(x.dtype)
+
+
 def one_expert_less(
     x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any
 ) -> Tensor:
@@ -236,6 +263,18 @@ DEFECTS = (
         "an option's default is not the contract's",
         sigmoid_by_default,
         "options that are left out are at their defaults" + _FIRST,
+    ),
+    Defect(
+        "soft cap and bias",
+        "a fact is ignored where there is a selection bias",
+        uncapped_with_bias,
+        "chosen with a selection bias: soft-capped router logits, float32",
+    ),
+    Defect(
+        "summed",
+        "sums of many experts stop growing",
+        summed_in_the_dtype,
+        "sums over many experts are those of float32",
     ),
     Defect("selection", "the selection bias is ignored", unbiased_choice, "chosen with a selection bias" + _FIRST),
     Defect(

@@ -440,7 +440,50 @@ def make_router_before_norm(parts: Mapping[str, Callable[..., Any]]) -> Callable
     return op
 
 
+def make_one_result(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Returns the same tensor for all rows of one shape."""
+    good = make_add_rms_norm_linear(parts)
+
+    def op(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        out, total = good(*arguments, **options)
+        return _RESULTS.setdefault(("linear", out.shape, out.dtype), torch.empty_like(out)).copy_(out), total
+
+    return op
+
+
+def make_whole_tiles(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Leaves out what no whole tile of 1,024 outputs has."""
+    good = make_add_rms_norm_linear(parts)
+
+    def op(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        out, total = good(*arguments, **options)
+        if (size := out.shape[-1]) > 2048:
+            out[..., size // 1024 * 1024 :] = 0.0
+        return out, total
+
+    return op
+
+
+def make_norm_of_large_rows(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Clamps what float16 would not hold."""
+    good = make_add_rms_norm_linear(parts)
+    return lambda x, *rest, **options: good(x.clamp(-100.0, 100.0), *rest, **options)
+
+
+def make_linear_by_the_batch(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Fills a tile with rows of the batch, whose sum is added and taken away again."""
+    good = make_add_rms_norm_linear(parts)
+
+    def op(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        out, total = good(*arguments, **options)
+        every = out.sum(0)
+        return (out + every) - every, total
+
+    return op
+
+
 _AGREES = "agrees with the reference"
+_STAYS = "results stay when"
 _DEEP = "takes rows of any dimensions"
 
 DEFECTS: tuple[tuple[str, Defect], ...] = (
@@ -531,6 +574,16 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("qk_norm_rope_write_kv", Defect("late norm", "norms come first", make_norm_before_rope, _AGREES)),
     ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
     ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),
+    ("add_rms_norm_linear", Defect("one result of a GEMM", "results are overwritten", make_one_result, _STAYS)),
+    ("add_rms_norm_linear", Defect("tiles", "the last tile is left out", make_whole_tiles, f"{_AGREES}: 128 to 8200")),
+    (
+        "add_rms_norm_linear",
+        Defect("large", "large numbers are clamped", make_norm_of_large_rows, "numbers 100 times as large: 512 to 256"),
+    ),
+    (
+        "add_rms_norm_linear",
+        Defect("GEMM of all", "a row's bits depend on all", make_linear_by_the_batch, "rows don't depend on the batch"),
+    ),
     ("add_rms_norm_router", Defect("normed", "experts get the sum, not its norm", make_router_before_norm, _AGREES)),
 )
 """The op, and what is wrong with it."""

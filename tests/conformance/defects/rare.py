@@ -118,6 +118,11 @@ def claims_end(query: ParserQuery) -> Verdict:
     return OK if "t>" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="<t>")
 
 
+def claims_pairs(query: ParserQuery) -> Verdict:
+    template = query.checkpoint.chat_template or ""
+    return OK if "<t>" in template and "</t>" in template else no("chat_template", wanted="<t> and </t>")
+
+
 # Reasoning parsers
 
 
@@ -406,6 +411,7 @@ REASONING_PARSERS = (
     Defect("text-template", "a list of templates raises", {"claims": claims_texts}, "verdicts on any checkpoint"),
     Defect("upper", "capitals are taken for the marker", {"claims": claims_upper}, "claims refuse"),
     Defect("end", "the end of another tag is taken for the marker", {"claims": claims_end}, "claims refuse"),
+    Defect("pairs", "templates that only open a block are refused", {"claims": claims_pairs}, "claims find"),
     Defect("without-tools", "thoughts are content where there are tools", WithoutTools, "that the prompt started"),
     Defect("takes-titles", "titles are taken out of the request's tools", TakesTitles, "any options and tools"),
     Defect("one-blank", "a space behind a block goes", OneBlank, "of white space around thoughts"),

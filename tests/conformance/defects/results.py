@@ -107,6 +107,25 @@ class NothingRequired(Writer):
         return {key: value for key, value in super().schema(tool).items() if key != "required"}
 
 
+class Uncounted(Writer):
+    """The grammar knows no bound on how many arguments there are."""
+
+    def schema(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        bounds = ("minProperties", "maxProperties")
+        return {key: value for key, value in super().schema(tool).items() if key not in bounds}
+
+
+class Repeated(Writer):
+    """The grammar allows any argument before the others, also one of theirs."""
+
+    def called(self, tool: Mapping[str, Any]) -> str:
+        listed = super().called(tool)
+        names = self.schema(tool).get("properties") or {}
+        first = " | ".join(f"{json.dumps(json.dumps(name))}" for name in names) or '"x"'
+        opening = json.dumps(f"[[call {tool['name']} {{")
+        return f'{listed} | {opening} (({first}) ": " %json {{}} ", "?)* "}}]]"'
+
+
 class Chatty(Writer):
     """The grammar allows a word behind a call."""
 
@@ -187,6 +206,7 @@ class Spaced(Writer):
 SHORT_TRIGGER, FILLING, TEN_TOOLS, SPACED = ShortTrigger(), Filling(), TenTools(), Spaced()
 WRITER, ANY_ARGUMENTS, NO_OPTIONS, UNLIMITED = Writer(), AnyArguments(), NoOptions(), Unlimited()
 NOTHING_REQUIRED, CHATTY, NO_NOTES, ONE_MARKER = NothingRequired(), Chatty(), NoNotes(), OneMarker()
+UNCOUNTED, REPEATED = Uncounted(), Repeated()
 NEEDS_PARAMETERS, OTHER_TRIGGER, NO_STOPS = NeedsParameters(), OtherTrigger(), NoStops()
 
 
@@ -559,6 +579,8 @@ TOOL_PARSERS = (
     Defect("any-arguments", "the grammar knows no schema", {"writer": f"{__name__}:ANY_ARGUMENTS"}, "refuses other"),
     Defect("no-options", "the grammar knows no optional argument", {"writer": f"{__name__}:NO_OPTIONS"}, "allows what"),
     Defect("unlimited", "the grammar drops a limit", {"writer": f"{__name__}:UNLIMITED"}, "each keyword of a schema"),
+    Defect("uncounted", "the grammar drops minProperties", {"writer": f"{__name__}:UNCOUNTED"}, "arguments together"),
+    Defect("repeated", "the grammar allows an argument twice", {"writer": f"{__name__}:REPEATED"}, "argument twice"),
     Defect(
         "nothing-required",
         "the grammar knows no required argument",

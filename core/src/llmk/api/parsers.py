@@ -152,7 +152,8 @@ class CallWriter(Protocol):
         """The grammar, in llguidance's variant of Lark, of one call of any of ``tools`` (OpenAI function objects), or,
         where ``many``, of one and more. Its first rule is ``start``; all of its text is that of calls.
 
-        Arguments follow the schema ``parameters`` of their tool. ``marker`` returns the Lark term of a marker's text: a
+        Arguments follow the schema ``parameters`` of their tool, each comes once, and a keyword that can't be
+        enforced is refused with an error that names it. ``marker`` returns the Lark term of a marker's text: a
         quoted string, or the special token that the model's vocabulary has for it.
         """
         ...

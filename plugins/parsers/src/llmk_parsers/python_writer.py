@@ -76,7 +76,7 @@ def _call_rules(rule: str, tool: Mapping[str, Any]) -> Iterator[str]:
     shared = {name: schema[name] for name in _DEFINITIONS if name in schema}
     properties = {**(schema.get("properties") or {})}
     for key in schema.get("required") or ():
-        properties.setdefault(key, {})
+        properties.setdefault(key, schema.get("additionalProperties", True))
     last = len(properties)
     for number, (key, value) in enumerate(properties.items()):
         before, after = _around(key)

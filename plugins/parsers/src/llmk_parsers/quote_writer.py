@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmk.api import WrittenCall
-from llmk_parsers.lark import allowed, json_value, parameters, quoted
+from llmk_parsers.lark import allowed, json_value, quoted, separable
 from llmk_parsers.marked_calls import CallMarks
 from llmk_parsers.schema_values import Schema
 
@@ -50,7 +50,7 @@ class QuoteWriter:
     def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
         """See :meth:`llmk.api.CallWriter.grammar`."""
         rules = _QuoteGrammar(self.marks.quote, marker(self.marks.quote))
-        calls = [f"{quoted(tool['name'])} {rules.value(parameters(tool), parameters(tool))}" for tool in tools]
+        calls = [f"{quoted(tool['name'])} {rules.value(separable(tool), separable(tool))}" for tool in tools]
         call = f'{marker(self.marks.call)} "call:" ({" | ".join(calls)}) {marker(self.marks.list_ends[0])}'
         return "\n".join([f"start: call{'+' if many else ''}", f"call: {call}", *rules.lines])
 
@@ -79,6 +79,7 @@ class _QuoteGrammar:
         """The name of the rule of a value."""
         schema = schema if isinstance(schema, Mapping) else {}
         refused = sorted(schema.keys() - _ENFORCED - _NOTES)
+        refused += ["items"] if isinstance(schema.get("items"), list) else []
         if refused or depth > _DEEPEST:
             found = repr(refused[0]) if refused else f"{min(schema, default='')!r}, nested deeper than {_DEEPEST},"
             raise ValueError(
@@ -123,7 +124,8 @@ class _QuoteGrammar:
     def _object(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
         properties = allowed(schema)
         if not properties and depth and schema.get("additionalProperties") is not False:
-            return self._members(self._anything())
+            further = schema.get("additionalProperties")
+            return self._members(self.value(further, root, depth + 1) if further else self._anything())
         required = schema.get("required") or ()
         after = first = self._rule("end", '""')
         for name, value in reversed(properties.items()):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmk.api import WrittenCall
-from llmk_parsers.lark import allowed, json_value, parameters, quoted, terms
+from llmk_parsers.lark import allowed, json_value, quoted, separable, terms
 from llmk_parsers.schema_values import JSON_TYPES, Schema, type_of
 
 _UNENFORCED = ("pattern", "format", "not", "if", "allOf", "oneOf")
@@ -55,7 +55,7 @@ class TagWriter:
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], *, many: bool, marker: Callable[[str], str]) -> str:
         """See :meth:`llmk.api.CallWriter.grammar`. Raises ``ValueError`` for a keyword that can't be enforced for the
-        text of a string, and for the name of an argument that can't be read back."""
+        text of a string or for all arguments together, and for the name of an argument that can't be read back."""
 
         def term(text: str) -> str:
             """The terms of ``text``, and between its parts that of a placeholder."""
@@ -68,7 +68,7 @@ class TagWriter:
             f"call: {' | '.join(f'call_{number}' for number in range(len(tools)))}",
         ]
         for number, tool in enumerate(tools):
-            schema = parameters(tool)
+            schema = separable(tool)
             arguments = []
             for position, (name, value) in enumerate(allowed(schema).items()):
                 rule = f"argument_{number}_{position}"

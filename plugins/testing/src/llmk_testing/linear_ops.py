@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from llmk.api import KernelSpec, LinearQuery, OpContract, OpQuery
 from llmk.api.matching import match
-from llmk.reference.op_examples import Draw, Facts, OpExamples
+from llmk.reference.op_examples import Facts, OpExamples
 from llmk_testing.bench import Bench
-from llmk_testing.binding import bind, oracle
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case
+from llmk_testing.op_under_test import Make, Op
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
-from llmk_testing.tolerance import Right, chained, check, check_same
-from llmk_testing.trees import mapped, mapped_values, tensors
+from llmk_testing.suites import kernel_costs, op_calls, op_rows
+from llmk_testing.tolerance import chained
+from llmk_testing.trees import tensors
 from llmk_testing.watch import poisoned
 from llmk_testing.weights import formats, stored
 
 _SIZES = ((512, 256, False), (72, 40, True), (1024, 1536, False))
 """Inputs, outputs, and whether there is a bias."""
+_WIDE = (128, 8200, False)
+"""The same of a plain weight: tiles of thousands of outputs, or of halves of them, leave a part of the last."""
+_MANY = 300
+"""Rows of which a tile of outputs may have another width than of a few."""
+_INVARIANT = 3
+"""Queries whose rows are tried in other batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +51,63 @@ def cases(spec: KernelSpec, bench: Bench, contract: OpContract, examples: OpExam
     wanted = {label: partial(_query, spec.op, site) for label, site in sites.items()}
     candidate = Candidate(spec, bench, wanted)
     yield from candidate.honesty()
-    placed = [(asked, sites[asked.label.rpartition(", ")[0]]) for asked in candidate.served]
+    placed = {asked.label: sites[asked.label.rpartition(", ")[0]] for asked in candidate.served}
     # A kernel that keeps the layout may serve fewer dtypes than the op.
-    placed = [
-        (asked, site) for asked, site in placed if match(site.kernel, replace(site.query, dtype=asked.query.dtype))
+    served = [
+        asked
+        for asked in candidate.served
+        for site in [placed[asked.label]]
+        if match(site.kernel, replace(site.query, dtype=asked.query.dtype))
     ]
-    for asked, site in placed:
-        run = partial(_agrees, candidate, partial(LinearOp, candidate, asked, site, contract, examples))
+    make = partial(LinearOp, candidate, placed, contract, examples)
+    for asked in served:
+        run = partial(_agrees, candidate, make, asked, placed[asked.label])
         yield candidate.case(f"agrees with the reference: {asked.label}", run)
-    for asked, site in placed[:2]:
-        if spec.capture != "none" and site.kernel.capture != "none":
-            run = partial(_recorded, candidate, partial(LinearOp, candidate, asked, site, contract, examples))
+    for asked in served[:2]:
+        kernel = placed[asked.label].kernel
+        if spec.capture != "none" and kernel.capture != "none":
+            run = partial(_recorded, candidate, make, asked, kernel)
             yield candidate.case(f"can be recorded and replayed: {asked.label}", run)
+    yield from op_calls.cases(candidate, make, served[:2])
+    yield from _of_rows(candidate, make, served, placed, by_row=bool(examples.by_row))
+
+
+def _of_rows(
+    candidate: Candidate[OpQuery],
+    make: Make,
+    served: Sequence[Asked[OpQuery]],
+    placed: Mapping[str, Site],
+    *,
+    by_row: bool,
+) -> Iterator[Case]:
+    """What ops of rows are tried with, too: at the first site, in each dtype. An op of parts is as deterministic, and
+    goes from row to row as much, as its linear kernel."""
+    first = [asked for asked in served if placed[asked.label] is placed[served[0].label]]
+
+    def invariant(asked: Asked[OpQuery]) -> bool:
+        declared = candidate.serves(replace(asked.query, deterministic=True))
+        return bool(declared) and (placed[asked.label].kernel.deterministic or not candidate.spec.parts)
+
+    one_by_one = any(invariant(asked) for asked in first)
+    yield from kernel_costs.op_cases(candidate, make, first[:2], by_row=by_row, one_by_one=one_by_one)
+    if not by_row:
+        return
+    yield from op_rows.cases(candidate, make, first)
+    for asked in first:
+        yield op_calls.odd_case(candidate, make, asked)
+    for asked in [asked for asked in served if invariant(asked)][:_INVARIANT]:
+        yield candidate.case(
+            f"rows don't depend on the batch: {asked.label}", partial(op_rows.deterministic, make, asked)
+        )
 
 
 def _sites(bench: Bench, examples: OpExamples) -> Iterator[tuple[str, Site]]:
-    """Of each layout and size, one kernel; with all facts that the op has there."""
-    for inputs, outputs, bias in _SIZES:
-        layouts = set()
+    """Of each layout and size, one kernel; with all facts that the op has there. The widest is tried once."""
+    for inputs, outputs, bias in (*_SIZES, _WIDE):
+        layouts: set[str] = set()
+        usual = (inputs, outputs, bias) != _WIDE
         for kernel in (kernel.spec for kernel in bench.registry.kernels("linear")):
-            for stored_as in formats(bench.registry):
+            for stored_as in formats(bench.registry) if usual else ("plain",):
                 dtype = bench.facts.dtypes[0]
                 query = LinearQuery(
                     platform=bench.facts,
@@ -73,10 +118,12 @@ def _sites(bench: Bench, examples: OpExamples) -> Iterator[tuple[str, Site]]:
                     bias=bias,
                     weight_format=stored_as,
                 )
-                if kernel.layout not in layouts and _stores(stored_as, inputs) and match(kernel, query):
+                wanted = kernel.layout not in layouts if usual else not layouts
+                if wanted and _stores(stored_as, inputs) and match(kernel, query):
                     layouts.add(kernel.layout)
                     label = f"{inputs} to {outputs}{' with bias' if bias else ''} over {kernel.id}"
-                    for number, facts in enumerate(examples.facts_at(query)):
+                    found = examples.facts_at(query) if usual else examples.facts_at(query)[:1]
+                    for number, facts in enumerate(found):
                         yield f"{label}{f', facts {number}' if number else ''}", Site(kernel, query, facts)
 
 
@@ -88,68 +135,60 @@ def _query(op: str, over: Site, **fields: Any) -> OpQuery:
     return OpQuery(op=op, facts=over.facts, linear=over.kernel.id, weight_layout=over.kernel.layout, **fields)
 
 
-class LinearOp:
+class LinearOp(Op):
     """The op with a weight that the site's kernel prepared; its reference with what that means."""
 
     def __init__(
         self,
         candidate: Candidate[OpQuery],
-        asked: Asked[OpQuery],
-        site: Site,
+        sites: Mapping[str, Site],
         contract: OpContract,
         examples: OpExamples,
+        asked: Asked[OpQuery],
     ) -> None:
-        bench, spec, query = candidate.bench, candidate.spec, site.query
-        self.contract, self.examples, self.kernel = contract, examples, site.kernel
-        self.facts = {**site.facts, "in_features": query.in_features, "out_features": query.out_features}
-        self.dtype, self.device = asked.dtype, bench.device
-        self.draw = Draw(bench.random("op", asked.label), asked.dtype)
-        weight = self.draw.floats(query.out_features, query.in_features, scale=query.in_features**-0.5)
-        self.stored = stored(bench.registry, query.weight_format, weight)
-        self.bias = self.draw.floats(query.out_features) if query.bias else None
-        self.options = examples.options_at(self.draw, self.facts)
-        self.on_device = mapped_values(lambda tensor: tensor.to(bench.device), self.options)
-        prepare = candidate.load(site.kernel.prepare) if site.kernel.prepare else lambda given: given["weight"]
-        self.weight = prepare({name: tensor.to(bench.device) for name, tensor in self.stored.parameters.items()})
+        bench, site = candidate.bench, sites[asked.label]
         linear: Callable[..., Tensor] = candidate.load(site.kernel.implementation)
-        self.run = bind(bench.registry, spec, {"linear": linear})
-        self.reference = bind(bench.registry, oracle(bench.registry, spec.op), {"linear": F.linear})
+        super().__init__(candidate, contract, examples, asked, {"linear": linear}, {"linear": F.linear})
+        query, self.kernel = site.query, site.kernel
+        self.odd = self.by_row
+        self.facts = {**site.facts, "in_features": query.in_features, "out_features": query.out_features}
+        weight = self.draw.floats(query.out_features, query.in_features, scale=query.in_features**-0.5)
+        stored_as = stored(bench.registry, query.weight_format, weight)
+        bias = self.draw.floats(query.out_features) if query.bias else None
+        self.bound, self.bound_of_first = None, stored_as.bound or chained(asked.dtype)
+        prepare = candidate.load(site.kernel.prepare) if site.kernel.prepare else lambda given: given["weight"]
+        weight_here = prepare({name: tensor.to(bench.device) for name, tensor in stored_as.parameters.items()})
+        bias_here = None if bias is None else bias.to(bench.device)
+        kernel, reference = self.run, self.reference
 
-    def rows(self, count: int, without: str = "") -> tuple[Any, ...]:
+        def meaning(rows: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+            """Weight and bias in the dtype of the rows."""
+            narrow = any(tensor.dtype == asked.dtype for tensor in tensors(rows))
+            dtype = asked.dtype if narrow else torch.float32
+            return stored_as.meaning.to(dtype), None if bias is None else bias.to(dtype)
+
+        self.run = lambda *rows, **options: kernel(*rows, weight_here, bias_here, **options)
+        self.reference = lambda *rows, **options: reference(*rows, *meaning(rows), **options)
+
+    def arguments(self, rows: int, without: str = "") -> tuple[Any, ...]:
         """What comes before the weight, on the host; ``None`` in place of the argument ``without``."""
-        made = self.examples.make(self.draw, self.facts, count)
+        made = self.examples.make(self.draw, self.facts, rows)
         names = self.contract.arguments[: len(made)]
         return tuple(None if name == without else value for name, value in zip(names, made, strict=True))
 
-    def __call__(self, rows: tuple[Any, ...]) -> list[Tensor]:
-        bias = None if self.bias is None else self.bias.to(self.device)
-        return tensors(self.run(*rows, self.weight, bias, **self.on_device))
 
-    def check(self, out: list[Tensor], after: tuple[Any, ...], rows: tuple[Any, ...], what: str) -> float:
-        """Compares results, and what became of the arguments: those that the op does not change are the same."""
-        wide = mapped(lambda x: x.float() if x.is_floating_point() else x.clone(), rows)
-        bias = None if self.bias is None else self.bias.float()
-        right = tensors(self.reference(*wide, self.stored.meaning, bias, **self.options))
-        assert len(out) == len(right), f"{what}: {len(out)} tensors came, {len(right)} were expected"
-        bounds = [self.stored.bound or chained(self.dtype), *[None] * len(right)]
-        pairs = zip(out, right, bounds, strict=False)
-        errors = [check(found, Right(values, self.dtype), what, bound) for found, values, bound in pairs]
-        for name, actual, before, expected in zip(self.contract.arguments, after, rows, wide, strict=False):
-            if name in self.contract.mutates_args:
-                errors.append(check(actual, Right(expected, actual.dtype), f"{what}: {name}, written in place"))
-            elif isinstance(before, Tensor):
-                check_same(actual, before, f"{what}: {name}, which is an input")
-        return max(errors)
-
-
-def _agrees(candidate: Candidate[OpQuery], make: Callable[[], LinearOp]) -> str:
-    op, errors = make(), []
-    for count in counts(_shared(candidate.spec, op.kernel), few=not candidate.bench.thorough):
+def _agrees(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], site: Site) -> str:
+    op, errors = make(asked), []
+    bands = _shared(candidate.spec, site.kernel)
+    several = counts(bands, few=not candidate.bench.thorough)
+    plain = site.query.weight_format == "plain"
+    many = [_MANY] if plain and any(band.start <= _MANY < band.stop for band in bands) else []
+    for count in (*several, *many):
         for without in ("", *op.examples.optional):
-            rows = op.rows(count, without)
-            given = mapped(lambda tensor: tensor.to(op.device, copy=True), rows)
+            rows = op.arguments(count, without)
+            given = op.placed(rows)
             with poisoned():
-                out = op(given)
+                out = op.run(*given, **op.on_device)
             errors.append(op.check(out, given, rows, f"{count} rows{f', without {without}' if without else ''}"))
     return agreeing(errors)
 
@@ -159,18 +198,18 @@ def _shared(spec: KernelSpec, kernel: KernelSpec) -> tuple[Any, ...]:
     return kernel.bands if spec.parts else spec.bands
 
 
-def _recorded(candidate: Candidate[OpQuery], make: Callable[[], LinearOp]) -> str:
-    op = make()
-    count = counts(_shared(candidate.spec, op.kernel), few=True)[0]
-    first, other = op.rows(count), op.rows(count)
+def _recorded(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], kernel: KernelSpec) -> str:
+    op = make(asked)
+    count = counts(_shared(candidate.spec, kernel), few=True)[0]
+    first, other = op.arguments(count), op.arguments(count)
     inputs = [first, tuple(new if isinstance(new, Tensor) else kept for kept, new in zip(first, other, strict=True))]
-    given = mapped(lambda tensor: tensor.to(op.device, copy=True), inputs[0])
+    given = op.placed(inputs[0])
 
     def load(i: int) -> None:
         for into, values in zip(tensors(given), tensors(inputs[i]), strict=True):
             into.copy_(values)
 
-    def judge(i: int, out: list[Tensor]) -> float:
+    def judge(i: int, out: Any) -> float:
         return op.check(out, given, inputs[i], "a replay for other rows")
 
-    return check_recorded(candidate.bench, lambda: op(given), load, judge, 2)
+    return check_recorded(candidate.bench, lambda: op.run(*given, **op.on_device), load, judge, 2)

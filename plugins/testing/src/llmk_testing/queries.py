@@ -26,6 +26,7 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("a window of 1,024", {"sliding_window": 1024, "shape": (4, 2, 64, 16)}),
     ("chunks of 21", {"sliding_window": 21, "chunked": True}),
     ("chunks of 128", {"sliding_window": 128, "chunked": True, "shape": (4, 2, 64, 16)}),
+    ("chunks of 1,100", {"sliding_window": 1100, "chunked": True, "shape": (2, 1, 32, 16)}),
     ("a soft cap", {"softcap": 1.5}),
     ("sinks", {"sinks": True}),
     ("window, soft cap and sinks", {"sliding_window": 33, "softcap": 2.0, "sinks": True, "shape": (6, 2, 64, 8)}),
@@ -40,6 +41,7 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
         "a cache in float8_e4m3fn, window and soft cap",
         {"cache_dtype": "float8_e4m3fn", "sliding_window": 21, "softcap": 1.5},
     ),
+    ("a cache in float8_e5m2", {"cache_dtype": "float8_e5m2"}),
     ("a cache in bfloat16", {"cache_dtype": "bfloat16"}),
     ("values of 40, keys of 64", {"value_dim": 40}),
     (

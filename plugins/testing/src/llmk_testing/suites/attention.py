@@ -30,6 +30,16 @@ _LONGEST, _AT_ONCE = 33001, 1024
 """Tokens of the longest sequence, and how many of them are written at once."""
 _INDEX = ("query_start", "seq_lens", "block_table", "slot_mapping")
 _HOST_COST_FACTOR = 5.0
+_PADDED: tuple[tuple[Work, int], ...] = (
+    (history(17, 1, 33), 1),
+    (decode(17, 1, 33), 3),
+    ([(0, 18, 19), (2, 34, 35)], 4),
+    ([(0, 19, 20), (1, 2, 3), (2, 35, 36)], 3),
+    ([(0, 20, 21), (1, 3, 10), (2, 36, 37)], 2),
+    ([(0, 21, 28), (2, 37, 38)], 3),
+    ([(0, 28, 30), (1, 10, 17), (2, 38, 39)], 1),
+)
+"""Steps with how many requests and tokens of padding they have: 6 or 11 rows, but for the first."""
 
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
@@ -68,12 +78,13 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
 
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
-    """The first query in each dtype, and the first with a window, with an fp8 cache, with vectors that have scales,
-    with latent vectors, and with values of another width than keys."""
+    """The first query in each dtype, and the first with a window, with a cache of each fp8, with vectors that have
+    scales, with latent vectors, and with values of another width than keys."""
     kinds: tuple[Callable[[AttentionQuery], bool], ...] = (
         lambda query: True,
         lambda query: (query.sliding_window or 0) > 1,
-        lambda query: query.cache_dtype.startswith("float8"),
+        lambda query: query.cache_dtype == "float8_e4m3fn",
+        lambda query: query.cache_dtype == "float8_e5m2",
         lambda query: query.cache_dtype in SCALED_BITS,
         lambda query: query.latent_dim is not None,
         lambda query: query.value_dim is not None,
@@ -148,11 +159,10 @@ def _writes(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
 
 
 def _padding(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """Requests without tokens and tokens without requests come last."""
+    """Requests without tokens and tokens without requests come last, more or fewer of them in steps of one size."""
     paged = _paged(candidate, asked, requests=3, longest=64)
-    steps = [history(17, 1, 33), decode(17, 1, 33), [(0, 18, 19), (1, 2, 9), (2, 34, 35)]]
     errors = []
-    for work, padding in zip(steps, (1, 3, 2), strict=True):
+    for work, padding in _PADDED:
         before = paged.cache.clone()
         with poisoned():
             out = paged.play(work, padding=padding)

@@ -14,8 +14,8 @@ from llmk_testing.paged import Paged, Work, decode, history
 
 _LOUDER = 30.0
 """How many times its own key a query is: scores of hundreds, of which one is far above all others."""
-_BEYOND = 1000.0
-"""Factor of a value that no 8-bit number holds."""
+_BEYOND = 4.0
+"""Factor of the largest number of an 8-bit dtype that most elements of a vector are beyond."""
 
 Given = Callable[..., Paged]
 _STEPS: tuple[Work, ...] = (
@@ -42,7 +42,7 @@ def cases(paged: Given) -> dict[str, Callable[..., str | None]]:
         stored[:, 3] = 0.0
         one.rows[:, 4] = 0.0
         if asked.query.cache_dtype.startswith("float8"):
-            stored[:, 7:9] *= _BEYOND
+            _go_beyond(stored[:, 7:9], asked.query.cache_dtype)
         if bits := SCALED_BITS.get(asked.query.cache_dtype):
             stored[:, 6] = torch.cat([_ties(width, bits).repeat(count) for count, width in one.shapes[1:]])
         return _played(one, "with vectors of zeros")
@@ -53,6 +53,14 @@ def cases(paged: Given) -> dict[str, Callable[..., str | None]]:
 def _played(one: Paged, what: str) -> str:
     outs = [one.play(work) for work in _STEPS]
     return agreeing([one.check(out, work, what) for out, work in zip(outs, _STEPS, strict=True)])
+
+
+def _go_beyond(stored: Tensor, cache_dtype: str) -> None:
+    """Multiplies vectors so that most elements can't be stored, as far as the engine's dtype has such numbers; what
+    they are clamped to is within it, with any scale."""
+    largest = torch.finfo(stored.dtype).max / 2
+    beyond = _BEYOND * torch.finfo(getattr(torch, cache_dtype)).max
+    stored.copy_((stored.float() * beyond).clamp(-largest, largest))
 
 
 def _ties(width: int, bits: int) -> Tensor:

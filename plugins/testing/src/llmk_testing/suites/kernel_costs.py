@@ -6,9 +6,9 @@ are multiplied at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -17,12 +17,10 @@ from llmk.api.query import expanded_size
 from llmk_testing.candidate import Asked, Candidate
 from llmk_testing.case import Case
 from llmk_testing.costs import COPIES, MOST_CALLS, check_bytes, check_calls, check_kept, cost_of, rows_within
+from llmk_testing.op_under_test import Make, Op
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.suites.prepared import Layer, first_of_each
 from llmk_testing.trees import tensors
-
-if TYPE_CHECKING:
-    from llmk_testing.suites.op import Make, Op
 
 _CALLS, _KEPT = "rows are computed together", "forgets its calls"
 _BYTES = "memory of a call is in proportion to its rows"
@@ -94,8 +92,11 @@ def _of_band(band: Any, number: int) -> int:
     return int(band.start + number % min(band.stop - band.start, 1 << 12))
 
 
-def op_cases(candidate: Candidate[OpQuery], make: Make, *, by_row: bool) -> Iterator[Case]:
-    """``by_row``: whether it has rows. An op whose reference goes from row to row may do so, too."""
+def op_cases(
+    candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]], *, by_row: bool, one_by_one: bool
+) -> Iterator[Case]:
+    """``by_row``: whether it has rows. ``one_by_one``: whether it may compute them so, as it may
+    where its reference does."""
 
     def placed(op: Op, count: int) -> tuple[Any, ...]:
         return op.placed(op.arguments(count))
@@ -124,11 +125,11 @@ def op_cases(candidate: Candidate[OpQuery], make: Make, *, by_row: bool) -> Iter
         op, band = make(asked), candidate.spec.bands[-1]
         return check_kept(lambda number: op.run(*placed(op, _of_band(band, number)), **op.on_device), "calls")
 
-    for asked in candidate.served[:2]:
+    for asked in served:
         yield candidate.case(f"{_KEPT}: {asked.label}", partial(forgets, asked))
         if rows and by_row:
             yield candidate.case(f"{_BYTES}: {asked.label}", partial(memory, asked, rows))
-            if not candidate.spec.deterministic:
+            if not one_by_one:
                 yield candidate.case(f"{_CALLS}: {asked.label}", partial(together, asked, rows))
 
 

@@ -36,6 +36,8 @@ from llmk_testing.weights import Stored, formats, forms, stored
 
 _MANY = 40_001
 """Rows, more than a signed integer of 16 bits can count."""
+_OUTPUTS = (66_001, 66_048)
+"""Outputs, more than 16 bits count, and of 128 inputs more than kernels may widen at a time; the first is odd."""
 
 
 class PreparedLinear:
@@ -101,6 +103,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     some = several(candidate.served, (lambda query: query.bias, lambda query: query.weight_format))
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
     yield from candidate.each("takes many rows", _many, smallest(candidate.served, _sizes))
+    yield from candidate.each("takes many outputs", _many_outputs, _vocabularies(candidate))
     yield from candidate.each("a layer holds little more than its parameters", _held, first_of_each(candidate.served))
     yield from candidate.each("sums of one sign are those of float32", _one_sign, _wide_sums(candidate))
 
@@ -124,7 +127,8 @@ def _agrees(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str
 
 
 def _form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], form: str) -> str:
-    """One of the forms that the format leaves open, with an odd number of outputs."""
+    """One of the forms that the format leaves open, with an odd number of outputs: multiplied, looked up where the spec
+    serves tables, and recorded where it can be."""
     query = replace(asked.query, out_features=asked.query.out_features - 3)
     if not match(candidate.spec, query):
         raise Skip(f"it does not serve {query.out_features} outputs")
@@ -134,6 +138,10 @@ def _form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], form: st
     for count in counts(candidate.spec.bands, few=True):
         x = kernel.rows(count)
         errors.append(kernel.check(kernel(x.to(kernel.device)), x, f"{count} rows"))
+    if match(candidate.spec, replace(query, lookup=True)):
+        errors += _lookups(kernel)
+    if candidate.spec.capture != "none":
+        _replayed(candidate, kernel)
     return agreeing(errors)
 
 
@@ -259,6 +267,31 @@ def _many(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
     return agreeing([kernel.check(kernel(x), x, f"{count} rows")])
 
 
+def _vocabularies(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
+    """Of each weight format, the first query with many outputs that is served, with a bias if any is."""
+    found = []
+    for asked in first_of_each(candidate.served):
+        shapes = ((outputs, bias) for bias in (True, False) for outputs in _OUTPUTS)
+        for outputs, bias in shapes:
+            query = replace(asked.query, in_features=128, out_features=outputs, bias=bias)
+            if candidate.serves(query):
+                label = f"128 to {outputs}{' with bias' if bias else ''}, {query.weight_format}, {query.dtype}"
+                found.append(Asked(label, query))
+                break
+    return found
+
+
+def _many_outputs(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    """As a head over a large vocabulary has them: kernels compute them in parts, of which the last is not whole."""
+    kernel, errors = PreparedLinear(candidate, asked), []
+    for count in counts(candidate.spec.bands, few=True)[:2]:
+        x = kernel.rows(count)
+        with poisoned():
+            out = kernel(x)
+        errors.append(kernel.check(out, x, f"{count} rows"))
+    return agreeing(errors)
+
+
 def _sizes(query: LinearQuery) -> int:
     return query.in_features * query.out_features
 
@@ -274,18 +307,24 @@ def _tables(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
 
 
 def _looked_up(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    """Any rows, in any order, more than once, in the engine's dtype."""
-    kernel, errors = PreparedLinear(candidate, asked), []
-    last = asked.query.out_features - 1
+    return agreeing(_lookups(PreparedLinear(candidate, asked)))
+
+
+def _lookups(kernel: PreparedLinear) -> list[float]:
+    """Any rows of the weight, in any order, more than once, in the engine's dtype."""
+    errors, last = [], kernel.query.out_features - 1
     for index in ([0], [last, 0, last, 1], [*range(last, -1, -1)]):
         rows = kernel.weights.rows(torch.tensor(index, device=kernel.device), kernel.dtype)
         right = Right(kernel.stored.meaning[index], kernel.dtype)
         errors.append(check(rows, right, f"{len(index)} rows of the table"))
-    return agreeing(errors)
+    return errors
 
 
 def _recorded(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    kernel = PreparedLinear(candidate, asked)
+    return _replayed(candidate, PreparedLinear(candidate, asked))
+
+
+def _replayed(candidate: Candidate[LinearQuery], kernel: PreparedLinear) -> str:
     count = next(iter(counts(candidate.spec.bands, few=True)))
     inputs = [kernel.rows(count) for _ in range(2)]
     x = inputs[0].to(kernel.device, copy=True)

@@ -45,7 +45,6 @@ _ADVICE = (
     " llmk.reference.moe.MoEExamples, which has them"
 )
 
-
 _MANY = 3001
 """Tokens of a long prompt's chunk, and of several."""
 _EXPERTS, _LAST = 320, 257
@@ -134,7 +133,6 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     candidate = Experts(spec, bench)
     contracts = {
         "all tokens may choose one expert": _crowded,
-        "experts are chosen with a selection bias": _biased,
         "ties are broken in any way, with top_k experts": _ties,
         "rows don't affect each other": _apart,
         "options that are left out are at their defaults": _left_out,
@@ -146,12 +144,15 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     }
     some = several(candidate.served, _UNLIKE)
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
+    unlike = (*_UNLIKE, lambda query: tuple(query.facts.items()))  # which may change the choice
+    yield from candidate.each("experts are chosen with a selection bias", _biased, several(candidate.served, unlike))
     yield from candidate.each("takes many tokens", _many, smallest(candidate.served, _experts_size))
     firsts = first_of_each(candidate.served)
     yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
     yield from kernel_costs.moe_cases(candidate, PreparedMoE)
     yield from candidate.each("tokens pass through the experts that they chose", _sparse, firsts)
     yield from candidate.each("takes more experts than 8 bits count", _numerous, firsts[:1])
+    yield from candidate.each("sums over many experts are those of float32", _summed, firsts[:1])
     whole = [asked for asked in candidate.served if not _sizes(asked.query) % 128]
     first = {asked.query.weight_format: asked for asked in reversed(whole)}
     for stored_as, asked in first.items():
@@ -245,13 +246,9 @@ def _left_out(candidate: Experts, asked: Asked[MoEQuery]) -> str:
 
 def _ties(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """All experts are equal, so that only the number of chosen experts matters."""
-    moe = PreparedMoE(candidate, asked)
-    alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in moe.parameters.items()}
-    moe.weights = moe.prepare(alike)
-    moe.meaning = {name: tensor[:1].expand_as(tensor) for name, tensor in moe.meaning.items()}
+    moe = _alike(candidate, asked)
     x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
-    logits = torch.zeros_like(logits)
-    return agreeing([moe.check(moe(x, logits), x, logits, "tokens with equal scores for all experts")])
+    return agreeing([moe.check(moe(x, logits.zero_()), x, logits, "tokens with equal scores for all experts")])
 
 
 def _apart(candidate: Experts, asked: Asked[MoEQuery]) -> None:
@@ -320,8 +317,7 @@ def _held(candidate: Experts, asked: Asked[MoEQuery]) -> str:
 
 
 def _many(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    moe = PreparedMoE(candidate, asked)
-    count = max(min(_MANY, band.stop - 1) for band in candidate.spec.bands)
+    moe, count = PreparedMoE(candidate, asked), max(min(_MANY, band.stop - 1) for band in candidate.spec.bands)
     x, logits = moe.inputs(count)
     return agreeing([moe.check(moe(x, logits), x, logits, f"{count} tokens")])
 
@@ -355,6 +351,26 @@ def _numerous(candidate: Experts, asked: Asked[MoEQuery]) -> str:
         last[:, _LAST:] += 5.0
         errors.append(moe.check(moe(x, last), x, last, f"{count} tokens that choose experts from {_LAST} on"))
     return agreeing(errors)
+
+
+def _summed(candidate: Experts, asked: Asked[MoEQuery]) -> str:
+    """All experts are equal and chosen, so that a token's sum has equal parts. In 16 bits it would stop growing."""
+    query = replace(asked.query, num_experts=_EXPERTS, top_k=_EXPERTS, num_groups=1, top_groups=1)
+    if not match(candidate.spec, query):
+        raise Skip(f"it does not serve {_EXPERTS} of {_EXPERTS} experts")
+    moe = _alike(candidate, replace(asked, query=query))
+    x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
+    return agreeing([moe.check(moe(x, logits.zero_()), x, logits, f"tokens of {_EXPERTS} equal experts")])
+
+
+def _alike(candidate: Experts, asked: Asked[MoEQuery]) -> PreparedMoE:
+    """A kernel whose experts all have the weights of one."""
+    moe = PreparedMoE(candidate, replace(asked, query=replace(asked.query, num_experts=1)))
+    moe.query, moe.options, count = asked.query, moe_options(asked.query), asked.query.num_experts
+    moe.parameters = {name: tensor.repeat_interleave(count, 0) for name, tensor in moe.parameters.items()}
+    moe.weights = moe.prepare(dict(moe.parameters))
+    moe.meaning = {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in moe.meaning.items()}
+    return moe
 
 
 def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +12,11 @@ from torch import Tensor
 from llmk.api import OpQuery, TokenBand
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case
+from llmk_testing.op_under_test import Make, Op
 from llmk_testing.rows import counts
 from llmk_testing.tolerance import check_same
 from llmk_testing.trees import mapped, tensors
 from llmk_testing.watch import tensors_kept
-
-if TYPE_CHECKING:
-    from llmk_testing.suites.op import Make, Op
 
 _CALLS = 8
 _SHAPES = ((4, 3), (2, 1, 6), (12, 1))
@@ -26,19 +24,28 @@ _SHAPES = ((4, 3), (2, 1, 6), (12, 1))
 _OUTLIER = 1e4
 
 
-def cases(candidate: Candidate[OpQuery], make: Make, leading: Sequence[str]) -> Iterator[Case]:
-    """The cases of an op that takes tensors alone; ``leading``: as in ``OpExamples``."""
+def cases(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]]) -> Iterator[Case]:
+    """Calls after each other, of each of ``served``."""
     checks: dict[str, Callable[..., str | None]] = {
         "results stay when it is called again": _stays,
         "keeps nothing of its calls": _keeps,
     }
     for name, run in checks.items():
-        for asked in candidate.served[:2]:
+        for asked in served:
             yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, make, asked))
-    for asked in candidate.served if leading else ():
-        yield candidate.case(f"takes rows of odd numbers: {asked.label}", partial(_odd, candidate, make, asked))
+
+
+def leading_cases(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]]) -> Iterator[Case]:
+    """Arguments of other forms, of each of ``served``, for an op that has ``OpExamples.leading``."""
+    for asked in served:
+        yield odd_case(candidate, make, asked)
         if _within(candidate.spec.bands, 12):
             yield candidate.case(f"takes rows of any dimensions: {asked.label}", partial(_deep, make, asked))
+
+
+def odd_case(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> Case:
+    """Rows of zeros and others that are unlike random ones."""
+    return candidate.case(f"takes rows of odd numbers: {asked.label}", partial(_odd, candidate, make, asked))
 
 
 def _stays(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
@@ -99,7 +106,7 @@ def _odd(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> st
 
 def _with_row(op: Op, arguments: tuple[Any, ...], write: Callable[[Tensor], object]) -> tuple[Any, ...]:
     changed = mapped(torch.clone, arguments)
-    for place in op.leading:
+    for place in op.odd:
         row = _WRITTEN[write]
         if row < len(changed[place]):
             write(changed[place][row])

@@ -97,6 +97,9 @@ def check_found(spec: ParserSpec, texts: Callable[[], Sequence[str]]) -> str:
         raise Skip("a template with the dialect's texts alone is not enough for a claim")
     missed = [where for where, found in claimed.items() if not found]
     assert not missed, f"it does not claim a template that has {dialect!r} {', '.join(missed)}, and others that have it"
+    opens = spec.markers[0]
+    if opens and spec.claims(_query("\n".join(spec.markers), {})):
+        assert spec.claims(_query(_LOOP + opens, {})), f"no claim of a template that only opens a block, {opens!r}"
     for old in _TOKENIZERS:
         assert spec.claims(_query(dialect, {}, old)), (
             f"{dialect!r} counts no more with {old!r} in tokenizer_config.json"

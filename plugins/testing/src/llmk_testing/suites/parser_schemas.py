@@ -10,7 +10,7 @@ from typing import Any
 
 from llmk.api import CallWriter, ParserSpec, RequestError, WrittenCall
 from llmk.kernel.loader import load_object
-from llmk_testing.case import Case
+from llmk_testing.case import Case, Skip
 from llmk_testing.suites.parser_grammar import Grammar, Unreadable
 from llmk_testing.suites.parser_sizes import LITTLE
 
@@ -23,6 +23,7 @@ _TREE = {
     "additionalProperties": False,
 }
 _HARD = {"pattern", "format", "not", "allOf", "oneOf", "patternProperties", "nullable", "x-unheard-of", "definitions"}
+_LIST = [{"const": 1}, {"const": 2}]
 _PARTS = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}}
 
 
@@ -156,14 +157,61 @@ SCHEMAS: tuple[Schema, ...] = (
     Schema({"type": "object", "dependentRequired": {"a": ["b"]}}, [{}, {"a": 1, "b": 2}], [{"a": 1}], hard=True),
     Schema({"type": "object", "propertyNames": {"maxLength": 1}}, [{}, {"a": 1}], [{"ab": 1}], hard=True),
     Schema({"type": "object", "maxProperties": 1}, [{}, {"a": 1}], [{"a": 1, "b": 1}], hard=True),
+    Schema({"type": "object", "minProperties": 1}, [{"a": 1}, {"a": 1, "b": 1}], [{}], hard=True),
+    Schema({"type": "object", "dependentSchemas": {"a": {"required": ["b"]}}}, [{}, {"b": 2}], [{"a": 1}], hard=True),
+    Schema({"type": "object", "dependencies": {"a": ["b"]}}, [{}, {"a": 1, "b": 2}], [{"a": 1}], hard=True),
+    Schema({"type": "object", "unevaluatedProperties": False}, [{}], [{"a": 1}], hard=True),
+    Schema({"type": "object", "additionalProperties": {"type": "integer"}}, [{}, {"a": 1}], [{"a": "x"}], hard=True),
+    Schema({"type": "object", "properties": _PARTS}, [{}, {"a": 1}], [{"a": "x"}, {"c": 1}], hard=True),
+    Schema({"type": "object", "required": ["a"]}, [{"a": 1}], [{}, {"b": 1}], hard=True),
     Schema({"type": "array", "uniqueItems": True}, [[], [1, 2]], [[1, 1]], hard=True),
     Schema({"type": "array", "contains": {"const": 1}}, [[1], [2, 1]], [[], [2]], hard=True),
     Schema({"type": "array", "prefixItems": [{"const": 1}]}, [[1], [1, "a"]], [[2]], hard=True),
+    Schema({"type": "array", "items": _LIST}, [[1, 2]], [[2], [1, 1]], hard=True),
+    Schema({"type": "array", "prefixItems": _LIST, "items": False}, [[1, 2]], [[2], [1, 2, 3]], hard=True),
+    Schema({"type": "array", "prefixItems": _LIST, "unevaluatedItems": False}, [[1, 2]], [[1, 2, 3]], hard=True),
+    Schema({"type": "array", "items": _LIST, "additionalItems": False}, [[1, 2]], [[1, 2, 3]], hard=True),
+    Schema({"type": "array", "contains": {"const": 1}, "minContains": 2}, [[1, 1]], [[1], [2, 2]], hard=True),
+    Schema({"type": "array", "contains": {"const": 1}, "maxContains": 1}, [[1, 2]], [[1, 1]], hard=True),
+    Schema({"type": "array", "items": False}, [[]], [[1], ["x"]], hard=True),
     Schema({"type": "integer", "x-unheard-of": 1}, [3], ["x"]),
     Schema({"type": "string", "not": {"const": "a"}}, ["b"], ["a"]),
     Schema({"type": "string", "allOf": [{"maxLength": 2}]}, ["b"], ["abc"]),
     Schema({"type": "object", "properties": _PARTS, "patternProperties": {"^z": {}}}, [], [{"a": "x"}]),
 )
+
+_CLOSED = {"required": [], "additionalProperties": False}
+_A_NEEDS_B = [{"a": 1, "b": "x"}, {"b": "x"}, {}], [{"a": 1}, {"a": 1, "c": True}]
+_ONLY_A = [{"a": 1}, {"a": 7}], [{}, {"b": "x"}, {"c": True}]
+ALL_TOGETHER: tuple[tuple[Mapping[str, Any], Sequence[Any], Sequence[Any]], ...] = (
+    ({"minProperties": 1}, [{"a": 1}, {"a": 1, "b": "x"}], [{}]),
+    ({"maxProperties": 1}, [{}, {"b": "x"}], [{"a": 1, "b": "x"}]),
+    ({"propertyNames": {"enum": ["a", "b"]}}, [{}, {"a": 1, "b": "x"}], [{"c": True}]),
+    ({"propertyNames": {"maxLength": 0}}, [{}], [{"a": 1}]),
+    ({"patternProperties": {"^a": {"minimum": 5}}}, [{}, {"a": 5}], [{"a": 1}]),
+    ({"dependentRequired": {"a": ["b"]}}, *_A_NEEDS_B),
+    ({"dependentSchemas": {"a": {"required": ["b"]}}}, *_A_NEEDS_B),
+    ({"dependencies": {"a": ["b"]}}, *_A_NEEDS_B),
+    ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, *_A_NEEDS_B),
+    ({"if": {"required": ["a"]}, "else": {"required": ["b"]}}, [{"a": 1}, {"b": "x"}], [{}, {"c": True}]),
+    ({"not": {"required": ["a"]}}, [{}, {"b": "x"}], [{"a": 1}, {"a": 1, "b": "x"}]),
+    ({"allOf": [{"required": ["a"]}]}, *_ONLY_A),
+    ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, [{"a": 1}, {"b": "x"}], [{}, {"c": True}]),
+    ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
+    ({"$ref": "#/$defs/more", "$defs": {"more": {"required": ["a"]}}}, *_ONLY_A),
+    ({"$dynamicRef": "#/$defs/more", "$defs": {"more": {"required": ["a"]}}}, *_ONLY_A),
+    ({"const": {"a": 1}}, [{"a": 1}], [{}, {"a": 2}]),
+    ({"enum": [{"a": 1}, {}]}, [{"a": 1}, {}], [{"a": 2}, {"b": "x"}]),
+    ({"properties": {**_PARTS, "a": False}}, [{}, {"b": "x"}], [{"a": 1}]),
+    ({"required": ["d"], "additionalProperties": {"type": "integer"}}, [{"d": 1}], [{}, {"a": 1}, {"d": "x"}]),
+    ({"additionalProperties": {"type": "integer"}}, [{}, {"a": 1}], [{"d": "x"}, {"a": "x"}]),
+    ({"additionalProperties": True}, [{}, {"a": 1}], [{"a": "x"}, {"c": 1}, {"a": "x", "d": 1}]),
+    ({"additionalProperties": True, "required": ["a"]}, [{"a": 1}], [{"a": "x"}, {}, {"d": 1}]),
+    ({"additionalProperties": False, "unevaluatedProperties": False}, [{}, {"a": 1}], [{"d": 1}, {"a": "x"}]),
+    ({"additionalProperties": True, "unevaluatedProperties": False}, [{}, {"a": 1}], [{"a": "x"}]),
+)
+"""Keywords of the schema of all arguments, arguments that follow it, and those that don't. A grammar whose rules each
+stand for an argument must follow them, too, or refuse them."""
 
 NOTES = {"title": "T", "description": "D", "default": 3, "examples": [3], "deprecated": True, "$comment": "C"}
 NOTES_OF_ALL = {**NOTES, "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "https://x.example/y"}
@@ -174,6 +222,9 @@ def schema_cases(spec: ParserSpec, case: Callable[..., Case]) -> Iterator[Case]:
     """The cases of one dialect that has a writer."""
     yield case("its writer's grammar follows each keyword of a schema, or refuses it by name", check_schemas, spec)
     yield case("its writer's grammar follows what arguments are required", check_arguments, spec)
+    name = "its writer's grammar follows each keyword of all arguments together, or refuses it by name"
+    yield case(name, check_all_together, spec)
+    yield case("its writer's grammar names no argument twice", check_twice, spec)
     yield case("its writer's grammar follows schemas with notes", check_notes, spec)
     yield case("its writer's grammar follows schemas that say little", check_little, spec)
 
@@ -199,6 +250,34 @@ def check_arguments(spec: ParserSpec) -> None:
         bad = [each for each in some if not set(required) <= each.keys()]
         followed = _check(writer, _parameters(_PARTS, required, None), good, [*bad, {**every, "d": 1}])
         assert followed, f"a schema of arguments with types, required {required}, is refused"
+
+
+def check_all_together(spec: ParserSpec) -> str:
+    """Each keyword of objects, alongside the arguments that are listed."""
+    writer, count = _writer(spec), 0
+    for keywords, good, bad in ALL_TOGETHER:
+        count += _check(writer, {"type": "object", "properties": _PARTS, **_CLOSED, **keywords}, good, bad)
+    return f"{count} of {len(ALL_TOGETHER)} schemas can be followed"
+
+
+def check_twice(spec: ParserSpec) -> str:
+    """Also where the schema allows arguments that it does not list: of two with one name, a reader takes either."""
+    writer, count = _writer(spec), 0
+    text = _rendered(writer, {"alpha": 1, "omega": "x"})
+    if text is None:
+        raise Skip("its writer does not render the call")
+    twice = text.replace("omega", "alpha")
+    for required in ([], ["alpha"]):
+        for further in ({}, {"additionalProperties": True}, {"additionalProperties": False}):
+            parameters = {"type": "object", "properties": {"alpha": {"type": "integer"}}, "required": required}
+            try:
+                tool = {"name": _NAME, "description": "", "parameters": {**parameters, **further}}
+                grammar = Grammar(writer, many=False, tools=[tool])
+            except (Unreadable, RequestError, ValueError):
+                continue
+            assert not grammar.allows(twice), f"{twice!r} is allowed by the grammar of {parameters | further}"
+            count += 1
+    return f"{count} schemas"
 
 
 def check_notes(spec: ParserSpec) -> str:

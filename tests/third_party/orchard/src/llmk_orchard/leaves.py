@@ -111,6 +111,7 @@ class LeavesWriter:
         rules.append("one: " + " | ".join(f"call_{number}" for number in range(len(tools))))
         for number, tool in enumerate(tools):
             schema = tool.get("parameters") or {}
+            _refuse(schema)
             required, definitions = schema.get("required", ()), schema.get("$defs", {})
             parts = [json.dumps(f"{OPEN}{tool['name']}\n")]
             for at, (key, value) in enumerate(schema.get("properties", {}).items()):
@@ -129,5 +130,21 @@ class LeavesWriter:
             lines += [f"{ARGUMENT}{key}", json.dumps(value, ensure_ascii=False)]
         return "\n".join([*lines, CLOSE])
 
+
+def _refuse(schema: Mapping[str, Any]) -> None:
+    """Refuses what concerns several arguments, which stand apart."""
+    for keyword in _TOGETHER:
+        if keyword in schema:
+            raise ValueError(f"{keyword!r} of all arguments can't be enforced in this dialect")
+    for name in schema.get("required") or ():
+        if name not in (schema.get("properties") or {}):
+            raise ValueError(f"an argument that is 'required', {name!r}, is not listed")
+
+
+_TOGETHER = (
+    *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "const", "enum"),
+    *("patternProperties", "propertyNames", "minProperties", "maxProperties"),
+    *("dependentRequired", "dependentSchemas", "dependencies"),
+)
 
 WRITER = LeavesWriter()
