@@ -111,7 +111,7 @@ class LeavesWriter:
         rules.append("one: " + " | ".join(f"call_{number}" for number in range(len(tools))))
         for number, tool in enumerate(tools):
             schema = tool.get("parameters") or {}
-            _refuse(schema)
+            _separable(schema)
             required, definitions = schema.get("required", ()), schema.get("$defs", {})
             parts = [json.dumps(f"{OPEN}{tool['name']}\n")]
             for at, (key, value) in enumerate(schema.get("properties", {}).items()):
@@ -131,7 +131,7 @@ class LeavesWriter:
         return "\n".join([*lines, CLOSE])
 
 
-def _refuse(schema: Mapping[str, Any]) -> None:
+def _separable(schema: Mapping[str, Any]) -> None:
     """Refuses what concerns several arguments, which stand apart."""
     for keyword in _TOGETHER:
         if keyword in schema:
