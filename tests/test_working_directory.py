@@ -3,7 +3,6 @@ processes that it starts, not by those that plugins start in turn."""
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -12,11 +11,9 @@ from pathlib import Path
 
 import pytest
 from served import MODEST
-from size_report import source_folders
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 LLMK = (str(Path(sys.executable).with_name("llmk")),)
 MODULE = (sys.executable, "-m", "llmk")
 NAMES = (
@@ -108,16 +105,3 @@ def test_server(folder: Path, command: tuple[str, ...]) -> None:
         process.kill()
     assert not imported(folder), errors
     assert line.startswith("serving "), errors
-
-
-def test_python_is_started_in_one_way() -> None:
-    """Each command line of a Python process begins with ``llmk.kernel.interpreter.PYTHON``."""
-    others = [
-        file.relative_to(ROOT)
-        for folder in source_folders(ROOT)
-        for file in folder.rglob("*.py")
-        if "templates" not in file.parts and file.name != "interpreter.py"
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr == "executable"
-    ]
-    assert not others

@@ -22,7 +22,7 @@ from llmk_bench.experiment import write
 from llmk_bench.server_process import NoServer, stop
 from llmk_bench.target import COMPLETIONS
 
-LLMK = (sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())")
+LLMK = (sys.executable, "-P", "-c", "import sys; from llmk.cli.main import main; sys.exit(main())")
 ANSWER_SECONDS = 120.0
 _LOGGED = re.compile(r"(?:INFO|WARNING|ERROR) (llmk\.\S+: .*)")
 _SERVING = re.compile(r"https?://\S+$")

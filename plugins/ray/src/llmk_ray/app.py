@@ -74,7 +74,7 @@ class Server:
         wheels.check(expected)
         self._session: aiohttp.ClientSession | None = None
         self._leaving, self._silent = False, 0
-        command = [sys.executable, "-m", "llmk_ray.serve_process", "--host", "127.0.0.1", "--port", "0"]
+        command = [sys.executable, "-P", "-m", "llmk_ray.serve_process", "--host", "127.0.0.1", "--port", "0"]
         self._process = subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.PIPE,
