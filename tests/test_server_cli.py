@@ -151,8 +151,8 @@ def test_ctrl_c_after_the_end_ends_it_at_once(wait: float) -> None:
         preexec_fn=_hear_interrupts,
     )
     assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.readline()
+    assert process.stderr is not None
+    assert b"talking to demo" in process.stderr.readline()
     process.stdin.close()
     process.stdin = None
     time.sleep(wait)

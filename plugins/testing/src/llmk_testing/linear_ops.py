@@ -92,7 +92,8 @@ def _of_rows(
     yield from kernel_costs.op_cases(candidate, make, first[:2], by_row=by_row, one_by_one=one_by_one)
     if not by_row:
         return
-    yield from op_rows.cases(candidate, make, first)
+    narrowed = any(placed[asked.label].query.weight_format != "plain" for asked in first)
+    yield from op_rows.cases(candidate, make, first, narrowed=narrowed)
     for asked in first:
         yield op_calls.odd_case(candidate, make, asked)
     for asked in [asked for asked in served if invariant(asked)][:_INVARIANT]:

@@ -22,13 +22,16 @@ _ENOUGH, _LEAN = 64, 0.15
 deviations of what rounding twice gives."""
 
 
-def cases(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]]) -> Iterator[Case]:
-    """The cases of an op whose results have a row for each row of the arguments."""
+def cases(
+    candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]], *, narrowed: bool = False
+) -> Iterator[Case]:
+    """The cases of an op whose results have a row for each row of the arguments. Where it rounds rows to a format of
+    few bits (``narrowed``), their errors may lean to a side."""
     for asked in served:
         for scale in _SCALES:
             name = f"agrees with the reference on numbers {scale:g} times as large: {asked.label}"
             yield candidate.case(name, partial(_scaled, candidate, make, asked, scale))
-        if asked.dtype in HALVES:
+        if asked.dtype in HALVES and not narrowed:
             yield candidate.case(f"errors lean to no side: {asked.label}", partial(_unbiased, candidate, make, asked))
     for asked in served[:2]:
         yield candidate.case(f"rows don't affect each other: {asked.label}", partial(_apart, candidate, make, asked))

@@ -17,18 +17,20 @@ def attend(
         count = rows.stop - rows.start
         if not count or not length:
             continue
-        blocks = table[i, : -(-length // k.shape[1])].long()
+        # Blocks that no window reaches any more may be gone from the table.
+        first = max(length - count - window + 1, 0) // k.shape[1] * k.shape[1] if window else 0
+        blocks = table[i, first // k.shape[1] : -(-length // k.shape[1])].long()
         group = q.shape[1] // k.shape[2]
-        keys, values = (x[blocks].flatten(0, 1)[:length].float().repeat_interleave(group, 1) for x in (k, v))
+        keys, values = (x[blocks].flatten(0, 1)[: length - first].float().repeat_interleave(group, 1) for x in (k, v))
         logits = torch.einsum("qhd,khd->hqk", q[rows].float(), keys) * scale
         if softcap:
             logits = softcap * torch.tanh(logits / softcap)
-        distance = torch.arange(length - count, length)[:, None] - torch.arange(length)[None]
+        distance = torch.arange(length - count, length)[:, None] - torch.arange(first, length)[None]
         hidden = (distance < 0) | ((distance >= window) if window else False)
         logits = logits.masked_fill(hidden, float("-inf"))
         if sinks is not None:
             logits = torch.cat((logits, sinks.float()[:, None, None].expand(-1, count, 1)), -1)
-        shares = logits.softmax(-1)[..., :length]
+        shares = logits.softmax(-1)[..., : length - first]
         # What no query sees may never have been written.
         values = values.masked_fill(hidden.all(0)[:, None, None], 0.0)
         out[rows] = torch.einsum("hqk,khd->qhd", shares, values).to(out.dtype)
