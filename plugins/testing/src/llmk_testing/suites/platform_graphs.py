@@ -219,7 +219,8 @@ def _records_and_draws(graphs: Graphs, x: Tensor) -> None:
     """What was refused must leave neither the allocator nor the generator of random numbers in a capture."""
     try:
         replay = graphs.capture(lambda: x * 5)
-        torch.rand(4, device=x.device)
+        with torch.random.fork_rng([]):
+            torch.rand(4, device=x.device)
     except RuntimeError as error:
         raise AssertionError(f"after a graph that was refused, {str(error).splitlines()[0]!r} is raised") from error
     _close(replay(), x * 5, "the graph after one that was refused")
