@@ -52,7 +52,7 @@ CONTRACTS = {
         *("llmk.api.cache:CacheStep", "llmk.api.query:AttentionQuery", "llmk.api.query:Query"),
     ),
     "llmk_linear_kernels": (
-        *("llmk.api.kernels:LinearKernel", "llmk.api.kernels:Prepare"),
+        *("llmk.api.kernels:LinearKernel", "llmk.api.kernels:Prepare", "llmk.api.kernels:LooksUp"),
         *("llmk.api.query:LinearQuery", "llmk.api.query:Query"),
     ),
     "llmk_moe_kernels": (
@@ -85,7 +85,8 @@ CONTRACTS = {
     ),
     "llmk_tool_parsers": (
         *("llmk.api.parsers:ToolParser", "llmk.api.parsers:ParserContext", "llmk.api.parsers:TextDelta"),
-        *(f"llmk.api.parsers:ToolCall{name}" for name in ("Start", "Arguments", "End")),
+        *(f"llmk.api.parsers:ToolCall{name}" for name in ("Start", "Arguments", "End", "Failed")),
+        *("llmk.api.parsers:CallWriter", "llmk.api.parsers:WrittenCall"),
     ),
     "llmk_io_processors": tuple(
         f"llmk.api.io:IO{name}" for name in ("Processor", "Request", "Prompt", "Output", "Context", "Tokenizer")
@@ -122,6 +123,28 @@ CONTRACTS = {
 }
 """What an implementation follows, and what it is given."""
 
+_TESTING = "llmk_testing"
+EXAMPLES = {
+    "llmk_platforms": (f"{_TESTING}.platform_example:PlatformExample",),
+    "llmk_moe_kernels": ("llmk.reference.moe:MoEExamples",),
+    "llmk_ops": ("llmk.reference.op_examples:OpExamples",),
+    "llmk_models": (f"{_TESTING}.model_example:ModelExample",),
+    "llmk_model_sources": (f"{_TESTING}.model_sources:SourceExample",),
+    "llmk_checkpoint_formats": (f"{_TESTING}.format_example:FormatExample",),
+    "llmk_quantization_methods": tuple(
+        f"{_TESTING}.quantization_example:{name}" for name in ("QuantizationExample", "ConfigExample")
+    ),
+    "llmk_reasoning_parsers": (f"{_TESTING}.parser_example:ParserExample",),
+    "llmk_tool_parsers": (f"{_TESTING}.parser_example:ParserExample",),
+    "llmk_scheduling_policies": (f"{_TESTING}.policy_examples:PolicyExamples",),
+    "llmk_routers": (f"{_TESTING}.router_examples:RouterExamples",),
+    "llmk_routes": (f"{_TESTING}.route_examples:RouteExamples",),
+    "llmk_io_processors": (f"{_TESTING}.suites.io_processor:IOExamples",),
+    "llmk_logits_processors": (f"{_TESTING}.logits_examples:LogitsExamples",),
+    "llmk_stat_loggers": (f"{_TESTING}.stat_examples:StatExamples",),
+}
+"""What a spec's ``examples`` may name."""
+
 WITH_KERNELS = ("llmk.api.specs:Needs", "llmk.api.specs:TokenBand", "llmk.api.specs:Tier")
 
 
@@ -153,6 +176,7 @@ def render(name: str) -> str:
         ("Signature", f"```text\n{document(f'{hooks.__name__}:{name}').signature}\n```"),
         ("What it returns", "\n".join(listed(item, 3) for item in returned(name))),
         ("What it follows, and is given", "\n".join(listed(document(at), 3) for at in CONTRACTS.get(name, ()))),
+        ("What the conformance kit is given", "\n".join(listed(document(at), 3) for at in EXAMPLES.get(name, ()))),
         ("Ops of the core", _ops() if name == "llmk_ops" else ""),
         ("Mistakes that the conformance kit finds", _defects(name)),
         ("In this repository", _specs(name)),

@@ -96,7 +96,8 @@ class PortInUse(LlmkError):
 
 
 class RequestError(LlmkError):
-    """An invalid request; ``param`` names the invalid field."""
+    """An invalid request. ``param`` names the invalid field: of parameters that a plugin reads, the plugin's name or
+    the path to one of them; of several fields that make one mistake together, one of them."""
 
     code, http_status = "invalid_request_error", 400
 

@@ -128,7 +128,8 @@ class MoEFacts:
     activation: str = "silu"
     count: int = 1
     renormalize: bool = True
-    """Whether the weights of the chosen experts are divided by their sum."""
+    """Whether the weights of the chosen experts are divided by their sum. Where that is 0, as all scores are too small
+    for float32, the token's result is undefined."""
     scoring: str = "softmax"
     """How scores are computed from router logits: ``"softmax"`` over all experts, or ``"sigmoid"`` of each."""
     scaling: float = 1.0

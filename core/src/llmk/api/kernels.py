@@ -18,8 +18,9 @@ class LinearKernel(Protocol):
 
     @abstractmethod
     def __call__(self, x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
-        """``x`` is ``[tokens, in_features]``, the result ``[tokens, out_features]`` in its dtype; ``weight`` is what
-        the spec's ``prepare`` returned, ``bias`` ``[out_features]``. Numbers are of any magnitude that the dtype
+        """``x`` is ``[tokens, in_features]``, with no row or many, and may be strided along its rows; the result is
+        ``[tokens, out_features]`` in its dtype; ``weight`` is what the spec's ``prepare`` returned, ``bias``
+        ``[out_features]`` in the dtype of ``x``. Numbers are of any magnitude that the dtype
         has. The elements of a result's row are neighbours, and the result is the caller's, who may write over it.
         Rows are computed together, unless the spec declares ``deterministic``; weights are widened once a call."""
         ...

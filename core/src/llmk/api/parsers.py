@@ -58,7 +58,8 @@ class ToolCallEnd:
 @dataclass(frozen=True, slots=True)
 class ToolCallFailed:
     """Call ``index`` is not a valid tool call: it was cut off, or its arguments are not JSON. ``text`` is the whole
-    call as the model wrote it, which becomes content; earlier events of the call are discarded."""
+    call as the model wrote it, which becomes content; earlier events of the call are discarded. The index is used up:
+    the next call has the following one."""
 
     index: int
     text: str
@@ -76,7 +77,8 @@ class ParserContext:
     markers in them. ``thinking`` is the request's switch for reasoning, ``None`` if it is not set; a block that the
     model opens is one in any case. ``tools`` are the request's tools as OpenAI function objects
     (``{"name", "description", "parameters"}``). ``template_options`` are the keyword arguments of the chat template.
-    All choices of a request share these, so a parser changes none.
+    All choices of a request share these, so a parser changes none. Line breaks that the prompt ends
+    with behind a marker count as those of the answer would.
     """
 
     prompt_tail: str = ""
@@ -135,7 +137,8 @@ class WrittenCall:
 class CallWriter(Protocol):
     """Writes the tool calls of a dialect, and the grammar of those that a model may write.
 
-    :attr:`~llmk.api.ParserSpec.writer` names one. Parsing what it writes gives the calls back.
+    :attr:`~llmk.api.ParserSpec.writer` names one. Parsing what it writes gives the calls back, and no content: what
+    stands between calls is either a part of the dialect, or not written.
     """
 
     trigger: str
@@ -153,7 +156,9 @@ class CallWriter(Protocol):
         where ``many``, of one and more. Its first rule is ``start``; all of its text is that of calls.
 
         Arguments follow the schema ``parameters`` of their tool, each comes once, and a keyword that can't be
-        enforced is refused with an error that names it. ``marker`` returns the Lark term of a marker's text: a
+        enforced is refused with a ``ValueError`` that names it. Properties that a schema does not list need not be
+        allowed. White space that the grammar allows is what the parser reads, and has a bound, such as ``%json``'s
+        ``x-guidance`` has. ``marker`` returns the Lark term of a marker's text: a
         quoted string, or the special token that the model's vocabulary has for it.
         """
         ...

@@ -150,14 +150,14 @@ class KernelSpec(CheckedSpec):
     after loading. It must not change the tensors, which other kernels may share. On the host they may lie in the
     checkpoint's file, so they, like weights without a ``prepare``, are aligned to their elements only."""
     layout: str = "plain"
-    """For attention, the name of the cache layout; for linear and MoE, of the layout of ``prepare``'s result. All
-    pieces of a site have the same layout."""
+    """The name of the layout of an attention's cache, or of what ``prepare`` returns; pieces of a site share it."""
     host_lengths: bool = False
-    """Attention: whether the backend reads ``CacheStep.host_query_lens`` and ``host_seq_lens`` of steps that are not
-    captured. Then no step computes a request whose length only the device knows."""
+    """Attention: whether the backend needs ``CacheStep.host_query_lens`` and ``host_seq_lens`` of steps that are not
+    captured: no step then has a request whose length only the device knows. Optional use is not declared."""
     parts: tuple[str, ...] = ()
     deterministic: bool = False
-    """Whether a row's result is bitwise independent of the other rows in the batch (``docs/determinism.md``)."""
+    """Whether a row's result is bitwise independent of the other rows in the batch (``docs/determinism.md``). Like
+    ``capture``, of an op with ``parts`` without these."""
     capture: Capture = "none"
     host_cost_us: float = 0.0
     """Host time that the kernel needs for planning, in microseconds per step."""
@@ -168,7 +168,7 @@ class KernelSpec(CheckedSpec):
     text is the reason, such as a long compilation, or that it is faster only for some shapes."""
     examples: str = ""
     """For a MoE kernel with an activation, a scoring or facts of its own: ``"module:attribute"`` of an
-    ``llmk.reference.moe.MoEExamples``. An op's examples are those of its :class:`OpContract`."""
+    ``llmk.reference.moe.MoEExamples`` of them all. An op's examples are those of its :class:`OpContract`."""
     overrides: str = ""
     """Id of the spec that this one replaces, if the user's configuration permits it."""
     summary: str = ""

@@ -19,6 +19,11 @@ class Quantization:
             checkpoint. Each is one number, by which stored keys or values are multiplied.
         unsharded: names of stored tensors that every tensor-parallel rank loads whole, although they have several
             elements.
+
+    Ranks take shares of the tensors ``weight``, ``weight_packed``, ``weight_scale``, ``weight_scale_inv`` and
+    ``weight_zero_point``: each row of these belongs to some output features, each column to some input features or to
+    all. Other tensors of several elements are ``unsharded``, or get one of these names by :meth:`present`; a model with
+    others is refused under tensor parallelism.
     """
 
     cache_scales: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -35,7 +40,8 @@ class Quantization:
     def present(self, module: str, stored: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
         """The tensors that the files store for a module, as layers share, pack and load them: each row of a weight, its
         scales and zero points belongs to output features. What is stored otherwise is decoded
-        (:class:`~llmk.api.DecodeRows`), or left out. Called for every module, before :meth:`check`.
+        (:class:`~llmk.api.DecodeRows`), or left out. Called for every module of the checkpoint, before :meth:`check`:
+        norms and modules that the config excludes come too, and are returned as they are.
 
         Raises:
             CheckpointError: the method reads the module, and the tensors are not in its format.
@@ -65,8 +71,11 @@ class Quantization:
         Args:
             layer: its name in the checkpoint, for errors.
             parameters: this rank's share of the stored tensors, in the dtypes of the files, packed along the rows; with
-                dummy weights, only ``weight`` in the engine's dtype.
+                dummy weights, only ``weight`` in the engine's dtype, which becomes valid parameters near it: groups of
+                zeros stay zeros.
             rows: output features of each projection that is packed into the layer.
+
+        The format says which dtypes its parameters may have; scales stay in that of the files where it takes it.
 
         A method that quantizes plain weights sees only this rank's share: in a row-parallel layer, each rank computes
         scales of its own.

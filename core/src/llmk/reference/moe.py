@@ -53,7 +53,8 @@ class MoEExamples:
 
     ``scorings`` maps a name to a function from router logits, float32 ``[T, E]``, to scores. ``facts`` are values of
     ``MoEFacts.facts`` that the kernel serves, and ``oracle`` is called as :func:`fused_moe` for queries that have
-    facts, with each as a keyword argument.
+    facts, with each as a keyword argument; ``activation`` and ``scoring`` are names of the core's, or the functions of
+    this object.
     """
 
     activations: Mapping[str, Activation] = field(default_factory=dict)

@@ -125,7 +125,8 @@ class MoE(Block):
 
         Args:
             aliases: other names of the block in the checkpoint.
-            router, selection_bias: the checkpoint's names of the router and of the bias of ``facts.selection_bias``.
+            router, selection_bias: the checkpoint's names of the router and of the bias of ``facts.selection_bias``,
+                below the block (``gate.bias`` is that of its ``gate``).
             stacked, interleaved, transposed: see :class:`Experts`.
             scaled_input: see the class.
             latent: the checkpoint's names of the projections into the experts' space and back, if they have one.

@@ -50,8 +50,9 @@ class ModelExample:
     def of_transformers(
         cls, name: str, model_type: str, *, bfloat16_margin: float = 1.25, **config: Any
     ) -> ModelExample:
-        """A random checkpoint of a type that ``transformers`` has, with ``config`` on top of tiny sizes; the model in
-        ``transformers`` is the oracle, and its config class has the defaults."""
+        """A random checkpoint of a type that ``transformers`` has, with ``config`` on top of tiny sizes; all tensors
+        are drawn, also those that start as zeros or ones. The model in ``transformers`` is the oracle, and its config
+        class has the defaults."""
         write = partial(write_checkpoint, model_type=model_type, **config)
         given: dict[str, Any] = {"bfloat16_margin": bfloat16_margin, "filled": transformers_config, "vary": write}
         return cls(name=name, write=write, logits=transformers_logits, **given)

@@ -25,8 +25,9 @@ class QuantizationExample:
 
     name: str
     model_type: str
-    """Config overrides for ``transformers``, which writes the plain checkpoint."""
+    """A type of ``transformers``, which writes the plain checkpoint."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of its config that are not as in the tiny default."""
     stored: Callable[[Tensor], dict[str, Tensor]]
     restored: Callable[[dict[str, Tensor]], Tensor]
     quantization_config: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class QuantizationExample:
     presented: bool = False
     """Whether ``stored`` are tensors as the reader of a checkpoint format presents them, with dtypes of its choice."""
     error: float = 0.1
-    """Largest allowed relative error (root mean square) of an output channel's weights."""
+    """Largest allowed relative error (root mean square) of an output channel's weights, by how coarse the format is."""
     logits_error: float = 0.3
     """Largest allowed relative error of logits."""
 

@@ -31,8 +31,9 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """The constructor argument of a policy. ``weights`` are ``[scheduler.weights]``: the share of each tenant, 1 for
-    tenants that are not listed; it must not be changed. ``step_tokens`` is the token budget of one step.
+    """The constructor argument of a policy. ``weights`` are ``[scheduler.weights]``: the share of each tenant, a
+    positive number, 1 for tenants that are not listed; it must not be changed. ``step_tokens`` is the token budget of
+    one step.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -45,8 +46,9 @@ class SchedulingPolicy(Protocol):
     Methods that are not overridden order by arrival. Results must depend only on the arguments of earlier and current
     calls: not on a clock, on memory addresses, or on state shared between instances; only :meth:`computed` may change
     later results. Among requests that differ only in arrival, later ones must not overtake earlier ones for ever. There
-    is no notification when a request finishes: drop state of tickets that are no longer passed. Calls must take time at
-    most linear in the number of requests.
+    is no notification when a request finishes: drop state of tickets that are no longer passed, and bound what is kept
+    of tenants, of which there may be millions over time. Calls must take time about linear in the number of requests,
+    such as that of one sort.
     """
 
     def __init__(self, context: PolicyContext) -> None: ...
@@ -55,9 +57,9 @@ class SchedulingPolicy(Protocol):
         """The order in which requests get slots, blocks and the rest of the step's token budget.
 
         ``requests`` are those in prefill, followed by those that wait, each by arrival; it is the same object as long
-        as nothing changed. The result is iterated only as far as the step's budget goes, and :meth:`computed` is called
-        in between; where no slot is free, the query has those alone that wait, to learn who is the first. Requests
-        missing from the result come last.
+        as nothing changed. The result, which may be a generator, is iterated only as far as the step's budget goes, and
+        :meth:`computed` is called in between; where no slot is free, the query has those alone that wait, to learn who
+        is the first. Requests missing from the result come last.
         """
         return requests
 
