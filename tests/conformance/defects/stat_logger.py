@@ -108,6 +108,16 @@ class KeepsTimes(Good):
         self.times.append(time.monotonic())
 
 
+class KeepsSeries(Good):
+    def __init__(self, context: StatLoggerContext) -> None:
+        super().__init__(context)
+        self.sent: dict[str, float] = {}
+
+    def record(self, snapshot: StatsSnapshot) -> None:
+        super().record(snapshot)
+        self.sent |= {f"{stat.name}{dict(stat.labels)}": stat.value for stat in snapshot.stats}
+
+
 class TakesLabels(Good):
     def record(self, snapshot: StatsSnapshot) -> None:
         for stat in snapshot.stats:
@@ -199,6 +209,7 @@ DEFECTS = (
         KeepsTimes,
         "its memory does not grow with the number of snapshots",
     ),
+    Defect("series", "counters that are gone are kept", KeepsSeries, "does not grow with counters that are gone"),
     Defect("buffers", "what was recorded is in no file yet", Buffers, "those of its oracle"),
     Defect("no labels", "series of one name are taken for one", WithoutLabels, "those of its oracle"),
     Defect("labels", "labels are taken out of snapshots", TakesLabels, "snapshots stay as they are"),

@@ -45,7 +45,8 @@ class StatLogger(Protocol):
     """Exports metrics. One instance per server, created in the server's thread and called from a separate thread.
 
     It may block; snapshots taken while it blocks are skipped. A logger that raises is closed and gets no more
-    snapshots. Its memory must not grow with the number of snapshots.
+    snapshots. Its memory must not grow with the number of snapshots, nor with stats that come and go, such as those
+    of tenants: what it remembers of these has a bound.
     """
 
     def __init__(self, context: StatLoggerContext) -> None: ...

@@ -14,6 +14,9 @@ from llmk.api import Stat, StatLoggerContext, StatsSnapshot
 _BUCKET = "_bucket"
 """Buckets are not sent, only sums and counts of histograms: daemons compute distributions only from raw values."""
 
+_MOST_COUNTERS = 10_000
+"""Counters of which what was sent is remembered: one that comes back later is sent anew, as that of a new engine."""
+
 
 class StatsD:
     """Sends gauges, and the increments of counters that increased."""
@@ -33,6 +36,8 @@ class StatsD:
         for datagram in self._packed(self._lines(snapshot.stats)):
             with contextlib.suppress(OSError):  # such as a temporary network failure
                 self._socket.sendto(datagram, self._address)
+        for name in list(self._sent)[: max(0, len(self._sent) - max(_MOST_COUNTERS, len(snapshot.stats)))]:
+            del self._sent[name]
 
     def close(self) -> None:
         """Closes the socket."""
@@ -52,6 +57,8 @@ class StatsD:
             grown = stat.value - (
                 before if before <= stat.value else 0.0
             )  # a decrease means that a new engine counts from 0
+            # The last are those that were there last.
+            self._sent.pop(name + tags, None)
             self._sent[name + tags] = stat.value
             if grown > 0:
                 yield f"{name}:{_number(grown)}|c{tags}".encode()

@@ -83,6 +83,12 @@ def usual_snapshot(step: int) -> StatsSnapshot:
     return _snapshot(step, _usual(step))
 
 
+def new_series(step: int, count: int) -> StatsSnapshot:
+    """A snapshot of ``count`` counters that were in none before, such as those of tenants that come and go."""
+    labels = [{"tenant": f"{step}-{i}", **_MODEL} for i in range(count)]
+    return _snapshot(step, [Stat("llmk_served_tokens_total", "counter", 1.0, each) for each in labels])
+
+
 def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
     """By description, sequences of consecutive snapshots."""
     usual, new = (

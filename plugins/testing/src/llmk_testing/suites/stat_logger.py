@@ -25,10 +25,12 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.sections import check_unknown, options_of
 from llmk_testing.stat_examples import StatExamples
-from llmk_testing.stats import LoggerThread, held, odd_snapshots, restarted, usual_snapshot
+from llmk_testing.stats import LoggerThread, held, new_series, odd_snapshots, restarted, usual_snapshot
 
 SNAPSHOTS, LOOP_SECONDS = 600, 3.0
 """Snapshots before the first memory measurement, and between the first and the second; fewer if the logger is slow."""
+SERIES, OF_SERIES = 1000, 32
+"""Counters of a snapshot that were in none before, and snapshots before the first measurement and after it."""
 GROWTH = 8 << 10
 """Allowed growth in bytes between the measurements: less than one number per snapshot."""
 GRACE = 1.0
@@ -51,6 +53,7 @@ def cases(spec: StatLoggerSpec, bench: Bench) -> Iterator[Case]:
         yield case(f"it takes {what}", partial(check_taken, snapshots))
     yield case("snapshots stay as they are", check_unchanged)
     yield case("its memory does not grow with the number of snapshots", check_memory)
+    yield case("its memory does not grow with counters that are gone", check_series)
     yield case("the last snapshot and its end take no longer than a server waits", check_last)
     yield case("it can be closed before the first snapshot, and twice", check_closing)
     yield case("nothing that it opened or started outlives it", check_gone)
@@ -88,6 +91,19 @@ def check_memory(make: Make) -> str:
             f"it grew by {grown} bytes in {more} snapshots, after {recorded} others; at most {GROWTH} are allowed"
         )
     return f"{max(grown, 0)} bytes in {more} snapshots"
+
+
+def check_series(make: Make) -> str:
+    """Some may be remembered, as they may come back, and not all."""
+    with _traced(), make() as logger:
+        for step in range(OF_SERIES):
+            logger.record(new_series(step, SERIES))
+        before = _traced_bytes()
+        for step in range(OF_SERIES, 2 * OF_SERIES):
+            logger.record(new_series(step, SERIES))
+        grown, more = _traced_bytes() - before, SERIES * OF_SERIES
+    assert grown <= more, f"it grew by {grown} bytes with {more} counters that came and went, after as many others"
+    return f"{max(grown, 0)} bytes with {more} counters"
 
 
 def check_last(make: Make) -> str:
