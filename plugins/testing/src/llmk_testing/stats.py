@@ -114,7 +114,8 @@ def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
 
 def restarted() -> Iterator[Sequence[StatsSnapshot]]:
     """What two loggers record, one after the other: counters that stand still, restart at 0 and come back after they
-    were away, labels in another order, numbers of any kind, and a snapshot that is long."""
+    were away, labels in another order, numbers of any kind, a text that is long, and a
+    snapshot that is."""
     turned = {"b": "2", "a": "1"}
     one = [
         *(usual_snapshot(step) for step in (0, 1, 1, 7, 3, 4)),
@@ -125,6 +126,7 @@ def restarted() -> Iterator[Sequence[StatsSnapshot]]:
             8, [Stat("llmk_odd", "gauge", value, {"at": str(value)}) for value in (math.nan, math.inf, -math.inf, 0.5)]
         ),
         _snapshot(9, [Stat("llmk_text", "gauge", 1.0, {"text": text}) for text in ("", 'a "b"', "é, {x}", "a\nb")]),
+        _snapshot(9.5, [Stat("llmk_text", "gauge", 1.0, {"text": "x" * 70_000})]),
         _snapshot(10, [Stat(f"llmk_long_{number}", "gauge", 1.0 * number, {**_MODEL}) for number in range(200)]),
     ]
     yield [*one, *(usual_snapshot(step) for step in range(11, 20))]
@@ -146,7 +148,7 @@ def _open_files() -> Iterator[str]:
             continue
 
 
-def _snapshot(step: int, stats: Any) -> StatsSnapshot:
+def _snapshot(step: float, stats: Any) -> StatsSnapshot:
     return StatsSnapshot(_START + 10.0 * step, tuple(stats))
 
 
