@@ -126,7 +126,7 @@ def restarted() -> Iterator[Sequence[StatsSnapshot]]:
             8, [Stat("llmk_odd", "gauge", value, {"at": str(value)}) for value in (math.nan, math.inf, -math.inf, 0.5)]
         ),
         _snapshot(9, [Stat("llmk_text", "gauge", 1.0, {"text": text}) for text in ("", 'a "b"', "é, {x}", "a\nb")]),
-        _snapshot(9.5, [Stat("llmk_text", "gauge", 1.0, {"text": "x" * 70_000})]),
+        *(_snapshot(at, [Stat("llmk_text", "gauge", at, {"text": "x" * 70_000})]) for at in (9.5, 9.7)),
         _snapshot(10, [Stat(f"llmk_long_{number}", "gauge", 1.0 * number, {**_MODEL}) for number in range(200)]),
     ]
     yield [*one, *(usual_snapshot(step) for step in range(11, 20))]
