@@ -118,6 +118,7 @@ def restarted() -> Iterator[Sequence[StatsSnapshot]]:
     snapshot that is."""
     turned = {"b": "2", "a": "1"}
     one = [
+        *(_snapshot(at, [Stat("llmk_text", "gauge", at, {"text": "x" * 70_000})]) for at in (-2, -1)),
         *(usual_snapshot(step) for step in (0, 1, 1, 7, 3, 4)),
         _snapshot(5, [Stat("llmk_c_total", "counter", 5.0, {"a": "1", "b": "2"})]),
         _snapshot(6, []),
@@ -126,7 +127,6 @@ def restarted() -> Iterator[Sequence[StatsSnapshot]]:
             8, [Stat("llmk_odd", "gauge", value, {"at": str(value)}) for value in (math.nan, math.inf, -math.inf, 0.5)]
         ),
         _snapshot(9, [Stat("llmk_text", "gauge", 1.0, {"text": text}) for text in ("", 'a "b"', "é, {x}", "a\nb")]),
-        *(_snapshot(at, [Stat("llmk_text", "gauge", at, {"text": "x" * 70_000})]) for at in (9.5, 9.7)),
         _snapshot(10, [Stat(f"llmk_long_{number}", "gauge", 1.0 * number, {**_MODEL}) for number in range(200)]),
     ]
     yield [*one, *(usual_snapshot(step) for step in range(11, 20))]
@@ -148,7 +148,7 @@ def _open_files() -> Iterator[str]:
             continue
 
 
-def _snapshot(step: float, stats: Any) -> StatsSnapshot:
+def _snapshot(step: int, stats: Any) -> StatsSnapshot:
     return StatsSnapshot(_START + 10.0 * step, tuple(stats))
 
 
