@@ -18,7 +18,8 @@ class Quantization:
         cache_scales: names of the K scale and of the V scale of an fp8 cache, below an attention module's name in the
             checkpoint. Each is one number, by which stored keys or values are multiplied.
         unsharded: names of stored tensors that every tensor-parallel rank loads whole, although they have several
-            elements.
+            elements, such as codebooks. Of others, ranks take their rows and groups of inputs; a tensor that has
+            neither, and is not named here, is refused where there are several ranks.
     """
 
     cache_scales: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
