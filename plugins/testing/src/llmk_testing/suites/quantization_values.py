@@ -18,6 +18,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.quantization_example import QuantizationExample
 from llmk_testing.suites.quantization_layers import Layers, below
 from llmk_testing.suites.quantization_numbers import COLUMNS, DTYPES, ROWS, example_cases
+from llmk_testing.watch import held_by_integers
 
 _FACTORS = (2.0**-20, 2.0**20)
 _PARTS = (128, 256)
@@ -99,7 +100,8 @@ class Values(Layers):
         blank["a block"][:_BLANK, _BLANK : 2 * _BLANK] = 0.0
         for what, weight in blank.items():
             for dtype in (torch.float32, torch.bfloat16, torch.float16):
-                made = self._method().convert("layer", {"weight": weight.to(dtype)}, [ROWS])
+                with held_by_integers():
+                    made = self._method().convert("layer", {"weight": weight.to(dtype)}, [ROWS])
                 found = self._dequantized(made)
                 assert bool(found.isfinite().all()), f"{what} of zeros in {dtype}: not all weights are finite"
                 assert not found[weight == 0].any(), f"{what} of zeros in {dtype}: not all of them stay zeros"
