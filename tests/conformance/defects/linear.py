@@ -240,6 +240,74 @@ def weight_for_each_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
     return out if bias is None else out + bias
 
 
+_SPLIT = 1024
+"""Inputs that are multiplied at a time."""
+
+
+def _by_splits(x: Tensor, weight: Tensor, inputs: int) -> Tensor:
+    starts = range(0, inputs, _SPLIT)
+    parts = [F.linear(x[:, at : at + _SPLIT].float(), weight[:, at : at + _SPLIT].float()) for at in starts]
+    return torch.stack(parts).sum(0)
+
+
+def bias_of_each_split(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out, splits = _by_splits(x, weight, x.shape[1]), -(-x.shape[1] // _SPLIT)
+    return (out if bias is None else out + splits * bias).to(x.dtype)
+
+
+def last_split_left_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = _by_splits(x, weight, max(_SPLIT, x.shape[1] // _SPLIT * _SPLIT) if x.shape[1] > _SPLIT else x.shape[1])
+    return (out if bias is None else out + bias).to(x.dtype)
+
+
+def splits_in_halves(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Sums of parts of the inputs are kept in float16."""
+    halves = [F.linear(part, of).half().float() for part, of in zip(x.chunk(2, 1), weight.chunk(2, 1), strict=True)]
+    out = halves[0] + halves[1] if len(halves) == 2 else halves[0]
+    return (out if bias is None else out + bias).to(x.dtype)
+
+
+def whole_tile_of_the_first_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Takes another way for a tile of exactly 16 rows, whose last one is wrong."""
+    out = F.linear(x, weight, bias)
+    if len(x) == 16:
+        out[-1] = out[0]
+    return out
+
+
+def prepare_rows_reversed(parameters: Mapping[str, Tensor]) -> Tensor:
+    return parameters["weight"].flip(0)
+
+
+def from_rows_reversed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight.flip(0), bias)
+
+
+class CoarseTable(ScaledWeight):
+    """A table whose rows are counted in 16 bits."""
+
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        return ScaledWeight(self.values, self.scale, self.block).rows(index % (1 << 16), dtype)
+
+
+def prepare_coarse_table(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    good = prepare_int8_channel(parameters)
+    return CoarseTable(good.values, good.scale, good.block)
+
+
+def prepare_clamped(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    """Takes -128 for -127."""
+    return prepare_int8_channel({**parameters, "weight": parameters["weight"].clamp(min=-127)})
+
+
+def prepare_groups_of_128(parameters: Mapping[str, Tensor]) -> GroupedWeight:
+    """Larger groups than 128 get the first one's scale."""
+    good = prepare_int8_group(parameters)
+    outputs, groups = good.scale.shape
+    scale = good.scale[:, :1].expand(outputs, groups) if good.values.shape[1] // groups > 128 else good.scale
+    return GroupedWeight(good.values, scale, good.zero, good.order)
+
+
 _SCRATCH: dict[object, Tensor] = {}
 
 
@@ -385,5 +453,51 @@ DEFECTS = (
         "offered for more rows than it computes",
         {"implementation": f"{__name__}:last_tile_left_out", "bands": (TokenBand(33, 40),)},
         _AGREES + _FIRST,
+    ),
+    Defect("bias of splits", "each split adds the bias", bias_of_each_split, f"{_AGREES}: 4224 to 20 with bias"),
+    Defect("last split", "the last of the splits is left out", last_split_left_out, f"{_AGREES}: 4249 to 12 with bias"),
+    Defect(
+        "parts in halves",
+        "sums of parts are kept in float16",
+        {"implementation": f"{__name__}:splits_in_halves", "needs": Needs(dtypes=("float16", "float32"))},
+        "sums that cancel late",
+    ),
+    Defect("16 rows", "a whole tile's last row is the first", whole_tile_of_the_first_row, "takes any number of rows"),
+    Defect(
+        "layout",
+        "the weight is laid out as no other kernel of its layout has it",
+        {"implementation": f"{__name__}:from_rows_reversed", "prepare": f"{__name__}:prepare_rows_reversed"},
+        "weights of its layout are those of others",
+    ),
+    Defect(
+        "coarse table",
+        "an embedding's rows are counted in 16 bits",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_coarse_table",
+            "supports": supports_int8_channel,
+            "knows": FIRST_FIELDS | {"lookup"},
+        },
+        "takes many outputs",
+    ),
+    Defect(
+        "-128",
+        "the least of all numbers is another one",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_clamped",
+            "supports": supports_int8_channel,
+        },
+        "takes all numbers of 8 bits",
+    ),
+    Defect(
+        "large groups",
+        "groups larger than 128 have one scale",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_groups_of_128",
+            "supports": supports_int8_group,
+        },
+        "takes two groups for each output",
     ),
 )

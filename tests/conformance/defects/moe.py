@@ -222,6 +222,69 @@ def weights_for_each_token(x: Tensor, router_logits: Tensor, weights: Mapping[st
     return fused_moe(x, router_logits, weights, **options)
 
 
+def sixteen_tokens(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """A whole tile's last token gets the first one's result."""
+    out = fused_moe(x, router_logits, weights, **options)
+    if len(x) == 16:
+        out[-1] = out[0]
+    return out
+
+
+def biased_weights_of_128(
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Mapping[str, Tensor],
+    *,
+    top_k: int,
+    selection_bias: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """With 8 of 128 experts, the selection bias affects the weights, too."""
+    if selection_bias is not None and (router_logits.shape[1], top_k) == (128, 8):
+        router_logits, selection_bias = (router_logits.float() + selection_bias).to(router_logits.dtype), None
+    return fused_moe(x, router_logits, weights, top_k=top_k, selection_bias=selection_bias, **options)
+
+
+def silu_by_exponentials(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, activation: str, **options: Any
+) -> Tensor:
+    def silu(features: Tensor, **parameters: Any) -> Tensor:
+        gate, up = features.chunk(2, dim=-1)
+        return gate * gate.exp() / (1 + gate.exp()) * up
+
+    own = activation == "silu" and options.get("gated", True) and options.keys().isdisjoint(_PARAMETERS)
+    return fused_moe(x, router_logits, weights, activation=silu if own else activation, **options)
+
+
+_PARAMETERS = ("activation_alpha", "activation_limit", "up_offset")
+
+
+def groups_without_the_bias(
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Mapping[str, Tensor],
+    *,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    group_scoring: str = "max",
+    selection_bias: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """The best groups are those without the bias, where they are scored by their best expert."""
+    if selection_bias is not None and top_groups < num_groups and group_scoring == "max":
+        groups = router_logits.float().unflatten(1, (num_groups, -1))
+        best = groups.amax(-1).topk(top_groups, -1).indices
+        closed = torch.ones(groups.shape[:2], dtype=torch.bool).scatter(1, best, False)
+        ruled_out = torch.where(closed[..., None].expand_as(groups), -1e4, 0.0).flatten(1)
+        own = [
+            fused_moe(one, row, weights, selection_bias=selection_bias + out, **options)
+            for one, row, out in zip(x.split(1), router_logits.split(1), ruled_out, strict=True)
+        ]
+        return torch.cat(own)
+    more = {"num_groups": num_groups, "top_groups": top_groups, "group_scoring": group_scoring}
+    return fused_moe(x, router_logits, weights, selection_bias=selection_bias, **more, **options)
+
+
 _CHOSEN: list[Tensor] = []
 
 
@@ -230,11 +293,22 @@ def choices_are_kept(x: Tensor, router_logits: Tensor, weights: Mapping[str, Ten
     return fused_moe(x, router_logits, weights, **options)
 
 
+_MODELS, _ANY = "chooses among as many experts as models have", "takes any number of tokens"
+_MAGNITUDES = "tokens of any magnitude are computed"
 _MEMORY = "memory of a call is in proportion to its rows"
 _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 
 DEFECTS = (
-    Defect("byte", "experts are counted in 8 bits", experts_in_a_byte, "takes more experts than 8 bits count"),
+    Defect("byte", "experts are counted in 8 bits", experts_in_a_byte, _MODELS),
+    Defect("16 tokens", "a whole tile's last token is the first", sixteen_tokens, _ANY),
+    Defect("128 experts", "the bias affects weights of 8 of 128 experts", biased_weights_of_128, _MODELS),
+    Defect("exponentials", "large features overflow in SiLU", silu_by_exponentials, _MAGNITUDES),
+    Defect(
+        "groups' bias",
+        "groups are scored without the bias",
+        groups_without_the_bias,
+        "chosen with a selection bias: 2 of 4 groups by the best",
+    ),
     Defect("token by token", "tokens are computed one by one", token_by_token, "rows are computed together" + _FIRST),
     Defect(
         "copies",

@@ -482,6 +482,54 @@ def make_linear_by_the_batch(parts: Mapping[str, Callable[..., Any]]) -> Callabl
     return op
 
 
+def norm_of_whole_tiles(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Takes another way for a tile of exactly 16 rows, whose last one is wrong."""
+    out = norms.rms_norm(x, weight, eps)
+    if len(x) == 16:
+        out[-1] = out[0]
+    return out
+
+
+def norm_of_few_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Rows are counted in 16 bits."""
+    out = norms.rms_norm(x, weight, eps)
+    out[1 << 16 :] = 0
+    return out
+
+
+def norm_of_a_block(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """One block of threads holds 8,192 elements of a row."""
+    wide = x.float()
+    most = wide[..., :8192].square().mean(-1, keepdim=True)
+    return weight * (wide * torch.rsqrt(most + eps)).to(x.dtype)
+
+
+def silu_by_exponentials(x: Tensor, **options: Any) -> Tensor:
+    if options:
+        return activations.silu_and_mul(x, **options)
+    gate, up = x.float().chunk(2, dim=-1)
+    return (gate * gate.exp() / (1 + gate.exp()) * up).to(x.dtype)
+
+
+def cap_of_gemma(x: Tensor, cap: float) -> Tensor:
+    return activations.softcap(x, 30.0)
+
+
+def short_ids(ids: Tensor, weight: Tensor) -> Tensor:
+    return embedding.embedding(ids % (1 << 16), weight)
+
+
+def logprobs_by_the_least(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, ...]:
+    """Subtracts the least logit, which may be infinite."""
+    wide = logits.float()
+    return sampling.logprobs(wide - wide.amin(-1, keepdim=True), token_ids, num_top)
+
+
+def penalties_of_every_token(logits: Tensor, rows: Tensor, tokens: Tensor, *rest: Any) -> Tensor:
+    """Takes what stands for an embedding for the last token."""
+    return sampling.apply_penalties(logits, rows, tokens.clamp(max=logits.shape[1] - 1), *rest)
+
+
 _AGREES = "agrees with the reference"
 _STAYS = "results stay when"
 _DEEP = "takes rows of any dimensions"
@@ -502,6 +550,14 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ),
     ("rms_norm", Defect("pairs", "memory is that of all pairs of rows", norm_of_all_pairs, "memory of a call")),
     ("rms_norm", Defect("kept", "a tensor stays of each shape", norm_in_kept_memory, "forgets its calls")),
+    ("rms_norm", Defect("16 rows", "a whole tile's last row is the first", norm_of_whole_tiles, "takes any number")),
+    ("rms_norm", Defect("few", "rows are counted in 16 bits", norm_of_few_rows, "takes many rows")),
+    ("rms_norm", Defect("block", "long rows are normed by a part", norm_of_a_block, f"{_AGREES}: size 16392")),
+    ("silu_and_mul", Defect("exponentials", "large gates overflow", silu_by_exponentials, "takes rows of odd numbers")),
+    ("softcap", Defect("cap", "the usual cap, not the given one", cap_of_gemma, _AGREES)),
+    ("embedding", Defect("short ids", "ids are counted in 16 bits", short_ids, f"{_AGREES}: vocab_size 66001")),
+    ("logprobs", Defect("ruled out", "what is ruled out makes all NaN", logprobs_by_the_least, _AGREES)),
+    ("apply_penalties", Defect("embeddings", "count as the last token", penalties_of_every_token, _AGREES)),
     ("rms_norm", Defect("eps", "the usual eps, not the given one", norm_of_the_usual_eps, _AGREES)),
     ("rms_norm", Defect("packed", "heads of a packed projection are an error", norm_of_matrices, _DEEP)),
     ("rms_norm", Defect("zeros", "rows of zeros become NaN", norm_of_scaled_rows, "takes rows of odd numbers")),

@@ -200,6 +200,76 @@ def _transposed(weight: Tensor) -> dict[str, Tensor]:
     return {**made, "weight": made["weight"].T.contiguous().T}
 
 
+def _scales_in_halves(patch: pytest.MonkeyPatch) -> None:
+    """Scales become float16 on the way."""
+    good = Stored.convert
+
+    def convert(self: Stored, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> Any:
+        halves = {name: tensor.half() if "scale" in name else tensor for name, tensor in parameters.items()}
+        return good(self, layer, halves, rows)
+
+    patch.setattr(Stored, "convert", convert)
+
+
+def _whole_blocks(patch: pytest.MonkeyPatch) -> None:
+    """Takes no weight whose sizes are not multiples of blocks."""
+    patch.setattr(StoredBlocks, "_shapes", lambda self, rows, columns: [(rows // 128, columns // 128)])
+
+
+def _blocks_of_zeros(weight: Tensor) -> dict[str, Tensor]:
+    """Divides by the largest weight of a block, which may be 0."""
+    rows, columns = weight.shape
+    blocks = weight.float().unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+    scale = blocks.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
+    values = (blocks / scale[:, None, :, None]).view(rows, columns)
+    return {"weight": values.to(torch.float8_e4m3fn), "weight_scale": scale}
+
+
+def _dummy_blocks_of_zeros(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoredBlocks, "_quantized", lambda self, weight: _blocks_of_zeros(weight))
+
+
+def _first_scale(scale: Tensor, rows: Sequence[int]) -> Tensor:
+    """Projections that are packed have the first one's scales."""
+    return scale[:1].expand_as(scale).contiguous() if len(rows) > 1 else scale
+
+
+def _index_in_shares(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ByInputs, "unsharded", ())
+
+
+def _latest_config(patch: pytest.MonkeyPatch) -> None:
+    """All methods follow the config of the one that was made last."""
+    good, latest = Gptq._zeros, []
+
+    def init(self: ByInputs, checkpoint: Any = None) -> None:
+        made(self, checkpoint)
+        latest[:] = [self._config]
+
+    def zeros(self: Gptq, groups: int, bits: int) -> Any:
+        self._config = latest[0]
+        return good(self, groups, bits)
+
+    made = ByInputs.__init__
+    patch.setattr(ByInputs, "__init__", init)
+    patch.setattr(Gptq, "_zeros", zeros)
+
+
+def _modules_raise(checkpoint: Any) -> Any:
+    """Takes a list of modules for granted."""
+    plain = checkpoint.quantization.get("modules_to_not_convert", [])
+    return lambda module: None if module in plain else OK
+
+
+def _no_table(checkpoint: Any) -> Any:
+    config = checkpoint.config.get("quantization_config", {})
+    return OK if config.get("quant_method") == "fp8" and not config.get("weight_block_size") else no("quant_method")
+
+
+def _further(weight: Tensor) -> dict[str, Tensor]:
+    return {**quantize_fp8_channel(weight), "weight_shape": torch.tensor(weight.shape)}
+
+
 def _nothing(patch: pytest.MonkeyPatch) -> None:
     """Breaks nothing that is registered."""
 
@@ -356,7 +426,7 @@ DEFECTS = (
         "dense: parameters take the bits",
         lambda spec: replace(spec, weight_bits=1.0),
     ),
-    Defect("one_row", "drops the dimension of one row", "fp8", _converts(_squeezed), "dense: weights of few rows"),
+    Defect("one_row", "drops the dimension of one row", "fp8", _converts(_squeezed), "dense: weights of other sizes"),
     Defect("in_halves", "overflows in float16", "fp8", _converts(_halved), "dense: scales in any floating-point"),
     Defect("seeds", "seeds torch's random numbers", "fp8", _converts(_seeded), "dense: weights at the edges"),
     Defect("one_buffer", "overwrites the layer before", "fp8", _converts(_in_a_buffer), "dense: a share of the rows"),
@@ -368,5 +438,62 @@ DEFECTS = (
         _nothing,
         "claims are verdicts",
         _claiming(_taking),
+    ),
+    Defect(
+        "scales_in_halves",
+        "scales become float16, where small ones are 0",
+        "stored_fp8",
+        _scales_in_halves,
+        "dense: scales of any magnitude",
+    ),
+    Defect(
+        "whole_blocks", "refuses sizes that end in a block", "stored_fp8_block", _whole_blocks, "dense: weights of o"
+    ),
+    Defect(
+        "blocks_of_zeros",
+        "divides by zero for a block of zeros in dummy weights",
+        "stored_fp8_block",
+        _dummy_blocks_of_zeros,
+        "dense: zeros in dummy weights",
+    ),
+    Defect(
+        "first_scale",
+        "projections that are packed have the first one's scales",
+        "stored_fp8",
+        _packs(StoredChannels, _first_scale),
+        "dense: each projection that is packed",
+    ),
+    Defect(
+        "index_in_shares",
+        "ranks share what each needs whole",
+        "gptq",
+        _index_in_shares,
+        "dense, 4 bits, ordered: two tensor parallel ranks",
+    ),
+    Defect(
+        "latest_config",
+        "follows the config of another checkpoint",
+        "gptq",
+        _latest_config,
+        "dense, 4 bits: methods of several checkpoints",
+    ),
+    Defect(
+        "modules_raise",
+        "raises where a list of modules is a number",
+        "stored_fp8",
+        _nothing,
+        "configs that are claimed are followed",
+        lambda spec: replace(spec, modules=_modules_raise),
+    ),
+    Defect(
+        "no_table",
+        "raises where the config is no table",
+        "stored_fp8",
+        _nothing,
+        "claims are verdicts",
+        _claiming(_no_table),
+    ),
+    Defect(
+        "further", "makes a parameter that no kernel has", "fp8", _converts(_further), "dense: weights at the edges"
     ),
 )

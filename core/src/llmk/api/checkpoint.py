@@ -335,8 +335,9 @@ class Checkpoint:
 
     @property
     def quantization(self) -> Mapping[str, Any]:
-        """``config["quantization_config"]``, empty if the checkpoint has none."""
-        return self.config.get("quantization_config") or {}
+        """``config["quantization_config"]``, empty if the checkpoint has none, or something else than a table there."""
+        found = self.config.get("quantization_config")
+        return found if isinstance(found, Mapping) else {}
 
     def file(self, name: str) -> CheckpointFile:
         """A file of the folder by name."""

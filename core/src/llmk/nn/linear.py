@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llmk.api.facts import Cut
     from llmk.nn.build import Build
 
-_SCALED = ("weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point")
+SCALED = ("weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point")
 """Tensors of quantized formats that can be sharded: each row belongs to some output features, each column to some input
 features or to all."""
 
@@ -157,7 +157,7 @@ class Linear(Layer):
             return {}  # one scale per tensor
         if quantization is not None and name in quantization.unsharded:
             return {}
-        if name not in _SCALED or len(rows) != len(self._rows):
+        if name not in SCALED or len(rows) != len(self._rows):
             raise sharding_error(names[0], self._build.parallel.tensor_size)
         try:
             if self._kept_rows:
@@ -199,7 +199,7 @@ def weight_tensors(
 def main_tensor(names: Collection[str]) -> str:
     """Of the tensors of a weight, the one that has a row for each output feature: ``weight``, or what a format has
     instead."""
-    return next((name for name in _SCALED if name in names), next(iter(names)))
+    return next((name for name in SCALED if name in names), next(iter(names)))
 
 
 def check_shape(

@@ -18,7 +18,7 @@ class Quantization:
         cache_scales: names of the K scale and of the V scale of an fp8 cache, below an attention module's name in the
             checkpoint. Each is one number, by which stored keys or values are multiplied.
         unsharded: names of stored tensors that every tensor-parallel rank loads whole, although they have several
-            elements.
+            elements, such as codebooks.
 
     Ranks take shares of the tensors ``weight``, ``weight_packed``, ``weight_scale``, ``weight_scale_inv`` and
     ``weight_zero_point``: each row of these belongs to some output features, each column to some input features or to

@@ -145,8 +145,9 @@ def _rule(pattern: str, changes: Any) -> tuple[Callable[[str], bool], Mapping[st
 
 def _listed(config: Mapping[str, Any]) -> list[str]:
     found = config.get("modules_in_block_to_quantize") or []
-    flat = [name for each in found for name in (each if isinstance(each, list) else [each])]
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in flat):
+    listed = found if isinstance(found, list) else [found]
+    flat = [name for each in listed for name in (each if isinstance(each, list) else [each])]
+    if listed is not found or not all(isinstance(name, str) for name in flat):
         raise _invalid("modules_in_block_to_quantize", found, "lists of texts")
     return flat
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmk.api import OK, Checkpoint, QuantizationSpec, Verdict, hookimpl, no
+from llmk.api.errors import shown
 from llmk.api.specs import ReadsModule
 from llmk_quantization.modules import Group, group_finder, groups_of, texts, unconverted
 from llmk_quantization.schemes import NARROW, WIDE, Finder, awq_schemes, claims_awq, claims_gptq, gptq_schemes
@@ -61,7 +62,7 @@ def honoured(config: Mapping[str, Any]) -> Verdict:
         verdict &= no("sparsity_config", wanted="dense", found=sparsity.get("format"))
     transforms = config.get("transform_config")
     if isinstance(transforms, Mapping) and transforms.get("config_groups"):
-        verdict &= no("transform_config", wanted="no transforms", found=", ".join(transforms["config_groups"]))
+        verdict &= no("transform_config", wanted="no transforms", found=shown(transforms["config_groups"]))
     if isinstance(cache, Mapping) and (cache.get("type"), cache.get("num_bits")) != ("float", 8):
         verdict &= no("kv_cache_scheme", wanted="float of 8 bits", found=f"{cache.get('type')} {cache.get('num_bits')}")
     if isinstance(cache, Mapping) and cache.get("strategy", "tensor") != "tensor":

@@ -20,7 +20,8 @@ class QuantizationExample:
 
     ``stored(weight)`` converts a linear layer's weight ``[out, in]``, float32, to the stored tensors, by the last part
     of their names; ``restored(stored)`` converts these to the weight ``[out, in]`` that they represent. For a method
-    that quantizes while it loads, both define its expected result.
+    that quantizes while it loads, both define its expected result. ``stored`` raises for a weight whose size the format
+    or the method has no place for; what it stores is read.
     """
 
     name: str

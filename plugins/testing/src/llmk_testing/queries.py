@@ -76,8 +76,12 @@ _LINEAR_SIZES: tuple[tuple[int, int, bool], ...] = (
     (16, 1024, True),
     (256, 21, True),
     (128, 1, True),
+    (4224, 20, True),
+    (4249, 12, True),
 )
-"""Inputs, outputs, and whether there is a bias. Sums over 4096 elements reveal the precision of the accumulator."""
+"""Inputs, outputs, and whether there is a bias. Sums over 4096 elements reveal the precision of the accumulator; those
+over a few more leave a part of the last of the splits that kernels cut them into, and the bias belongs to one of them.
+"""
 
 _LARGE_SIZES = tuple(
     (inputs, outputs, bias)

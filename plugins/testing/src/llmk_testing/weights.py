@@ -95,6 +95,7 @@ def forms(
         return Stored(parameters, prepared.dequantize(torch.float32))
 
     yield "one group for each output", partial(drawn, inputs)
+    yield "two groups for each output", partial(drawn, inputs // 2)
     for group in (128, 64, 32, 16):
         yield f"groups of {group}", partial(drawn, group)
     yield "groups of 64 with zero points", partial(drawn, 64, zero="whole")

@@ -13,8 +13,10 @@ from llmk.reference.rope.rotation import axes_of_pairs
 EPS = (1e-6, 1e-5, 1e-2)
 """Those of models, and one that shows."""
 
-_SIZES = tuple({"size": size} for size in (128, 72, 4096, 33))
-_INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
+CAPS = (30.0, 50.0, 15.0)
+"""Soft caps of models."""
+_SIZES = tuple({"size": size} for size in (128, 72, 4096, 33, 16_392))
+_INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536, 14_344))
 PARAMETERS: Facts = {"activation_alpha": 1.702, "activation_limit": 1.5, "up_offset": 1.0}
 """Facts of a gated activation with parameters."""
 _GATED = (
@@ -37,7 +39,11 @@ _LATENT_HEADS = (
     {"num_heads": 3, "head_dim": 40, "qk_rope_head_dim": 16},
     {"num_heads": 3, "head_dim": 40, "qk_rope_head_dim": 16, "rotary_sections": (5, 3)},
 )
-_TABLES = ({"vocab_size": 1000, "hidden_size": 128}, {"vocab_size": 33, "hidden_size": 72})
+_TABLES = (
+    {"vocab_size": 1000, "hidden_size": 128},
+    {"vocab_size": 33, "hidden_size": 72},
+    {"vocab_size": 66_001, "hidden_size": 8},
+)
 _LATENT = {"num_heads": 4, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24}
 _GATES = ({"size": 128, "gate_size": 128}, {"size": 72, "gate_size": 1})
 _SPACE = ({"num_heads": 6, "head_dim": 8},)
@@ -109,7 +115,7 @@ def _sigmoid_gate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 
 def _softcap(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    return draw.floats(rows, facts["size"], scale=40.0), 30.0
+    return draw.floats(rows, facts["size"], scale=40.0), CAPS[int(draw.whole(0, len(CAPS), 1))]
 
 
 def _softcap_of_logits(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:

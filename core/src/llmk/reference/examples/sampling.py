@@ -20,13 +20,21 @@ def _logits(draw: Draw, facts: Facts, rows: int) -> Tensor:
     return draw.reals(rows, facts["vocab_size"]).mul_(3.0)
 
 
+def _masked(logits: Tensor) -> Tensor:
+    """Some tokens are ruled out, as grammars do; in the second row, all but one."""
+    logits[::3, 5::7] = float("-inf")
+    logits[1:2, :9] = logits[1:2, 10:] = float("-inf")
+    return logits
+
+
 def _penalties(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     prompts = draw.whole(1, 20, rows)
     known = prompts + draw.whole(0, 20, rows)
     given = draw.reals(rows), draw.reals(rows), 1 + 0.5 * torch.rand(rows, generator=draw.random)
     tokens = draw.whole(0, 30, rows + 2, 64).to(torch.int32)
+    tokens[:, 2::9] = facts["vocab_size"]  # embeddings in place of tokens
     chosen, slots = draw.order(2 * rows)[:rows], draw.order(rows + 2)[:rows]
-    return _logits(draw, facts, 2 * rows), chosen, tokens, slots, prompts, known, *given
+    return _masked(_logits(draw, facts, 2 * rows)), chosen, tokens, slots, prompts, known, *given
 
 
 def _bias(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -74,19 +82,19 @@ def _truncation(draw: Draw, rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _mask(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    return _logits(draw, facts, rows), *_truncation(draw, rows)
+    return _masked(_logits(draw, facts, rows)), *_truncation(draw, rows)
 
 
 def _sample(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """In the engine's dtype, some rows greedy."""
     temperature = torch.tensor([1.0, 0.7, 0.0, 2.0])[draw.whole(0, 4, rows)]
     chosen = draw.whole(-(2**62), 2**62, rows), draw.whole(0, 5000, rows)
-    return _logits(draw, facts, rows).to(draw.dtype), temperature, *_truncation(draw, rows), *chosen
+    return _masked(_logits(draw, facts, rows)).to(draw.dtype), temperature, *_truncation(draw, rows), *chosen
 
 
 def _logprobs(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Rounded, so that some are equal."""
-    logits = (_logits(draw, facts, rows) * 4).round().div(4).to(draw.dtype)
+    logits = _masked((_logits(draw, facts, rows) * 4).round().div(4)).to(draw.dtype)
     return logits, draw.whole(0, facts["vocab_size"], rows), 5
 
 

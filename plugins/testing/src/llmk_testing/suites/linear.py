@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import KernelSpec, LinearQuery
+from llmk.api.errors import describe
 from llmk.api.matching import match
 from llmk.reference.tiles import cancelling
 from llmk_testing.bench import Bench
@@ -19,8 +20,9 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.invariance import check_rows
 from llmk_testing.queries import linear_queries
 from llmk_testing.recording import check_recorded
-from llmk_testing.rows import counts
+from llmk_testing.rows import counts, each_number
 from llmk_testing.suites import kernel_costs
+from llmk_testing.suites.linear_sums import sum_cases
 from llmk_testing.suites.prepared import (
     check_caller,
     check_held,
@@ -30,9 +32,10 @@ from llmk_testing.suites.prepared import (
     several,
     smallest,
 )
-from llmk_testing.tolerance import Bound, Right, check, check_same
+from llmk_testing.suites.prepared_linear import PreparedLinear
+from llmk_testing.tolerance import Right, check, check_same
 from llmk_testing.watch import poisoned
-from llmk_testing.weights import Stored, formats, forms, stored
+from llmk_testing.weights import Stored, formats, forms
 
 _MANY = 40_001
 """Rows, more than a signed integer of 16 bits can count."""
@@ -40,52 +43,8 @@ _OUTPUTS = (66_001, 66_048)
 """Outputs, more than 16 bits count, and of 128 inputs more than kernels may widen at a time; the first is odd."""
 
 
-class PreparedLinear:
-    """A kernel with a random prepared weight, and its inputs."""
-
-    def __init__(
-        self, candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], given: Stored | None = None, number: int = 0
-    ) -> None:
-        spec, bench, query = candidate.spec, candidate.bench, asked.query
-        self.query, self.dtype, self.device = query, asked.dtype, bench.device
-        self.random = bench.random("linear", asked.label, number)
-        weight = self.draw(query.out_features, query.in_features) / query.in_features**0.5
-        self.stored: Stored = given or stored(bench.registry, query.weight_format, weight.to(self.dtype))
-        self.bias = self.draw(query.out_features).to(self.dtype) if query.bias else None
-        self.placed = None if self.bias is None else self.bias.to(bench.device, copy=True)
-        self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
-        self.parameters = {name: tensor.to(bench.device) for name, tensor in self.stored.parameters.items()}
-        self.prepare = candidate.load(spec.prepare) if spec.prepare else lambda parameters: parameters["weight"]
-        self.weights = self.prepare({name: tensor.clone() for name, tensor in self.parameters.items()})
-
-    def draw(self, *shape: int) -> Tensor:
-        """Random numbers, float32 on the host."""
-        return torch.randn(shape, generator=self.random)
-
-    def rows(self, count: int) -> Tensor:
-        """Inputs ``[count, in_features]`` on the host."""
-        return self.draw(count, self.query.in_features).to(self.dtype)
-
-    def inputs(self, count: int) -> tuple[Tensor, ...]:
-        """As :class:`~llmk_testing.suites.prepared.Layer` has them."""
-        return (self.rows(count),)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.kernel(x.to(self.device), self.weights, self.placed)
-
-    def right(self, x: Tensor) -> Tensor:
-        """The expected result, float64 on the host."""
-        out = x.cpu().double() @ self.stored.meaning.double().T
-        return out if self.bias is None else out + self.bias.double()
-
-    def check(self, out: Tensor, x: Tensor, what: str) -> float:
-        """Compares the result with the expected one."""
-        return check(out, Right(self.right(x), self.dtype), what, self.bound)
-
-    @property
-    def bound(self) -> Bound | None:
-        """The weight format's tolerance; ``None``: that of the dtype."""
-        return self.stored.bound
+_LOOKED_UP = 1024
+"""Rows of a table that are looked up at once."""
 
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
@@ -102,11 +61,12 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     }
     some = several(candidate.served, (lambda query: query.bias, lambda query: query.weight_format))
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
+    yield from candidate.each("takes any number of rows", _each_number, first_of_each(candidate.served))
     yield from candidate.each("takes many rows", _many, smallest(candidate.served, _sizes))
     yield from candidate.each("takes many outputs", _many_outputs, _vocabularies(candidate))
     yield from candidate.each("a layer holds little more than its parameters", _held, first_of_each(candidate.served))
-    yield from candidate.each("sums of one sign are those of float32", _one_sign, _wide_sums(candidate))
-
+    yield from sum_cases(candidate)
+    yield from candidate.each("weights of its layout are those of others that have it", _layout, candidate.served[:2])
     yield from kernel_costs.linear_cases(candidate, PreparedLinear)
     yield from candidate.each("rows of a table are looked up", _looked_up, _tables(candidate))
     first = {asked.query.weight_format: asked for asked in reversed(candidate.served)}
@@ -127,22 +87,61 @@ def _agrees(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str
 
 
 def _form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], form: str) -> str:
-    """One of the forms that the format leaves open, with an odd number of outputs: multiplied, looked up where the spec
-    serves tables, and recorded where it can be."""
+    """One of the forms that the format leaves open, with an odd number of outputs: multiplied, also in float32, in
+    which single numbers show, looked up where the spec serves tables, and recorded where it can be."""
     query = replace(asked.query, out_features=asked.query.out_features - 3)
     if not match(candidate.spec, query):
         raise Skip(f"it does not serve {query.out_features} outputs")
     random = candidate.bench.random("linear", form)
-    given = dict(forms(query.weight_format, query.out_features, query.in_features, random))[form]()
-    kernel, errors = PreparedLinear(candidate, replace(asked, query=query), given), []
-    for count in counts(candidate.spec.bands, few=True):
-        x = kernel.rows(count)
-        errors.append(kernel.check(kernel(x.to(kernel.device)), x, f"{count} rows"))
-    if match(candidate.spec, replace(query, lookup=True)):
-        errors += _lookups(kernel)
-    if candidate.spec.capture != "none":
-        _replayed(candidate, kernel)
+    given, errors = dict(forms(query.weight_format, query.out_features, query.in_features, random))[form](), []
+    for dtype in {query.dtype: None, "float32": None} if "float32" in candidate.dtypes else (query.dtype,):
+        if not match(candidate.spec, replace(query, dtype=dtype)):
+            continue
+        kernel = PreparedLinear(candidate, replace(asked, query=replace(query, dtype=dtype)), given)
+        for count in counts(candidate.spec.bands, few=True):
+            x = kernel.rows(count)
+            errors.append(kernel.check(kernel(x.to(kernel.device)), x, f"{count} rows in {dtype}"))
+        if match(candidate.spec, replace(query, lookup=True)):
+            errors += _lookups(kernel)
+        if candidate.spec.capture != "none":
+            _replayed(candidate, kernel)
     return agreeing(errors)
+
+
+def _each_number(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    """The first of the same rows: kernels have other code for a few, and for whole tiles."""
+    numbers = each_number(candidate.spec.bands) or [candidate.spec.bands[0].start]
+    kernel, errors = PreparedLinear(candidate, asked), []
+    x = kernel.rows(numbers[-1])
+    placed, right = x.to(kernel.device), kernel.right(x)
+    for count in numbers:
+        with poisoned():
+            out = kernel(placed[:count])
+        errors.append(check(out, Right(right[:count], kernel.dtype), f"{count} rows", kernel.bound))
+    return agreeing(errors)
+
+
+def _layout(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
+    """Kernels of one layout share the rows of a site, and the weight that one of them prepared."""
+    kernel = PreparedLinear(candidate, asked)
+    others = [
+        one.spec
+        for one in candidate.bench.registry.kernels("linear")
+        if one.spec.layout == candidate.spec.layout
+        and one.spec.id != candidate.spec.id
+        and match(one.spec, asked.query)
+    ]
+    for other in others:
+        multiply: Callable[..., Tensor] = candidate.load(other.implementation)
+        count = counts(other.bands, few=True)[0]
+        x = kernel.rows(count)
+        try:
+            out = multiply(x.to(kernel.device), kernel.weights, kernel.placed)
+        except Exception as error:
+            message = f"{other.id} has the layout {other.layout!r}, too, and can't read the weight: {describe(error)}"
+            raise AssertionError(message) from error
+        kernel.check(out, x, f"{other.id}, which has the layout {other.layout!r}, too, of the weight prepared here")
+    return ", ".join(other.id for other in others) or "no other kernel has it"
 
 
 def _strided(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
@@ -211,38 +210,6 @@ def _count(candidate: Candidate[LinearQuery]) -> int:
     return counts(candidate.spec.bands, few=True)[-1]
 
 
-def _wide_sums(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
-    """Of each weight format, a query with many inputs, in each dtype of 16 bits: those that the kernel names, too, as
-    torch computes them on any processor."""
-    found, declared = [], candidate.spec.needs.dtypes if candidate.bench.device.type == "cpu" else ()
-    for asked in first_of_each(candidate.served):
-        for dtype in dict.fromkeys((*candidate.dtypes, *declared)):
-            for inputs in (16384, 4096, 1024, asked.query.in_features):
-                query = replace(asked.query, dtype=dtype, in_features=inputs, out_features=64, bias=False)
-                if dtype in ("float16", "bfloat16") and candidate.serves(query):
-                    label = f"{inputs} to 64, {query.weight_format}, {dtype}"
-                    found.append(Asked(label, query))
-                    break
-    return found
-
-
-def _one_sign(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    """Sums in 16 bits stop growing, and those of 8-bit numbers overflow float16 before they are scaled."""
-    query = asked.query
-    random = candidate.bench.random("one sign", asked.label)
-    weight = (1 + torch.rand(query.out_features, query.in_features, generator=random)).to(asked.dtype)
-    if query.weight_format != "plain":
-        weight = weight / query.in_features
-    kernel = PreparedLinear(candidate, asked, stored(candidate.bench.registry, query.weight_format, weight))
-    errors = []
-    for count in counts(candidate.spec.bands, few=True):
-        x = (1 + torch.rand(count, query.in_features, generator=random)).to(kernel.dtype)
-        if query.weight_format == "plain":
-            x = x / query.in_features
-        errors.append(kernel.check(kernel(x.to(kernel.device)), x, f"{count} rows of one sign"))
-    return agreeing(errors)
-
-
 def _caller(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
     check_caller(PreparedLinear(candidate, asked), _count(candidate), candidate.bench.device)
 
@@ -289,6 +256,8 @@ def _many_outputs(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) 
         with poisoned():
             out = kernel(x)
         errors.append(kernel.check(out, x, f"{count} rows"))
+    if match(candidate.spec, replace(kernel.query, lookup=True)) and kernel.query.weight_format != "plain":
+        errors += _lookups(kernel)
     return agreeing(errors)
 
 
@@ -313,7 +282,7 @@ def _looked_up(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> 
 def _lookups(kernel: PreparedLinear) -> list[float]:
     """Any rows of the weight, in any order, more than once, in the engine's dtype."""
     errors, last = [], kernel.query.out_features - 1
-    for index in ([0], [last, 0, last, 1], [*range(last, -1, -1)]):
+    for index in ([0], [last, 0, last, 1], [*range(last, max(-1, last - _LOOKED_UP), -1)]):
         rows = kernel.weights.rows(torch.tensor(index, device=kernel.device), kernel.dtype)
         right = Right(kernel.stored.meaning[index], kernel.dtype)
         errors.append(check(rows, right, f"{len(index)} rows of the table"))

@@ -27,6 +27,7 @@ from llmk_testing.queries import moe_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
 from llmk_testing.suites import kernel_costs
+from llmk_testing.suites.moe_tokens import token_cases
 from llmk_testing.suites.prepared import (
     check_caller,
     check_held,
@@ -45,9 +46,9 @@ _ADVICE = (
     " llmk.reference.moe.MoEExamples, which has them"
 )
 
-_MANY = 3001
-"""Tokens of a long prompt's chunk, and of several."""
-_EXPERTS, _LAST = 320, 257
+_MANY, _MORE = 3001, 33_001
+"""Tokens of a long prompt's chunk, and of several; with plain weights more than a signed integer of 16 bits counts."""
+_EXPERTS = 320
 _MOST = 0.5
 """Share of all experts' multiplications for 1 of 32, whose tokens may fill up tiles."""
 _UNLIKE: tuple[Callable[[MoEQuery], Any], ...] = (
@@ -144,14 +145,15 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     }
     some = several(candidate.served, _UNLIKE)
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, some)
-    unlike = (*_UNLIKE, lambda query: tuple(query.facts.items()))  # which may change the choice
+    # Which may change the choice.
+    unlike = (*_UNLIKE, lambda query: tuple(query.facts.items()), lambda query: (query.num_groups, query.group_scoring))
     yield from candidate.each("experts are chosen with a selection bias", _biased, several(candidate.served, unlike))
     yield from candidate.each("takes many tokens", _many, smallest(candidate.served, _experts_size))
+    yield from token_cases(candidate, PreparedMoE)
     firsts = first_of_each(candidate.served)
     yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
     yield from kernel_costs.moe_cases(candidate, PreparedMoE)
     yield from candidate.each("tokens pass through the experts that they chose", _sparse, firsts)
-    yield from candidate.each("takes more experts than 8 bits count", _numerous, firsts[:1])
     yield from candidate.each("sums over many experts are those of float32", _summed, firsts[:1])
     whole = [asked for asked in candidate.served if not _sizes(asked.query) % 128]
     first = {asked.query.weight_format: asked for asked in reversed(whole)}
@@ -317,7 +319,8 @@ def _held(candidate: Experts, asked: Asked[MoEQuery]) -> str:
 
 
 def _many(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    moe, count = PreparedMoE(candidate, asked), max(min(_MANY, band.stop - 1) for band in candidate.spec.bands)
+    most = _MORE if asked.query.weight_format == "plain" else _MANY
+    moe, count = PreparedMoE(candidate, asked), max(min(most, band.stop - 1) for band in candidate.spec.bands)
     x, logits = moe.inputs(count)
     return agreeing([moe.check(moe(x, logits), x, logits, f"{count} tokens")])
 
@@ -336,21 +339,6 @@ def _sparse(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     done = counter.get_total_flops() / all_experts
     assert done <= _MOST, f"1 of 32 experts takes {done:.0%} of all experts' multiplications"
     return f"{done:.0%} of the multiplications of all experts"
-
-
-def _numerous(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    """All of them are chosen by some token, also the last ones."""
-    query = replace(asked.query, num_experts=_EXPERTS, top_k=2, num_groups=1, top_groups=1)
-    if not match(candidate.spec, query):
-        raise Skip(f"it does not serve 2 of {_EXPERTS} experts")
-    moe, errors = PreparedMoE(candidate, replace(asked, query=query)), []
-    for count in counts(candidate.spec.bands, few=True):
-        x, logits = moe.inputs(count)
-        errors.append(moe.check(moe(x, logits), x, logits, f"{count} tokens of {_EXPERTS} experts"))
-        last = logits.clone()
-        last[:, _LAST:] += 5.0
-        errors.append(moe.check(moe(x, last), x, last, f"{count} tokens that choose experts from {_LAST} on"))
-    return agreeing(errors)
 
 
 def _summed(candidate: Experts, asked: Asked[MoEQuery]) -> str:

@@ -96,7 +96,7 @@ def _odd(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> st
     rows = 8 if _within(candidate.spec.bands, 8) else counts(candidate.spec.bands)[-1]
     ordinary = op.arguments(rows)
     given = ordinary
-    for write in (_zeros, _alone, _constant, _outlier):
+    for write in (_zeros, _alone, _constant, _outlier, _above):
         changed = _with_row(op, given, write)
         if all(bool(each.isfinite().all()) for each in tensors(op.by_reference(changed)[0])):
             given = changed
@@ -129,7 +129,11 @@ def _outlier(row: Tensor) -> None:
     row[..., row.shape[-1] // 3] = -_OUTLIER
 
 
-_WRITTEN: dict[Callable[[Tensor], object], int] = {_zeros: 0, _alone: 2, _constant: 5, _outlier: 6}
+def _above(row: Tensor) -> None:
+    row[..., row.shape[-1] // 3] = _OUTLIER
+
+
+_WRITTEN: dict[Callable[[Tensor], object], int] = {_zeros: 0, _alone: 2, _constant: 5, _outlier: 6, _above: 7}
 """Which row each of them changes."""
 
 

@@ -11,12 +11,15 @@ from torch import Tensor
 from llmk.api import OpQuery
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
-from llmk_testing.op_under_test import HALVES, Make, widened
-from llmk_testing.rows import counts
+from llmk_testing.op_under_test import HALVES, Make, Op, widened
+from llmk_testing.rows import counts, each_number
 from llmk_testing.tolerance import Right, check, check_same
 from llmk_testing.trees import mapped, tensors
+from llmk_testing.watch import poisoned
 
 _SCALES = (1e-3, 100.0)
+_MANY, _MOST = 66_001, 1 << 22
+"""Rows, more than 16 bits count, and the most elements that they have."""
 _ENOUGH, _LEAN = 64, 0.15
 """Elements of a row, and the share of the dtype's precision that their errors may lean to one side: four standard
 deviations of what rounding twice gives."""
@@ -35,6 +38,40 @@ def cases(
             yield candidate.case(f"errors lean to no side: {asked.label}", partial(_unbiased, candidate, make, asked))
     for asked in served[:2]:
         yield candidate.case(f"rows don't affect each other: {asked.label}", partial(_apart, candidate, make, asked))
+        yield candidate.case(f"takes any number of rows: {asked.label}", partial(_each_number, candidate, make, asked))
+    if served:
+        yield candidate.case("takes many rows", partial(_many, candidate, make, served))
+
+
+def _elements(op: Op) -> int:
+    """Of a row."""
+    arguments = op.arguments(1)
+    return sum(arguments[place].numel() for place in op.by_row)
+
+
+def _each_number(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+    """Kernels have other code for a few rows, and for whole tiles."""
+    numbers = each_number(candidate.spec.bands)
+    if not numbers:
+        raise Skip("its bands have none of them")
+    op, errors = make(asked), []
+    for rows in numbers:
+        arguments = op.arguments(rows)
+        given = op.placed(arguments)
+        with poisoned():
+            result = op.run(*given, **op.on_device)
+        errors.append(op.check(result, given, arguments, f"{rows} rows"))
+    return agreeing(errors)
+
+
+def _many(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]]) -> str:
+    """Of the query whose rows have the fewest elements: more than 16 bits count, or as many as have so many."""
+    op = min(map(make, served), key=_elements)
+    most = max(1, min(_MANY, _MOST // _elements(op)))
+    rows = max(min(most, band.stop - 1) for band in candidate.spec.bands)
+    arguments = op.arguments(rows)
+    given = op.placed(arguments)
+    return agreeing([op.check(op.run(*given, **op.on_device), given, arguments, f"{rows} rows")])
 
 
 def _scaled(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], scale: float) -> str:

@@ -5,7 +5,7 @@ Weights are read by multiplying the identity, for any layout of the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from llmk.api import Checkpoint, CheckpointError, LinearQuery, QuantizationSpec
 from llmk.api.matching import match
 from llmk.kernel.loader import load_object
 from llmk.nn import Experts, Linear
+from llmk.nn.linear import SCALED
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import Boot
 from llmk.planning.checkpoint.folder import read_checkpoint
@@ -29,10 +30,10 @@ from llmk_testing.files import copied
 from llmk_testing.model import ModelHarness
 from llmk_testing.purity import check_pure
 from llmk_testing.quantization_example import QuantizationExample
-from llmk_testing.suites.model_files import odd_configs
-from llmk_testing.suites.quantization_configs import check_configs
+from llmk_testing.suites.quantization_configs import NO_TABLES, check_configs, check_modules, odd_configs
 from llmk_testing.suites.quantization_layers import layer_cases
 from llmk_testing.suites.quantization_numbers import number_cases
+from llmk_testing.suites.quantization_values import value_cases
 
 _TOLERANCE = 1e-4
 _ROUNDED_ELSEWHERE = 1e-2
@@ -63,6 +64,7 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
     yield case("claims are verdicts for any config", partial(_claims, spec, examples))
     yield case("claims no other method's checkpoints", partial(_claims_nothing_else, spec))
     yield case("configs mean what the examples say", partial(check_configs, spec, named))
+    yield case("configs that are claimed are followed, or a CheckpointError", partial(check_modules, spec, named))
     for example in examples:
         trial = Trial(spec, bench, example)
         checks: dict[str, Callable[[], str | None]] = {
@@ -82,6 +84,7 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
             yield case(f"{example.name}: {name}", run)
         yield from number_cases(spec, bench, example)
         yield from layer_cases(spec, bench, example)
+        yield from value_cases(spec, bench, example)
 
 
 def _no_examples() -> str:
@@ -89,31 +92,25 @@ def _no_examples() -> str:
 
 
 def _claims(spec: QuantizationSpec, examples: list[QuantizationExample]) -> str:
-    configs: list[Any] = [{}, *_STRANGE]
+    configs: list[Any] = [{}, *_STRANGE, *NO_TABLES]
     for example in examples:
-        configs += [config for _, _, config in _odd(example.quantization_config)]
+        configs += odd_configs(example.quantization_config)
     check_pure(spec.claims, map(_checkpoint, configs))
     return f"{len(configs)} configs"
-
-
-def _odd(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """As :func:`odd_configs`, at all levels."""
-    yield from odd_configs(config)
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from ((k, what, {**config, key: inner}) for k, what, inner in _odd(value))
 
 
 def _claims_nothing_else(spec: QuantizationSpec) -> None:
     for config in _STRANGE:
         assert not spec.claims(_checkpoint(config)), f"claims a checkpoint whose quantization_config is {config}"
+    for config in NO_TABLES:
+        assert spec.online or not spec.claims(_checkpoint(config)), f"claims a checkpoint with the config {config!r}"
     plain = spec.claims(_checkpoint({}))
     assert bool(plain) == spec.online, (
         "claims a checkpoint that is not quantized" if plain else "is online, but claims no plain checkpoint"
     )
 
 
-def _checkpoint(config: Mapping[str, Any]) -> Checkpoint:
+def _checkpoint(config: Any) -> Checkpoint:
     return Checkpoint(Path("/nowhere"), {"architectures": ["Some"], "quantization_config": config})
 
 
@@ -223,12 +220,21 @@ class Trial:
         try:
             every = on_ranks(self._bench, self.served, run, tensor=2, **self.settings)
         except CheckpointError as error:
+            self._check_whole(error)
             raise Skip(f"refused: {error.message}") from error
         # A method that quantizes while it loads sees only a rank's share, so its scales may differ.
         shared = ("original", self._example.logits_error) if self._spec.online else ("restored", _TOLERANCE)
         (first, second), (plain, tolerance) = every, shared
         assert torch.equal(first, second), f"the two ranks have different logits ({self._seed})"
         return check_logits(first, self._of(plain), tolerance, f"2 ranks against the {plain} weights ({self._seed})")
+
+    def _check_whole(self, error: CheckpointError) -> None:
+        """A refusal is the method's own, or of rows and groups that are not whole on each rank."""
+        tensor, _, rest = error.message.partition(" ")
+        name = tensor.rpartition(".")[2]
+        assert not rest.startswith("is stored in a format that can't be sharded") or name in SCALED, (
+            f"{error.message}: each rank needs all of {name}, which the method's unsharded does not name"
+        )
 
     def dummy(self) -> None:
         (logits,) = self.load(self.served, **{"model.load_format": "dummy"}).step([("a", self.prompt)])

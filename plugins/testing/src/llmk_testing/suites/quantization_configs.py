@@ -1,16 +1,69 @@
-"""A case of a quantization method's configs: which checkpoints it claims, and which of their modules it reads."""
+"""Cases of a quantization method's configs: which checkpoints it claims, and which of their modules it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from llmk.api import Checkpoint, CheckpointError, QuantizationSpec, Verdict
+from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk_testing.case import Skip
-from llmk_testing.quantization_example import ConfigExample
+from llmk_testing.purity import refusing_imports
+from llmk_testing.quantization_example import ConfigExample, QuantizationExample
+
+NO_TABLES: tuple[Any, ...] = (None, [], ["fp8"], "fp8", 4, 0.5, True)
+"""What may stand in place of a ``quantization_config``."""
+_ODD: tuple[Any, ...] = (None, "odd", "", [], ["odd"], [1], {}, {"odd": 1}, -1, 0, 7, 0.5, True)
+_MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.experts.3.down_proj", "lm_head", "model.norm", "")
+
+
+def odd_configs(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Configs of which one key, at any level, is missing or has a value of another kind."""
+    for key, value in config.items():
+        yield {other: kept for other, kept in config.items() if other != key}
+        for odd in _ODD:
+            yield {**config, key: odd}
+        if isinstance(value, Mapping):
+            yield from ({**config, key: inner} for inner in odd_configs(value))
+
+
+def check_modules(spec: QuantizationSpec, named: Sequence[Any]) -> str:
+    """Where a config that is claimed can't be followed, that is a CheckpointError, which the user reads."""
+    configs = [each.quantization_config for each in named if isinstance(each, QuantizationExample)]
+    configs += [each.config for each in named if isinstance(each, ConfigExample)]
+    tried, refused = 0, 0
+    for odd in (odd for config in configs for odd in odd_configs(config)):
+        checkpoint = Checkpoint(Path("/nowhere"), {"architectures": ["Some"], "quantization_config": deepcopy(odd)})
+        if not spec.claims(checkpoint):
+            continue
+        tried += 1
+        try:
+            refused += not _asked(spec, checkpoint)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; quantization_config is {odd}") from error
+        except Exception as error:
+            what = "a config that is claimed, and can't be followed, is a CheckpointError"
+            raise AssertionError(f"{what}; this raised {describe(error)}: {odd}") from error
+        assert checkpoint.quantization == odd, f"the checkpoint's config was changed, which was {odd}"
+    return f"{tried} configs, of which {refused} can't be followed"
+
+
+def _asked(spec: QuantizationSpec, checkpoint: Checkpoint) -> bool:
+    """Asks about modules; returns whether the config can be followed."""
+    try:
+        with refusing_imports():
+            reads = spec.modules(checkpoint)
+            for module in _MODULES:
+                found = reads(module)
+                assert found is None or isinstance(found, Verdict), f"{module!r} is {found!r}, not a Verdict or None"
+        entries = load_object(spec.implementation)(checkpoint).unmatched(_MODULES)
+    except CheckpointError:
+        return False
+    assert isinstance(entries, list), f"unmatched entries are {entries!r}, not a list"
+    return True
 
 
 def check_configs(spec: QuantizationSpec, named: Sequence[Any]) -> str:

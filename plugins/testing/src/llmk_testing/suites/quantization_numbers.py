@@ -46,6 +46,8 @@ INTEGERS = ("F8_E4M3", "I8", "U8", "I32", "I64")
 """What no plain weight is stored in."""
 WIDE = ("F32", "BF16", "F16")
 _FLOATS = {torch.float32, torch.bfloat16, torch.float16}
+_FURTHER = {"weight_zero_point", "weight_order"}
+"""Parameters that a format of groups may have."""
 
 
 def number_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> Iterator[Case]:
@@ -298,15 +300,16 @@ class Numbers:
             for name, tensor in given.items()
         }
 
-    def _read(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the loader gets of stored tensors: the method presents those of a file, and they are decoded."""
+    def _read(self, given: Mapping[str, Tensor], method: Quantization | None = None) -> dict[str, Tensor]:
+        """What the loader gets of stored tensors: the method, or a new one, presents those of a file, and they are
+        decoded."""
         if self._example.presented:
             return dict(given)
         with TemporaryDirectory(prefix="llmk-") as folder:
             file = CheckpointFile(Path(folder), "model.safetensors")
             save_file({f"model.layer.{name}": tensor.contiguous() for name, tensor in given.items()}, file.path)
             data = file.path.read_bytes()
-            found = self._method().present("model.layer", read_headers([file]))
+            found = (method or self._method()).present("model.layer", read_headers([file]))
         return {each.name.rpartition(".")[2]: _values(each, data) for each in found}
 
     def _meaning(self, stored: Mapping[str, Tensor], rows: list[int]) -> Tensor:
@@ -329,8 +332,14 @@ class Numbers:
             assert tensor.is_contiguous(), f"{name} of strides {tensor.stride()} is not contiguous"
             assert tensor.dtype != torch.float64, f"{name} is float64, which no format has"
         usual = weight_in(self._bench.registry, weight_format, torch.ones(128, 128)).parameters
+        unknown = made.keys() - usual.keys() - _FURTHER
+        assert not unknown, f"{', '.join(sorted(unknown))} is no parameter of the format {weight_format}"
         for name in usual.keys() & made.keys():
             shape = list(made[name].shape)
+            same = made[name].dtype == usual[name].dtype or (
+                made[name].dtype in _FLOATS and usual[name].dtype in _FLOATS
+            )
+            assert same, f"{name} is {made[name].dtype}; the format {weight_format} has {usual[name].dtype}"
             assert len(shape) == usual[name].ndim, (
                 f"{name} of {shape} has {len(shape)} dimensions; the format {weight_format} has {usual[name].ndim}"
             )
