@@ -22,8 +22,9 @@ from llmk_testing.model_example import ModelExample
 _OF_NO_WEIGHT = {
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "is_decoder"),
     *("is_encoder_decoder", "add_cross_attention", "torchscript", "tie_encoder_decoder", "chunk_size_feed_forward"),
+    "rescale_prenorm_residual",
 }
-"""Switches of how a program runs, which all configs have."""
+"""Switches of how a program runs, which all configs have, and of how weights are drawn before training."""
 _NO_ACTIVATION = "no_such_activation"
 
 
