@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -171,7 +172,8 @@ def _kept(bench: Bench) -> str:
 
 
 def _failed(bench: Bench) -> None:
-    """The exception arrives, and the next graph replays as ever."""
+    """The exception arrives, and the next graph replays as ever; so does one that is recorded on demand, if its step
+    failed at first."""
     graphs, x = _facet(bench), torch.ones(4, 4, device=bench.device)
 
     def broken() -> Tensor:
@@ -188,6 +190,18 @@ def _failed(bench: Bench) -> None:
     for value in (1.0, 2.0):
         x.fill_(value)
         _close(replay(), x * 3, "the graph after one that failed")
+    if graphs.on_demand:
+        reasons = ["at first"]
+
+        def at_last() -> Tensor:
+            if reasons:
+                raise KeyError(reasons.pop())
+            return x * 5
+
+        replay = graphs.capture(at_last)
+        with suppress(KeyError):
+            replay()
+        _close(replay(), x * 5, "a replay after one that failed")
 
 
 def _looks(bench: Bench) -> str:
