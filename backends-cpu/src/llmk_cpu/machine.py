@@ -99,7 +99,7 @@ def memory_free(host: Host) -> int:
 
 
 def parse_list(text: str) -> set[int]:
-    """The numbers in the kernel's list format, ``"0-3,8"``; what is none is left out."""
+    """The numbers in the kernel's list format, ``"0-3,8"``; other words are left out."""
     spans = (part.partition("-") for part in text.split(","))
     known = [(first, last or first) for first, _, last in spans if first.isdecimal() and (last or first).isdecimal()]
     return {number for first, last in known for number in range(int(first), int(last) + 1)}

@@ -215,7 +215,7 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         "machines whose files are garbled get an answer": partial(platform_ranks.check_garbled, spec),
         "options that nothing has checked get an answer": partial(platform_ranks.check_options, spec),
         "what it says of ranks can be used": partial(platform_ranks.check_ranks, spec),
-        "its probe understands what ranks are told": partial(platform_ranks.check_visible, spec),
+        "its probe understands what ranks are given": partial(platform_ranks.check_visible, spec),
         "its plugin's defaults can be set": partial(_defaults, spec, bench),
         "its plugin's kernels name the platforms that they are for": partial(_kernels, spec, bench),
     }
@@ -310,7 +310,8 @@ def _check_types(facts: PlatformFacts, of: str) -> None:
         assert type(value) is kind, f"{of}: {name} is {value!r}, not {kind.__name__}"
     assert all(isinstance(each, str) for each in facts.features), f"{of}: features are strings"
     assert all(type(each) is int for each in facts.arch_version), f"{of}: arch_version is {facts.arch_version}"
-    assert pickle.loads(pickle.dumps(facts)) == facts, f"{of}: they are others in another process"
+    copied = pickle.loads(pickle.dumps(facts))  # nosec B301 # what was written here
+    assert copied == facts, f"{of}: they are others in another process"
 
 
 def _every_facts(spec: PlatformSpec) -> list[PlatformFacts]:

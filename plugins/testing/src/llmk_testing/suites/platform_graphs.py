@@ -244,7 +244,7 @@ def _records_and_draws(graphs: Graphs, x: Tensor) -> None:
 
 
 def _dropped(bench: Bench) -> str:
-    """A graph that nobody holds frees what its step held."""
+    """A graph that is not held any more frees what its step held."""
     graphs, alive = _facet(bench), []
     for _ in range(_ROUNDS):
         x = torch.ones(64, 64, device=bench.device)

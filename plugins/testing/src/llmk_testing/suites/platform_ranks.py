@@ -28,7 +28,7 @@ def check_ranks(spec: PlatformSpec) -> str:
     platform's own environment keeps nothing."""
     rules, before = spec.ranks, dict(os.environ)
     assert isinstance(rules.resource, str), f"ranks.resource is {rules.resource!r}, not a text"
-    assert rules.resource.strip(), "ranks.resource is empty, so that no cluster can be asked for a device"
+    assert rules.resource.strip(), "ranks.resource is empty, so that clusters have no name for a device"
     for what in ("network", "visible"):
         names = getattr(rules, what)
         good = isinstance(names, tuple) and all(isinstance(name, str) and _NAME.fullmatch(name) for name in names)
@@ -50,15 +50,15 @@ def check_ranks(spec: PlatformSpec) -> str:
             assert places == sorted(places), f"{asked} sets {name} to {held!r}, in another order"
             assert devices or name not in found, f"{asked} sets {name} to {held!r}, where all devices are the ranks'"
         for name in rules.network:
-            told = found.get(name, "")
-            assert interface in told, f"{asked} sets {name} to {told!r}, not to the interface"
-            assert interface or name not in found, f"{asked} sets {name} to {told!r}, where there is no interface"
+            given = found.get(name, "")
+            assert interface in given, f"{asked} sets {name} to {given!r}, not to the interface"
+            assert interface or name not in found, f"{asked} sets {name} to {given!r}, where there is no interface"
     assert dict(os.environ) == before, "environment() changes the variables of this process"
     return rules.resource
 
 
 def check_visible(spec: PlatformSpec) -> str:
-    """What a process is told by ``ranks.environment``, its probe understands; other values get an answer."""
+    """What a process is given by ``ranks.environment``, its probe understands; other values get an answer."""
     if not spec.ranks.visible:
         raise Skip("RankRules.visible names no variable")
     tried = 0
