@@ -48,7 +48,7 @@ def test_conforms(spec: ModelSpec, variant: str, bench: Bench) -> None:
     own = [case for case in cases("model", spec, bench) if case.name.startswith(f"{variant}: ")]
     results = [Result.of(case) for case in own]
     assert [result for result in results if result.outcome == "failed"] == []
-    assert 20 <= len(results) <= 26, "some examples name values that are refused"
+    assert 20 <= len(results) <= 31, "some examples name values that are refused"
 
 
 @pytest.mark.parametrize("variant", ["mixtral", "qwen3-moe-one-dense-layer", "qwen3-next"])

@@ -40,7 +40,8 @@ def test_conforms(name: str) -> None:
     results = [Result.of(case) for case in own]
     assert [result for result in results if result.outcome == "failed"] == []
     cut = [result for result in results if "tensor parallel" in result.name and result.outcome == "passed"]
-    assert [result.outcome for result in results].count("skipped") == 8 - len(cut)
+    only_first = name == TRANSFORMERS[0].name  # has the case of options, which its oracle can't be written with
+    assert [result.outcome for result in results].count("skipped") == 11 + only_first - len(cut)
 
 
 def test_serves_unclaimed_architectures(make_checkpoint: Callable[..., Path]) -> None:

@@ -30,7 +30,7 @@ def good(bench: Bench) -> ModelSpec:
 
 def test_a_good_family_passes(good: ModelSpec, bench: Bench) -> None:
     results = [Result.of(case) for case in cases("model", good, bench)]
-    assert len(results) == 25
+    assert len(results) == 29
     assert [result for result in results if result.outcome != "passed"] == []
 
 

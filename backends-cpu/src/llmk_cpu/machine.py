@@ -99,12 +99,10 @@ def memory_free(host: Host) -> int:
 
 
 def parse_list(text: str) -> set[int]:
-    """The numbers in the kernel's list format, ``"0-3,8"``."""
-    numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers |= set(range(int(first), int(last or first) + 1))
-    return numbers
+    """The numbers in the kernel's list format, ``"0-3,8"``; other words are left out."""
+    spans = (part.partition("-") for part in text.split(","))
+    known = [(first, last or first) for first, _, last in spans if first.isdecimal() and (last or first).isdecimal()]
+    return {number for first, last in known for number in range(int(first), int(last) + 1)}
 
 
 def _nodes(host: Host) -> list[PurePosixPath]:
@@ -130,7 +128,7 @@ def _cgroups(host: Host, controller: str) -> list[tuple[str, str]]:
     names = {"memory": ("memory.max", "memory.limit_in_bytes"), "cpu": ("cpu.max", "cpu.cfs_quota_us")}[controller]
     found = []
     for line in host.read("/proc/self/cgroup").splitlines() or ["0::/"]:
-        _, controllers, path = line.split(":", 2)
+        controllers, _, path = line.partition(":")[2].partition(":")
         unified = not controllers
         if unified or controller in controllers.split(","):
             root = _CGROUPS if unified else f"{_CGROUPS}/{controllers}"

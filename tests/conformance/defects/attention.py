@@ -405,6 +405,116 @@ class WrongLayout(ReferenceAttention):
         return replace(super().cache_layout(num_blocks), block_dim=1)
 
 
+class PlanOfEqualLengths(ReferenceAttention):
+    """Plans again only where lengths are others."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        meta = super().prepare(step)
+        lengths = tuple(step.seq_lens.tolist()), tuple(step.query_start.tolist())
+        return replace(meta, groups=self.__dict__.setdefault("plans", {}).setdefault(lengths, meta.groups))
+
+
+class DraftsSeeEachOther(ReferenceAttention):
+    """Takes up to four tokens of a request for one."""
+
+    def _group(self, step: CacheStep, members: list[int], starts: list[int], lengths: list[int]) -> Group:
+        group = super()._group(step, members, starts, lengths)
+        if group.allowed is None or not 1 < group.allowed.shape[1] <= 4:
+            return group
+        return replace(group, allowed=group.allowed[:, -1:].expand(-1, group.allowed.shape[1], -1))
+
+
+class ReadsWhatItWroteLast(ReferenceAttention):
+    """Has the cache from the last ``write``."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, *rest: Any, **scaled: Any) -> None:
+        super().write(key, value, cache, *rest, **scaled)
+        self._cache = cache
+
+    def run(self, query: Tensor, cache: Tensor, *rest: Any, **options: Any) -> Tensor:
+        return super().run(query, getattr(self, "_cache", cache), *rest, **options)
+
+
+class ReadsWhatItWrote(ReferenceAttention):
+    """Attends over the keys that ``write`` was called with."""
+
+    _written: Any = None
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, *rest: Any, **scaled: Any) -> None:
+        super().write(key, value, cache, meta, *rest, **scaled)
+        self._written = meta
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *rest: Any, **options: Any) -> Tensor:
+        out = super().run(query, cache, meta, *rest, **options)
+        return out if meta is self._written else torch.zeros_like(out)
+
+
+class ScalesOfTheFirst(ReferenceAttention):
+    """Has the scales of the layer that ran first."""
+
+    def run(self, *arguments: Any, scales: tuple[float, float] = (1.0, 1.0), **options: Any) -> Tensor:
+        first = self.__dict__.setdefault("scales", scales)
+        return super().run(*arguments, scales=first, **options)
+
+
+class OffsetsIn32Bits(ReferenceAttention):
+    """Multiplies block ids by the stride of a block in 32 bits."""
+
+    def run(self, query: Tensor, cache: Tensor, *rest: Any, **options: Any) -> Tensor:
+        out = super().run(query, cache, *rest, **options)
+        return out if cache.stride(0) * (cache.shape[0] - 1) < 1 << 31 else torch.zeros_like(out)
+
+
+class SinksOfTheFirstTile(ReferenceAttention):
+    """Has no sinks where keys take more than a tile."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, sinks: Any = None, **options: Any) -> Tensor:
+        longest = max(group.gather.shape[-1] for group in meta.groups)
+        if longest > 1024 and sinks is not None:
+            sinks = torch.full_like(sinks, -torch.inf)
+        return super().run(query, cache, meta, sinks, **options)
+
+
+class RowsOfOneLaunch(ReferenceAttention):
+    """Has room for 2,048 rows of a request."""
+
+    def run(self, *arguments: Any, **options: Any) -> Tensor:
+        out = super().run(*arguments, **options)
+        out[2048:] = 0
+        return out
+
+
+class HeadsOfPowersOfTwo(ReferenceAttention):
+    """Reads heads of 96 as those of 64."""
+
+    def run(self, *arguments: Any, **options: Any) -> Tensor:
+        out = super().run(*arguments, **options)
+        if out.shape[-1] == 96:
+            out[..., 64:] = 0
+        return out
+
+
+class SmallBlocks(ReferenceAttention):
+    """Finds places in blocks by 6 bits."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *rest: Any) -> None:
+        super().write(key, value, cache, meta, *rest)
+        if self.query.block_size > 64:
+            cache.view(-1, *cache.shape[3:])[meta.key_rows] *= torch.where(meta.key_rows % 128 < 64, 1, -1)[
+                :, None, None
+            ]
+
+
+class PrefixOfTheFirst(ReferenceAttention):
+    """Has one prefix for all requests of a step, if the first two share one."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        table = step.block_table.clone()
+        if len(table) > 2 and table[0, 0] == table[1, 0]:
+            table[:, 0] = table[0, 0]
+        return super().prepare(replace(step, block_table=table))
+
+
 _USUAL = ": 8 heads over 2 of 64, blocks of 16, float32"
 _AGREES = "agrees with the reference"
 
@@ -501,6 +611,24 @@ DEFECTS = (
         {"capture": "full"},
         "can be recorded" + _USUAL.replace(":", " and replayed:", 1),
     ),
+    Defect("plans", "plans are found by lengths", PlanOfEqualLengths, "are not taken for each other" + _USUAL),
+    Defect("drafts", "drafts see each other", DraftsSeeEachOther, "takes a few tokens of each request" + _USUAL),
+    Defect(
+        "last cache", "the cache that was written last is read", ReadsWhatItWroteLast, "layers share metadata" + _USUAL
+    ),
+    Defect("own writes", "only what it wrote is read", ReadsWhatItWrote, "reads what something else wrote" + _USUAL),
+    Defect(
+        "scales of the first",
+        "layers have the first one's scales",
+        ScalesOfTheFirst,
+        "layers share metadata: a cache in float8_e4m3fn",
+    ),
+    Defect("32 bits", "offsets wrap at 2**31 elements", OffsetsIn32Bits, "reads blocks that lie far apart"),
+    Defect("sinks of a tile", "sinks are of one tile of keys", SinksOfTheFirstTile, "many tiles of keys: sinks"),
+    Defect("2048 rows", "there is room for 2,048 rows", RowsOfOneLaunch, "takes prompts of many tiles"),
+    Defect("heads of 96", "heads of 96 are cut", HeadsOfPowersOfTwo, "reference: 6 heads over 3 of 96"),
+    Defect("blocks of 128", "blocks of 128 are read in part", SmallBlocks, "reference: 4 heads over 2 of 192"),
+    Defect("prefix", "a prefix of two is taken for all", PrefixOfTheFirst, "requests share blocks" + _USUAL),
     Defect("raises", "supports divides by what may be none", {"supports": supports_by_raising}, "supports is pure"),
     Defect("no such field", "a field is misspelt", {"knows": frozenset({"softcap", "sink"})}, "knows the fields"),
     Defect("idle", "knows what supports refuses", {"supports": supports_no_sinks}, "knows the fields"),

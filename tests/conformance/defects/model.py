@@ -30,6 +30,7 @@ EXAMPLES = (
         rms_norm_eps=1e-3,
         num_hidden_layers=2,
         tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
     ),
 )
 
@@ -94,6 +95,51 @@ def _looks_up_what_is_given(patch: pytest.MonkeyPatch) -> None:
         return good(model, token_ids.clamp(max=model.program.model.embed.vocab_size - 1), replace(step, given=None))
 
     _around(patch, TreeModel, "forward", change)
+
+
+def _halves_what_is_given(patch: pytest.MonkeyPatch) -> None:
+    """Has another factor for embeddings than the oracle."""
+
+    def change(good: Any, model: TreeModel, token_ids: Tensor, step: Any) -> Any:
+        given = step.given and replace(step.given, rows=step.given.rows / 2)
+        return good(model, token_ids, replace(step, given=given))
+
+    _around(patch, TreeModel, "forward", change)
+
+
+def _always_long(patch: pytest.MonkeyPatch) -> None:
+    """Serves the longest text."""
+    _around(patch, dense, "tree", lambda good, config: replace(good(config), default_model_len=0))
+
+
+def _new_names_alone(patch: pytest.MonkeyPatch) -> None:
+    """Reads no base of rotations that stands by itself, as in configs of older releases."""
+
+    def change(good: Any, config: Config) -> CausalLM:
+        values = {key: value for key, value in config.values.items() if key != "rope_theta"}
+        found: CausalLM = good(Config(replace(config.checkpoint, config=values)))
+        return found
+
+    _around(patch, dense, "tree", change)
+
+
+def _own_attention_factor(patch: pytest.MonkeyPatch) -> None:
+    """Computes YaRN's factor of attention where the config states one."""
+
+    def change(good: Any, rope: Any, *args: Any, **options: Any) -> Any:
+        return good({key: value for key, value in rope.items() if key != "attention_factor"}, *args, **options)
+
+    _around(patch, builder, "cos_sin_cache", change)
+
+
+def _sums_two(patch: pytest.MonkeyPatch) -> None:
+    """Sums over pairs of ranks."""
+
+    def change(good: Any, place: Threaded, x: Tensor) -> Tensor:
+        found: Tensor = good(place, x)
+        return found if place.tensor_size == 2 else found / 2
+
+    _around(patch, Threaded, "all_reduce", change)
 
 
 def _miscounts(patch: pytest.MonkeyPatch) -> None:
@@ -241,6 +287,11 @@ DEFECTS = (
     Defect("one_base", "rotations are not stretched", _one_base, "numbers of the config"),
     Defect("short_table", "positions from 64 on are rotated alike", _short_table, "long texts have"),
     Defect("no_aliases", "a tied head that is stored is a tensor too many", _no_aliases, "a tied head may"),
+    Defect("half_of_what_is_given", "embeddings that are given are halved", _halves_what_is_given, "embeddings take"),
+    Defect("always_long", "LongRoPE is served with its longest text", _always_long, "LongRoPE is served"),
+    Defect("new_names", "a base under its older name is not read", _new_names_alone, "configs in another form"),
+    Defect("attention_factor", "a factor that YaRN states is not read", _own_attention_factor, "options of the config"),
+    Defect("sums_two", "sums are of two ranks", _sums_two, "four tensor parallel ranks"),
     Defect("num_parameters", "reports a wrong number of parameters", _miscounts, "facts are"),
     Defect("weight_map", "says another name than its modules load", _misnames, "the tree's weight map"),
     Defect("vocab_size", "reports a padded vocabulary", _pads_vocabulary, "facts are"),

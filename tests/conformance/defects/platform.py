@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe
+from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe, RankRules
 from llmk.reference.norms import rms_norm
 from llmk_cpu.platform import CPUPlatform
 from llmk_cpu.probe import probe
@@ -380,6 +380,96 @@ def graphs_of(make: Callable[[], Any]) -> Change:
     return lambda spec, bench: (spec, with_facet(bench, "graphs", make(), features=bench.facts.features | GRAPHS))
 
 
+class Hoarding(Rerun):
+    """Graphs that are there for good."""
+
+    def __init__(self) -> None:
+        self._all: list[Any] = []
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Kept, too."""
+        self._all.append(run)
+        return super().capture(run)
+
+
+class Backwards(Rerun):
+    """Graphs for fewer than no requests."""
+
+    on_demand = -1
+
+
+class Something(Counting):
+    """Takes a run without memory for one that could not be measured."""
+
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """None where it is 0."""
+        return super().measure(run) or None
+
+
+class Upset(Counting):
+    """Measures nothing after a run that failed."""
+
+    _upset = False
+
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """As is left."""
+        try:
+            found = super().measure(run)
+        except Exception:
+            self._upset = True
+            raise
+        return 0 if self._upset else found
+
+
+class CrowdedPlatform(CPUPlatform):
+    """Has more threads by default than any CPU has cores."""
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        super().__init__(facts)
+        setup = self.device.setup
+        self.device.setup = lambda index, threads=0: setup(index, threads or 96)  # type: ignore[method-assign]
+
+
+class OneRank(RankRules):
+    """Puts the first rank everywhere."""
+
+    def rank_at(self, place: int, tensor: int, pipeline: int) -> int:
+        """The first."""
+        return 0
+
+
+class Numbers(RankRules):
+    """Says numbers where the environment has texts."""
+
+    def environment(self, devices: Sequence[str], interface: str) -> Any:
+        """How many there are."""
+        return {"LLMK_DEVICES": len(devices)}
+
+
+def probe_of_ascii(host: Host) -> Probe:
+    """Takes files for ASCII."""
+    assert host.read("/proc/meminfo").isascii(), "a strange machine"
+    return probe(host)
+
+
+def probe_with_options(host: Host) -> Probe:
+    """Takes an option for a text."""
+    host.options.get("devices", "").split(",")
+    return probe(host)
+
+
+def probe_by_number(host: Host) -> Probe:
+    """Takes a variable for a number."""
+    int(host.environ.get("LLMK_CPUS", "0"))
+    return probe(host)
+
+
+def probe_of_a_set(host: Host) -> Probe:
+    """Has features that are no key."""
+    found = probe(host)
+    return replace(found, facts=found.facts and replace(found.facts, features=set(found.facts.features)))
+
+
 DEFECTS = (
     Defect(
         "probe_imports_torch",
@@ -579,6 +669,62 @@ DEFECTS = (
         "its own all-reduce leaves out the weight of the norm after it",
         "two ranks are joined",
         lambda spec, bench: (replace(spec, implementation="defects.platform:UnscaledPlatform"), bench),
+    ),
+    Defect("hoarding", "graphs are kept for good", "graphs that are dropped", graphs_of(Hoarding)),
+    Defect("on_demand", "graphs are for fewer than no requests", "facets are complete", graphs_of(Backwards)),
+    Defect(
+        "measures_no_zero",
+        "a run without memory is said not to be known",
+        "measure returns",
+        lambda spec, bench: (spec, with_facet(bench, "memory", Something())),
+    ),
+    Defect(
+        "measure_after_failure",
+        "after a run that failed, measure returns 0",
+        "measure raises",
+        lambda spec, bench: (spec, with_facet(bench, "memory", Upset())),
+    ),
+    Defect(
+        "crowded",
+        "by default there are more threads than CPUs",
+        "setup leaves",
+        lambda spec, bench: (replace(spec, implementation="defects.platform:CrowdedPlatform"), bench),
+    ),
+    Defect(
+        "one_rank",
+        "all places have the first rank",
+        "what it says of ranks",
+        lambda spec, bench: (replace(spec, ranks=OneRank()), bench),
+    ),
+    Defect(
+        "numbers_for_ranks",
+        "ranks get numbers where variables are texts",
+        "what it says of ranks",
+        lambda spec, bench: (replace(spec, ranks=Numbers()), bench),
+    ),
+    Defect(
+        "ascii",
+        "the probe raises where a file is no text",
+        "machines whose files are garbled",
+        lambda spec, bench: (replace(spec, probe=probe_of_ascii), bench),
+    ),
+    Defect(
+        "options",
+        "the probe raises for an option of another type",
+        "options that nothing has checked",
+        lambda spec, bench: (replace(spec, probe=probe_with_options), bench),
+    ),
+    Defect(
+        "device_by_number",
+        "the probe raises where devices are named otherwise",
+        "its probe understands",
+        lambda spec, bench: (replace(spec, probe=probe_by_number, ranks=RankRules(visible=("LLMK_CPUS",))), bench),
+    ),
+    Defect(
+        "features_of_a_set",
+        "features can be changed, so facts are no key",
+        "facts are well formed",
+        lambda spec, bench: (replace(spec, probe=probe_of_a_set), bench),
     ),
     Defect(
         "half_a_facet",

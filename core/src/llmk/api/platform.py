@@ -69,7 +69,7 @@ class Device(Protocol):
         allocation. It may bind the process to some of the CPUs that it may run on, and to no others.
 
         ``threads`` is the number of compute threads on the host: the process's share of ``platform.threads``, or 0 for
-        the platform's default.
+        the platform's default, at most one for each CPU that the process may run on.
         """
         ...
 
@@ -224,7 +224,7 @@ class Host:
         """The text of a file; ``""`` if it can't be read."""
         try:
             return self.path(path).read_text(errors="replace")
-        except OSError:
+        except (OSError, ValueError):  # the latter for a path that no file can have
             return ""
 
     def has_module(self, name: str) -> bool:

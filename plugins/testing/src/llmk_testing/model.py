@@ -84,6 +84,20 @@ class ModelHarness:
         an empty list if the model is a pipeline stage but not the last. Tokens of requests with ``embeddings``
         (``[tokens, hidden]``) have these in place of looked-up ones. ``last_only``: of each request's last token, and
         the model computes hidden states of no others."""
+        hidden = self._forward(work, embeddings, last_only=last_only)
+        if not self.build.parallel.is_last:
+            return []
+        counts = [1 if last_only else len(tokens) for _, tokens in work]
+        return list(self.model.logits(hidden).float().split(counts))
+
+    @torch.inference_mode()
+    def hidden(self, work: Sequence[tuple[Any, Sequence[int]]]) -> Tensor:
+        """Final hidden states ``[tokens, hidden]`` of the next tokens of several requests, as one step."""
+        return self._forward(work, {}, last_only=False)
+
+    def _forward(
+        self, work: Sequence[tuple[Any, Sequence[int]]], embeddings: Mapping[Any, Tensor], *, last_only: bool
+    ) -> Tensor:
         counts = [len(tokens) for _, tokens in work]
         positions = [self._extend(name, len(tokens)) for name, tokens in work]
         steps = {size: self._lay_out(work, positions, size) for size in {self._size(spec) for _, spec in self._specs}}
@@ -99,10 +113,7 @@ class ModelHarness:
             output_rows=self._tensor([end - 1 for end in accumulate(counts)], torch.int64) if last_only else None,
         )
         token_ids = self._tensor([token for _, tokens in work for token in tokens], torch.int64)
-        hidden = self.model.forward(token_ids, context)
-        if not self.build.parallel.is_last:
-            return []
-        return list(self.model.logits(hidden).float().split([1] * len(counts) if last_only else counts))
+        return self.model.forward(token_ids, context)
 
     def _given(self, work: Sequence[tuple[Any, Sequence[int]]], embeddings: Mapping[Any, Tensor]) -> GivenEmbeddings:
         names = [name for name, tokens in work for _ in tokens]

@@ -40,6 +40,10 @@ class ModelExample:
     vary: Callable[..., object] | None = None
     """``vary(folder, **config)`` writes the checkpoint with some keys of its config at other values, and the tensors
     that it then has; it raises where there is no such model."""
+    embedded: Callable[[Path, Tensor], Tensor] | None = None
+    """The oracle of prompts that are embeddings: ``embedded(folder, rows)`` is as ``logits``, in float32, of a text
+    whose tokens have ``rows`` (float32 ``[tokens, hidden]``) in place of what is looked up; ``None``: it is not
+    known."""
     refused: Sequence[tuple[Mapping[str, Any], str]] = ()
     """Changes of the config with which the checkpoint can't be served, each with what the refusal says, as a regular
     expression."""
@@ -55,6 +59,7 @@ class ModelExample:
         class has the defaults."""
         write = partial(write_checkpoint, model_type=model_type, **config)
         given: dict[str, Any] = {"bfloat16_margin": bfloat16_margin, "filled": transformers_config, "vary": write}
+        given["embedded"] = transformers_embedded
         return cls(name=name, write=write, logits=transformers_logits, **given)
 
 
@@ -76,11 +81,22 @@ def transformers_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def transformers_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Float32 logits ``[tokens, vocab]`` of the model in ``transformers``, in one forward pass without a cache."""
+    model = _loaded(folder, dtype)
+    with torch.inference_mode():
+        return model(torch.tensor([list(token_ids)])).logits[0].float()  # type: ignore[no-any-return]
+
+
+def transformers_embedded(folder: Path, rows: Tensor) -> Tensor:
+    """Float32 logits ``[tokens, vocab]`` of the model in ``transformers``, of embeddings ``[tokens, hidden]``."""
+    model = _loaded(folder, torch.float32)
+    with torch.inference_mode():
+        return model(inputs_embeds=rows[None]).logits[0].float()  # type: ignore[no-any-return]
+
+
+def _loaded(folder: Path, dtype: torch.dtype) -> Any:
     try:
         from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise Skip("the oracle is transformers, which is not installed") from error
     load = AutoModelForCausalLM.from_pretrained
-    model = load(folder, dtype=dtype, attn_implementation="eager", local_files_only=True).eval()
-    with torch.inference_mode():
-        return model(torch.tensor([list(token_ids)])).logits[0].float()  # type: ignore[no-any-return]
+    return load(folder, dtype=dtype, attn_implementation="eager", local_files_only=True).eval()

@@ -31,11 +31,13 @@ def allocate(layout: CacheLayout, device: torch.device, stride: int = 1) -> Tens
     scales among them are NaN."""
     shape, dtype = list(layout.shape), getattr(torch, layout.dtype)
     shape[layout.block_dim : layout.block_dim + 1] = [shape[layout.block_dim], stride]
-    if dtype.is_floating_point:
-        cache = torch.full(shape, float("nan"), device=device).to(dtype)
+    # What lies between the blocks is never touched, so that a host need not have the memory.
+    cache = torch.empty(shape, dtype=dtype, device=device).select(layout.block_dim + 1, 0)
+    if dtype.itemsize == 1:
+        cache.view(torch.uint8).fill_(255)  # NaN in both dtypes of fp8
     else:
-        cache = torch.full(shape, 255, dtype=torch.uint8, device=device).view(dtype)
-    return cache.select(layout.block_dim + 1, 0)
+        cache.fill_(torch.nan)
+    return cache
 
 
 class Paged:
@@ -48,9 +50,9 @@ class Paged:
     Args:
         requests: how many.
         longest: most tokens per request.
-        shared: number of leading blocks that all requests share.
+        shared: number of leading blocks that requests share: the first so many (``sharing``), or all.
         stride: see :func:`allocate`.
-        blocks: how many the cache has, if more than are needed.
+        blocks: how many the cache has, if more than are needed; then all but the first one are the last of it.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Paged:
         requests: int,
         longest: int,
         shared: int = 0,
+        sharing: int | None = None,
         stride: int = 1,
         blocks: int = 0,
     ) -> None:
@@ -74,7 +77,7 @@ class Paged:
             self.shapes.pop()
         self.sizes = [count * width for count, width in self.shapes]
         self.rows = torch.randn(requests, longest, sum(self.sizes), generator=random).to(dtype)
-        self.rows[:, : shared * size, self.sizes[0] :] = self.rows[:1, : shared * size, self.sizes[0] :]
+        self.rows[:sharing, : shared * size, self.sizes[0] :] = self.rows[:1, : shared * size, self.sizes[0] :]
         self.sinks = torch.randn(query.num_heads, generator=random) if query.sinks else None
         # Copied once: a step that is recorded may not copy from the host.
         self._placed_sinks = None if self.sinks is None else self.sinks.to(device)
@@ -83,15 +86,21 @@ class Paged:
         each = -(-longest // size)
         blocks = max(blocks, requests * each + 2)
         self.nobodys = blocks - 1
-        order = torch.randperm(self.nobodys, generator=random)
+        order = torch.randperm(requests * each + 1, generator=random)
+        order += self.nobodys - len(order)
         order[order == 0], order[0] = order[0].clone(), 0
         self.tables = order[: requests * each].view(requests, each)
-        self.tables[:, :shared] = self.tables[:1, :shared]
+        self.tables[:sharing, :shared] = self.tables[:1, :shared]
         self.poison = int(order[-1])
         self.cache = allocate(backend.cache_layout(blocks), device, stride)
         self.kept = [torch.full((requests, longest, *shape), torch.nan) for shape in self.shapes[1:]]
-        self.scales = FP8_SCALES if query.cache_dtype.startswith("float8") else (1.0, 1.0)
-        self.scaled: dict[str, Any] = {"scales": self.scales} if query.cache_dtype.startswith("float8") else {}
+        self.scales, self.scaled = (1.0, 1.0), dict[str, Any]()
+        self.rescale(FP8_SCALES)
+
+    def rescale(self, scales: tuple[float, float]) -> None:
+        """Gives the layer other scales of keys and values, if its cache is fp8, before anything is written."""
+        if self.query.cache_dtype.startswith("float8"):
+            self.scales, self.scaled = scales, {"scales": scales}
 
     def step(self, work: Work, *, padding: int = 0, beyond: int = 0, on_host: bool = True) -> CacheStep:
         """The step's index tensors, followed by ``padding`` padding requests and tokens; ``beyond`` is added to the

@@ -20,6 +20,8 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("2 heads over 1 of 256, blocks of 32", {"shape": (2, 1, 256, 32)}),
     ("32 heads over 1 of 16, blocks of 8", {"shape": (32, 1, 16, 8)}),
     ("3 heads over 3 of 80, blocks of 5", {"shape": (3, 3, 80, 5)}),
+    ("6 heads over 3 of 96, blocks of 64", {"shape": (6, 3, 96, 64)}),
+    ("4 heads over 2 of 192, blocks of 128", {"shape": (4, 2, 192, 128)}),
     ("a window of 21", {"sliding_window": 21}),
     ("a window of one block", {"sliding_window": 16}),
     ("a window of 1", {"sliding_window": 1}),

@@ -20,7 +20,13 @@ from llmk_testing.case import Case
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.queries import attention_queries
 from llmk_testing.recording import check_recorded
-from llmk_testing.suites import attention_context, attention_numbers, attention_steps, kernel_costs
+from llmk_testing.suites import (
+    attention_alike,
+    attention_context,
+    attention_numbers,
+    attention_steps,
+    kernel_costs,
+)
 from llmk_testing.tolerance import bits, check_same
 from llmk_testing.trees import mapped
 from llmk_testing.watch import poisoned
@@ -56,6 +62,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "inputs stay as they are": _inputs,
         "host_cost_us matches the cost of prepare": _host_cost,
         **attention_steps.cases(_paged),
+        **attention_alike.cases(_paged),
         **attention_numbers.cases(_paged),
         **kernel_costs.attention_cases(_paged),
     }
@@ -67,12 +74,17 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     for asked in (asked for asked in _typical(candidate.served) if asked.query.sliding_window):
         behind = partial(attention_steps.leaves_what_is_behind, _paged, candidate, asked)
         yield candidate.case(f"reads nothing that a window left behind: {asked.label}", behind)
+    for asked in attention_alike.with_each_option(candidate.served):
+        longer = partial(attention_alike.takes_many_tiles, _paged, candidate, asked)
+        yield candidate.case(f"attends over many tiles of keys: {asked.label}", longer)
     narrow = sorted(_typical(candidate.served), key=lambda asked: asked.query.num_kv_heads * asked.query.head_dim)
     for asked in narrow[:2]:
         yield candidate.case(f"reads long sequences: {asked.label}", partial(_long, candidate, asked))
     for asked in attention_context.least(candidate):
         of_least: dict[str, Callable[..., str | None]] = {**attention_context.CASES}
         of_least["reads blocks of large numbers"] = partial(attention_steps.reads_large_ids, _paged)
+        of_least["reads blocks that lie far apart"] = partial(attention_steps.reads_far_blocks, _paged)
+        of_least["takes prompts of many tiles in one step"] = partial(attention_alike.takes_long_prompts, _paged)
         for name, run in of_least.items():
             yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, asked))
 
@@ -208,21 +220,21 @@ def _metadata(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]
 
 
 def _shares(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """Requests read a prefix that another request computed, and write after it."""
+    """Requests read a prefix that another request computed, and write after it; one of the step has another."""
     size = asked.query.block_size
     blocks = -(-24 // size)
-    paged = _paged(candidate, asked, requests=4, longest=blocks * size + 24, shared=blocks)
     prefix = blocks * size
+    paged = _paged(candidate, asked, requests=4, longest=prefix + 24, shared=blocks, sharing=3)
     steps: list[Work] = [
-        [(0, 0, prefix + 2)],
-        [(1, prefix, prefix + 9), (2, prefix, prefix + 1), (0, prefix + 2, prefix + 3), (3, prefix, prefix + 4)],
+        [(0, 0, prefix + 2), (3, 0, prefix)],
+        [(1, prefix, prefix + 9), (2, prefix, prefix + 1), (3, prefix, prefix + 4), (0, prefix + 2, prefix + 3)],
         [(r, n, n + 1) for r, n in enumerate((prefix + 3, prefix + 9, prefix + 1, prefix + 4))],
     ]
     errors = []
     for work in steps:
         errors.append(paged.check(paged.play(work), work, "requests that share their first blocks"))
         for kept in paged.kept:
-            kept[:, :prefix] = kept[:1, :prefix]
+            kept[:3, :prefix] = kept[:1, :prefix]
     return agreeing(errors)
 
 

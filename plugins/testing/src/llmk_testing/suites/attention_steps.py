@@ -11,6 +11,7 @@ import torch
 
 from llmk.api import AttentionQuery, CacheStep
 from llmk_testing.candidate import Asked, Candidate, agreeing
+from llmk_testing.case import Skip
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.watch import poisoned, tensors_kept
 
@@ -18,6 +19,10 @@ _MANY = 300
 _ROUNDS = 8
 _BLOCKS, _MOST_BYTES = 70_000, 300 << 20
 """Blocks of a cache whose ids take more than 16 bits, and the largest such cache."""
+_OTHER_SCALES = (2.0, 0.5)
+"""K and V scales of a second layer's fp8 cache."""
+_FAR = 2**31 + 2**28
+"""Elements between the first block of a cache and its last one, at least: more than 32 bits count."""
 _BEHIND = 1300
 """Tokens before a window: more than a tile of keys."""
 
@@ -32,18 +37,21 @@ def cases(paged: Given) -> dict[str, Callable[..., str | None]]:
     """By name, what holds of a backend and a query."""
 
     def layers_share_metadata(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-        """Layers have caches of their own, on the same blocks; what one returns stays when others run."""
+        """Layers have caches, sinks, slopes and scales of their own, on the same blocks; what one returns stays when
+        others run. A later layer may attend over the cache of an earlier one, without writing to it."""
         layers = [paged(candidate, asked, requests=3, longest=64)]
         random = candidate.bench.random("attention", asked.label, "another layer")
         layers.append(
             Paged(asked.query, layers[0].backend, candidate.bench.device, random, requests=3, longest=64),
         )
         layers[1].tables, layers[1].poison = layers[0].tables, layers[0].poison
+        layers[1].rescale(_OTHER_SCALES)
         steps = [history(20, 5, 33), decode(20, 5, 33), decode(21, 6, 34), [(0, 22, 30), (2, 35, 36)]]
         outs = []
         for work in steps:
             meta = layers[0].backend.prepare(layers[0].step(work))
             outs += [(layer, layer.run(work, meta), work) for layer in layers]
+            outs.append((layers[0], layers[0].attend(layers[0].given(work)[0], meta), work))
         which = "layers that share a step's metadata, after all of them ran"
         return agreeing([layer.check(out, work, which) for layer, out, work in outs])
 
@@ -115,6 +123,19 @@ def reads_large_ids(paged: Given, candidate: Candidate[AttentionQuery], asked: A
     one = paged(candidate, asked, requests=3, longest=64, blocks=_BLOCKS)
     steps = [history(20, 5, 33), decode(20, 5, 33), [(0, 21, 30), (2, 34, 35)]]
     return agreeing([one.check(one.play(work), work, f"in a cache of {_BLOCKS:,} blocks") for work in steps])
+
+
+def reads_far_blocks(paged: Given, candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
+    """As in a pool that many layers share, where the blocks of one lie far apart."""
+    layout = paged(candidate, asked, requests=1, longest=1).backend.cache_layout(1)
+    size, elements = asked.query.block_size, torch.Size(layout.shape).numel()
+    blocks = 2 * -(-40 // size) + 2
+    try:
+        one = paged(candidate, asked, requests=2, longest=40, stride=-(-_FAR // (elements * (blocks - 3))))
+    except (RuntimeError, MemoryError):
+        raise Skip(f"a cache of {_FAR:,} elements is too large for this machine") from None
+    steps = [history(20, 33), decode(20, 33), [(0, 21, 30), (1, 34, 36)]]
+    return agreeing([one.check(one.play(work), work, f"in a cache of {_FAR:,} elements") for work in steps])
 
 
 def _alike(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> Iterator[Asked[AttentionQuery]]:

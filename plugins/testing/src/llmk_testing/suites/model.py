@@ -27,7 +27,7 @@ from llmk_testing.comparing import check_logits, relative_error, typical_error
 from llmk_testing.files import rounded_to
 from llmk_testing.model import ModelHarness
 from llmk_testing.model_example import ModelExample
-from llmk_testing.suites import model_files, model_texts
+from llmk_testing.suites import model_files, model_forms, model_options, model_texts
 
 _PROMPT, _DECODED = 40, 8
 _LARGEST_CHUNK = 17
@@ -41,7 +41,7 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
     if not spec.examples:
         yield Case(spec.id, "model", "has examples", _no_examples)
         return
-    for example in load_object(spec.examples, plugin=spec.id):
+    for number, example in enumerate(load_object(spec.examples, plugin=spec.id)):
         trial = Trial(spec, bench, example)
         checks: dict[str, Callable[[], str | None]] = {
             "logits are the oracle's": trial.whole,
@@ -55,9 +55,15 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
             "facts are what is built": trial.facts,
             "two tensor parallel ranks are one": partial(trial.spread, 2, 1),
             "two stages are one": partial(trial.spread, 1, 2),
+            "four tensor parallel ranks are one": partial(trial.spread, 4, 1),
             **model_files.checks(spec, bench, example, trial.checkpoint, trial.harness),
             **model_texts.checks(spec, bench, example, trial.checkpoint, trial.harness),
+            **model_forms.checks(spec, example, trial.checkpoint),
         }
+        if number == 0 or bench.thorough:
+            checks["options of the config, each by itself, are the oracle's"] = partial(
+                model_options.check_options, spec, bench, example, trial.checkpoint, trial.harness
+            )
         for name, run in checks.items():
             yield Case(spec.id, "model", f"{example.name}: {name}", run)
 
@@ -106,8 +112,10 @@ class Trial:
 
     @cached_property
     def prompt(self) -> list[int]:
-        """Random tokens."""
-        return self._tokens(_PROMPT, "prompt")
+        """Random tokens, with the first and the last of the vocabulary among them."""
+        tokens = self._tokens(_PROMPT, "prompt")
+        tokens[2], tokens[7] = self.model.boot.facts.vocab_size - 1, 0
+        return tokens
 
     @cached_property
     def expected(self) -> Tensor:
@@ -161,7 +169,8 @@ class Trial:
         return f"{len(texts)} requests"
 
     def embeddings(self) -> str:
-        """Token ids mean nothing where embeddings are given; before and after them, tokens are looked up."""
+        """Token ids mean nothing where embeddings are given; before and after them, tokens are looked up. Whether
+        they get the factors that tokens get is the oracle's to say."""
         facts, model = self.model.boot.facts, self.model
         if not facts.takes_embeddings:
             raise Skip("ModelFacts.takes_embeddings is not claimed")
@@ -176,7 +185,11 @@ class Trial:
         model.step([("embedded never", self.prompt[:3])])
         (plain,) = model.step([("embedded never", self.prompt[: len(rows)])])
         assert relative_error(found[0][: len(rows)], plain) > 0.01, f"embeddings make no difference ({self._seed})"
-        return self._check(found[1], found[0], "given embeddings, with other token ids in their places")
+        remark = self._check(found[1], found[0], "given embeddings, with other token ids in their places")
+        if self._example.embedded is not None:
+            (alone,) = model.step([("embedded alone", [0] * len(rows))], {"embedded alone": rows})
+            remark = self._check(alone, self._example.embedded(self.folder, rows), "a prompt of embeddings alone")
+        return remark
 
     def deterministic(self) -> str:
         if not self._spec.deterministic:
@@ -218,16 +231,22 @@ class Trial:
         return f"{ours:.1e}, the oracle {theirs:.1e}"
 
     def facts(self) -> str:
-        """Checks layers and their caches, the vocabulary size, and the number of parameters."""
+        """Checks layers and their caches, the sizes of the vocabulary and of hidden states, the dtype, and the number
+        of parameters."""
         facts, model = self.model.boot.facts, self.model.model
+        hidden = self.model.hidden([("hidden", self.prompt[:3])]).shape[-1]
+        assert facts.hidden_size == hidden, f"hidden_size = {facts.hidden_size} in the facts, states have {hidden}"
+        config = self.model.boot.checkpoint.config
+        stated = str(config.get("dtype") or config.get("torch_dtype") or facts.dtype).removeprefix("torch.")
+        assert facts.dtype == stated, f"dtype = {facts.dtype!r} in the facts, the config says {stated!r}"
         kept = [site for _, site, _ in model.cache_specs()]
-        stated = {site.site: site.num_layers for site in facts.attention}
-        stated |= {site.site: site.num_layers for site in facts.recurrent}
-        stated |= {site.site: site.num_layers for site in facts.rows}
-        for site, count in stated.items():
+        counts = {site.site: site.num_layers for site in facts.attention}
+        counts |= {site.site: site.num_layers for site in facts.recurrent}
+        counts |= {site.site: site.num_layers for site in facts.rows}
+        for site, count in counts.items():
             found = kept.count(site)
             assert found == count, f"{count} layers of site {site!r} in the facts, {found} built"
-        assert not set(kept) - set(stated), f"layers have caches at sites not in the facts: {set(kept) - set(stated)}"
+        assert not set(kept) - set(counts), f"layers have caches at sites not in the facts: {set(kept) - set(counts)}"
         layers = [layer for layer, _, _ in model.cache_specs()]
         assert layers == sorted(layers), f"cache_specs lists layers as {layers}, not in order"
         assert all(0 <= layer < facts.num_layers for layer in layers), f"layers {layers} of {facts.num_layers}"

@@ -146,11 +146,11 @@ def _check_refusals(
 def _check_names(spec: ModelSpec, example: ModelExample, folder: Callable[[], Path]) -> str:
     """Raises AssertionError unless the config means the same with the other names that the example has for its keys."""
     checkpoint = read_checkpoint(folder())
-    meant = _meaning(spec, checkpoint)
+    meant = meaning(spec, checkpoint)
     pairs = [(key, other) for key, others in example.other_names.items() for other in others]
     for key, other in pairs:
         renamed = {other if name == key else name: value for name, value in checkpoint.config.items()}
-        same = _meaning(spec, replace(checkpoint, config=renamed)) == meant
+        same = meaning(spec, replace(checkpoint, config=renamed)) == meant
         assert same, f"with {key} under the name {other}, the model is another"
     return f"{len(pairs)} names"
 
@@ -163,9 +163,9 @@ def _check_defaults(spec: ModelSpec, example: ModelExample, folder: Callable[[],
     checkpoint, wrong, tried = read_checkpoint(folder()), [], 0
     for key in sorted(checkpoint.config.keys() - {"architectures", "model_type"}):
         rest = {other: kept for other, kept in checkpoint.config.items() if other != key}
-        without = _meaning(spec, replace(checkpoint, config=rest))
+        without = meaning(spec, replace(checkpoint, config=rest))
         default = None if without is None else _default(example.filled, rest, key)
-        stated = None if default is None else _meaning(spec, replace(checkpoint, config={**rest, key: default}))
+        stated = None if default is None else meaning(spec, replace(checkpoint, config={**rest, key: default}))
         if stated is not None:
             tried += 1
             wrong += [f"{key}, whose default is {default!r}"] if stated != without else []
@@ -181,7 +181,7 @@ def _default(filled: Callable[[Mapping[str, Any]], Mapping[str, Any]], config: M
         return None
 
 
-def _meaning(spec: ModelSpec, checkpoint: Checkpoint) -> Any:
+def meaning(spec: ModelSpec, checkpoint: Checkpoint) -> Any:
     """The tree, or the facts of a family without one; ``None``: the config is refused."""
     try:
         return _comparable(program_of(spec, checkpoint) if spec.tree else facts_of(spec, checkpoint))

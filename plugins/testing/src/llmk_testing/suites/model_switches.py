@@ -22,8 +22,9 @@ from llmk_testing.model_example import ModelExample
 _OF_NO_WEIGHT = {
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "is_decoder"),
     *("is_encoder_decoder", "add_cross_attention", "torchscript", "tie_encoder_decoder", "chunk_size_feed_forward"),
+    "rescale_prenorm_residual",
 }
-"""Switches of how a program runs, which all configs have."""
+"""Switches of how a program runs, which all configs have, and of how weights are drawn before training."""
 _NO_ACTIVATION = "no_such_activation"
 
 
@@ -34,7 +35,7 @@ def check_switches(spec: ModelSpec, example: ModelExample, folder: Callable[[], 
         raise Skip("the example can't be written with another config (ModelExample.vary), or the family has no tree")
     before, config = _stored(folder()), read_checkpoint(folder()).config
     tried, wrong = 0, []
-    for key, value in _switches(example.filled(config)):
+    for key, value in switches(example.filled(config)):
         with TemporaryDirectory(prefix="llmk-") as target:
             written = False
             with suppress(Exception):  # where the oracle has no such model
@@ -53,7 +54,7 @@ def check_activations(spec: ModelSpec, folder: Callable[[], Path]) -> str:
     if not spec.tree:
         raise Skip("the family has no tree, and is described without its code")
     checkpoint = read_checkpoint(folder())
-    keys = [key for key, value in checkpoint.config.items() if isinstance(value, str) and _is_activation(key)]
+    keys = [key for key, value in checkpoint.config.items() if isinstance(value, str) and is_activation(key)]
     for key in keys:
         changed = replace(checkpoint, config={**checkpoint.config, key: _NO_ACTIVATION})
         try:
@@ -76,11 +77,13 @@ def _runs(example: ModelExample, folder: Path) -> bool:
     return True
 
 
-def _is_activation(key: str) -> bool:
+def is_activation(key: str) -> bool:
+    """Whether a key of configs names an activation."""
     return key.endswith(("act", "activation", "act_fn", "activation_function"))
 
 
-def _switches(config: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def switches(config: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """The keys of a config that are on or off, but for those that change no number."""
     for key, value in sorted(config.items()):
         if isinstance(value, bool) and key not in _OF_NO_WEIGHT:
             yield key, value

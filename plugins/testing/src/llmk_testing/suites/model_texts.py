@@ -107,11 +107,16 @@ def _check_stretched(spec: ModelSpec, checkpoint: Checkpoint) -> None:
     own = {**rope, "rope_type": "yarn", "factor": _STRETCH, "original_max_position_embeddings": longest}
     stretched = replace(checkpoint, config={**checkpoint.config, "rope_parameters": own})
     with suppress(LlmkError):
-        ropes = list(_ropes(program_of(spec, stretched)))
+        ropes = tree_ropes(spec, stretched)
         found = facts_of(spec, stretched).max_model_len
         right = min((each.max_model_len for each in ropes), default=found)
         if all(each.parameters["rope_type"] == "yarn" for each in ropes):
             assert found >= right, f"max_model_len is {found} with {own}, its rotations are for {right} positions"
+
+
+def tree_ropes(spec: ModelSpec, checkpoint: Checkpoint) -> list[Rope]:
+    """The rotations of a family's tree."""
+    return list(_ropes(program_of(spec, checkpoint)))
 
 
 def _ropes(part: Any) -> Iterator[Rope]:
@@ -163,7 +168,7 @@ def _check_tied(
         return "its head is not tied"
     with TemporaryDirectory(prefix="llmk-") as target:
         both = copied(folder(), Path(target) / "both", lambda tensors: tensors.update({name: tensors[table].clone()}))
-        _compare(bench, example, harness(both), both, f"with {name} next to the embedding to which it is tied")
+        compare(bench, example, harness(both), both, f"with {name} next to the embedding to which it is tied")
     return name
 
 
@@ -179,7 +184,7 @@ def _check_numbers(
     for change in ({**numbers, **stretched}, numbers) if stretched else (numbers,):
         with TemporaryDirectory(prefix="llmk-") as target, suppress(Skip):
             model, other = _written(spec, example, Path(target), change, harness)
-            _compare(bench, example, model, other, f"with {json.dumps(change)}")
+            compare(bench, example, model, other, f"with {json.dumps(change)}")
             return ", ".join(change) or "there are none"
     return "there is no such model"
 
@@ -201,7 +206,8 @@ def _written(
     return harness(folder), folder
 
 
-def _compare(bench: Bench, example: ModelExample, model: ModelHarness, folder: Path, what: str) -> None:
+def compare(bench: Bench, example: ModelExample, model: ModelHarness, folder: Path, what: str) -> None:
+    """Raises AssertionError unless the logits of a short text are the oracle's."""
     random = bench.random(example.name, "other")
     text = torch.randint(3, model.boot.facts.vocab_size, (_SHORT,), generator=random).tolist()
     right = example.logits(folder, text, torch.float32)

@@ -7,6 +7,7 @@ Cases that use the device run only if the spec's platform is the bench's.
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from llmk.kernel.interpreter import PYTHON
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.settings import THREADS, leaving_settings
-from llmk_testing.suites import platform_device, platform_graphs, platform_machines, platform_memory
+from llmk_testing.suites import platform_device, platform_graphs, platform_machines, platform_memory, platform_ranks
 
 _PATIENCE = 120.0
 
@@ -55,7 +56,7 @@ assert initialized() == before, "creating the platform initialized the device; t
 """
 
 _SET_UP = """
-import os, sys
+import os, sys, torch
 from llmk.api import Host
 from llmk.kernel.loader import load_object
 from llmk_testing.settings import THREADS, leaving_settings
@@ -69,8 +70,12 @@ with leaving_settings(but=(THREADS,)):
     device.torch_device(0)
     device.setup(0, 1)
     device.synchronize()
+    torch.set_num_threads(7)
+    device.setup(0)
+    threads = torch.get_num_threads()
 bound = os.sched_getaffinity(0) if has_affinity else set()
 assert bound <= own, f"setup binds the process to the CPUs {bound}, although it was started on {own} alone"
+assert threads == 7 or not own or threads <= len(own), f"by default there are {threads} threads on {len(own)} CPUs"
 """
 
 _EARLY = """
@@ -102,6 +107,23 @@ dist.init_process_group(platform.collectives.backend, store=store, rank=rank, wo
 x = torch.full((4,), float(rank + 1), device=device)
 dist.all_reduce(x)
 assert x.tolist() == [3.0] * 4, f"the sum over two ranks of 1 and 2 is {x.tolist()}"
+
+def exchanged(dtype):  # as layers and stages do
+    own = torch.arange(10, device=device).to(dtype) * (rank + 1)
+    total, parts, handed = own.clone(), own.new_empty(20), own.clone()
+    dist.all_reduce(total)
+    dist.all_gather_into_tensor(parts, own)
+    if rank:
+        dist.irecv(handed, 0).wait()
+    else:
+        dist.send(handed, 1)
+    for what, found, factors in (("all_reduce", total, [3]), ("all_gather", parts, [1, 2]), ("send", handed, [1])):
+        right = torch.cat([torch.arange(10) * factor for factor in factors])
+        assert found.float().tolist() == right.tolist(), f"{what} of {dtype} by the backend gives {found.tolist()}"
+
+for name in facts.dtypes:
+    exchanged(getattr(torch, name))
+dist.barrier()
 
 def added():
     total = x.clone()
@@ -135,7 +157,7 @@ def compared(own):
     taken = []
     for dtype in DTYPES:
         for count in COUNTS:
-            x = torch.empty(count, dtype=dtype, device=device)
+            x = torch.empty((count // 8, 8) if count % 8 == 0 else count, dtype=dtype, device=device)
             takes = torch.tensor([float(own.takes(x.numel() * x.element_size(), dtype))], device=device)
             dist.all_reduce(takes)
             assert takes.item() in (0.0, 2.0), f"one rank takes {count} {dtype}, the other doesn't"
@@ -190,6 +212,10 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         "machines of its examples are what they say": partial(platform_machines.check_machines, spec),
         "what is said of another machine is not of this one": partial(platform_machines.check_alone, spec),
         "machines that lack a file or a line get an answer": partial(platform_machines.check_gaps, spec),
+        "machines whose files are garbled get an answer": partial(platform_ranks.check_garbled, spec),
+        "options that nothing has checked get an answer": partial(platform_ranks.check_options, spec),
+        "what it says of ranks can be used": partial(platform_ranks.check_ranks, spec),
+        "its probe understands what ranks are given": partial(platform_ranks.check_visible, spec),
         "its plugin's defaults can be set": partial(_defaults, spec, bench),
         "its plugin's kernels name the platforms that they are for": partial(_kernels, spec, bench),
     }
@@ -252,6 +278,7 @@ def _pure(spec: PlatformSpec) -> str:
     nowhere = spec.probe(Host(root=Host().root / "nonexistent", environ={}, machine="unheard-of", system="None"))
     assert isinstance(nowhere, Probe), f"for an empty host the probe returned {type(nowhere).__name__}, not Probe"
     for answer in (first, nowhere):
+        assert all(isinstance(name, str) for name in answer.unused), f"unused is {answer.unused}, not names"
         assert answer.verdict or answer.verdict.reasons, "the probe refuses without a reason"
         assert not answer.verdict or answer.facts, "the probe says that the platform is usable, but returned no facts"
     return "usable here" if first.verdict else "; ".join(map(str, first.verdict.reasons))
@@ -267,12 +294,24 @@ def _well_formed(spec: PlatformSpec) -> str:
         assert facts.dtypes, f"{of}: no dtypes"
         unknown = [dtype for dtype in facts.dtypes if dtype not in DTYPE_BYTES]
         assert not unknown, f"{of}: dtypes {unknown}, known are {', '.join(DTYPE_BYTES)}"
-        assert all(isinstance(each, str) for each in facts.features), f"{of}: features are strings"
+        _check_types(facts, of)
         assert facts.memory_bytes >= 0, f"{of}: memory_bytes = {facts.memory_bytes}"
         assert facts.num_devices >= 0, f"{of}: num_devices = {facts.num_devices}"
         assert ":" not in facts.device_type, f"{of}: device_type {facts.device_type!r} has an index"
     assert len(set(every)) == len(every), "two known machines have equal facts"
     return f"{len(spec.known)} known machines"
+
+
+def _check_types(facts: PlatformFacts, of: str) -> None:
+    """Facts are sent to other processes, and are keys."""
+    kinds = {"arch_family": str, "features": frozenset, "dtypes": tuple, "memory_bytes": int, "num_devices": int}
+    for name, kind in {**kinds, "arch_version": tuple, "shared_device": bool, "device_name": str}.items():
+        value = getattr(facts, name)
+        assert type(value) is kind, f"{of}: {name} is {value!r}, not {kind.__name__}"
+    assert all(isinstance(each, str) for each in facts.features), f"{of}: features are strings"
+    assert all(type(each) is int for each in facts.arch_version), f"{of}: arch_version is {facts.arch_version}"
+    copied = pickle.loads(pickle.dumps(facts))  # nosec B301 # what was written here
+    assert copied == facts, f"{of}: they are others in another process"
 
 
 def _every_facts(spec: PlatformSpec) -> list[PlatformFacts]:

@@ -40,6 +40,9 @@ def _facets(bench: Bench) -> None:
     assert declared == (platform.graphs is not None), (
         f"the facts {'have' if declared else 'lack'} the feature 'graphs', the facet is {platform.graphs}"
     )
+    demand = platform.graphs.on_demand if platform.graphs else 0
+    assert type(demand) is int, f"graphs.on_demand is {demand!r}, not a number of requests"
+    assert demand >= 0, f"graphs.on_demand is {demand}, not a number of requests"
 
 
 def _device(bench: Bench) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +31,7 @@ def checks(spec: PlatformSpec, bench: Bench) -> dict[str, Callable[[], str | Non
         "what graphs hold is theirs": partial(_kept, bench),
         "a graph that fails to record leaves no trace": partial(_failed, bench),
         "a graph does not keep what the host saw": partial(_looks, bench),
+        "graphs that are dropped leave nothing": partial(_dropped, bench),
         "its plugin's kernels replay in its graphs": partial(_own, spec, bench),
     }
 
@@ -168,7 +172,8 @@ def _kept(bench: Bench) -> str:
 
 
 def _failed(bench: Bench) -> None:
-    """The exception arrives, and the next graph replays as ever."""
+    """The exception arrives, and the next graph replays as ever; so does one that is recorded on demand, if its step
+    failed at first."""
     graphs, x = _facet(bench), torch.ones(4, 4, device=bench.device)
 
     def broken() -> Tensor:
@@ -185,6 +190,18 @@ def _failed(bench: Bench) -> None:
     for value in (1.0, 2.0):
         x.fill_(value)
         _close(replay(), x * 3, "the graph after one that failed")
+    if graphs.on_demand:
+        reasons = ["at first"]
+
+        def at_last() -> Tensor:
+            if reasons:
+                raise KeyError(reasons.pop())
+            return x * 5
+
+        replay = graphs.capture(at_last)
+        with suppress(KeyError):
+            replay()
+        _close(replay(), x * 5, "a replay after one that failed")
 
 
 def _looks(bench: Bench) -> str:
@@ -219,11 +236,28 @@ def _records_and_draws(graphs: Graphs, x: Tensor) -> None:
     """What was refused must leave neither the allocator nor the generator of random numbers in a capture."""
     try:
         replay = graphs.capture(lambda: x * 5)
-        with torch.random.fork_rng([]):
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is not the platform's doing
             torch.rand(4, device=x.device)
     except RuntimeError as error:
         raise AssertionError(f"after a graph that was refused, {str(error).splitlines()[0]!r} is raised") from error
     _close(replay(), x * 5, "the graph after one that was refused")
+
+
+def _dropped(bench: Bench) -> str:
+    """A graph that is not held any more frees what its step held."""
+    graphs, alive = _facet(bench), []
+    for _ in range(_ROUNDS):
+        x = torch.ones(64, 64, device=bench.device)
+        replay = graphs.capture(partial(_chain, x))
+        replay()
+        bench.platform.device.synchronize()
+        alive.append(weakref.ref(x))
+        del replay, x
+    gc.collect()
+    # The last one may stay where a facet reuses its memory for the next.
+    held = sum(one() is not None for one in alive)
+    assert held <= 1, f"of {_ROUNDS} graphs that are dropped, {held} still hold their inputs"
+    return f"{held} of {_ROUNDS} are held"
 
 
 def _own(spec: PlatformSpec, bench: Bench) -> str:

@@ -25,7 +25,7 @@ _TAKEN = 64 << 20
 
 def check_machines(spec: PlatformSpec) -> str:
     """Each is probed twice, as a probe must not remember; and with lines that files have and that mean nothing here."""
-    examples = _examples(spec)
+    examples = examples_of(spec)
     for one in (*examples, *examples, *filter(None, map(_with_more, examples))):
         with TemporaryDirectory(prefix="llmk-") as folder:
             _check(spec, one, one.host(Path(folder)))
@@ -34,7 +34,7 @@ def check_machines(spec: PlatformSpec) -> str:
 
 def check_alone(spec: PlatformSpec) -> str:
     """What is said of a machine comes from its ``Host``: not from this machine's files, processors and environment."""
-    examples = _examples(spec)
+    examples = examples_of(spec)
     variables = {name: value for example in examples for name, value in example.environ.items()}
     for example in examples:
         with TemporaryDirectory(prefix="llmk-") as folder:
@@ -63,11 +63,11 @@ def _with_more(example: PlatformExample) -> PlatformExample | None:
 def check_gaps(spec: PlatformSpec) -> str:
     """A machine may lack any of the files, and any of their lines; what is said of it may be less, but is an answer."""
     tried = 0
-    for example in _examples(spec):
+    for example in examples_of(spec):
         for what, host in _with_gaps(example):
             tried += 1
             with TemporaryDirectory(prefix="llmk-") as folder:
-                _answers(spec, replace(example, files=host), Path(folder), f"{example.name}, {what}")
+                answers(spec, replace(example, files=host), Path(folder), f"{example.name}, {what}")
     return f"{tried} machines"
 
 
@@ -81,7 +81,8 @@ def _with_gaps(example: PlatformExample) -> Iterator[tuple[str, Mapping[str, str
             yield f"whose {path} has no line {line.strip()[:40]!r}", {**example.files, path: rest}
 
 
-def _answers(spec: PlatformSpec, example: PlatformExample, folder: Path, what: str) -> None:
+def answers(spec: PlatformSpec, example: PlatformExample, folder: Path, what: str) -> None:
+    """Raises AssertionError unless the probe, and the functions that the example names, say something of a machine."""
     host = example.host(folder)
     try:
         answer = spec.probe(host)
@@ -132,7 +133,8 @@ def _check_known(spec: PlatformSpec, example: PlatformExample, facts: PlatformFa
     assert bare in known, f"{example.name}: none of the known machines has its facts, {bare}"
 
 
-def _examples(spec: PlatformSpec) -> Sequence[PlatformExample]:
+def examples_of(spec: PlatformSpec) -> Sequence[PlatformExample]:
+    """The machines that a platform's spec names. Raises Skip if it names none."""
     if not spec.examples:
         raise Skip("PlatformSpec.examples names no machines (llmk_testing.platform_example)")
     found: Sequence[PlatformExample] = load_object(spec.examples, plugin=spec.id)

@@ -102,18 +102,33 @@ def _measure(bench: Bench) -> str:
     found = bench.platform.memory.measure(lambda: both.extend(_tensor(bench, size) for size in _SIZES[:2]))
     assert found is not None
     assert found >= 0.9 * sum(_SIZES[:2]), f"a run that holds {sum(_SIZES[:2])} bytes at a time is measured at {found}"
+    held = [_tensor(bench, _SIZES[1])]
+    runs: dict[str, Callable[[], None]] = {"does nothing": lambda: None, "frees memory": held.clear}
+    for what, small in runs.items():
+        found = bench.platform.memory.measure(small)
+        assert found in range(_MIB), f"a run that {what} is measured at {found} bytes"
     return f"{min(declared)} to {max(declared)} MiB"
 
 
 def _raises(bench: Bench) -> None:
+    """And what is measured next is right."""
+
     def run() -> None:
+        _tensor(bench, _SIZES[1])
         raise KeyError("from the run")
 
     try:
         bench.platform.memory.measure(run)
     except KeyError:
+        found = bench.platform.memory.measure(lambda: _allocate(bench, _SIZES[0]))
+        good = found is None or 0.9 * _SIZES[0] <= found <= 1.1 * _SIZES[0]
+        assert good, f"after a run that raised, one that holds {_SIZES[0]} bytes is measured at {found}"
         return
     raise AssertionError("measure(run) swallowed what run raised; running out of memory would go unnoticed")
+
+
+def _allocate(bench: Bench, size: int) -> None:
+    _tensor(bench, size)
 
 
 def _tensor(bench: Bench, size: int) -> Tensor:
