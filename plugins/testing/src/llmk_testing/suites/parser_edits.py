@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, TextDelta, WrittenCall
 from llmk.kernel.loader import load_object
-from llmk_testing import parsers
+from llmk_testing import copies, parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.parsers import Answer, Factory
 from llmk_testing.written_calls import tools
@@ -32,6 +32,7 @@ def edit_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case:
     yield case("its writer's trigger starts no other text", check_trigger, spec, make)
     yield case("any number of calls in one piece come back", check_many, spec, make)
     yield case("time is linear in calls, their parts and their arguments", check_linear, spec, make)
+    yield case("the rest of a piece is not copied for each call in it", check_copies, spec, make)
 
 
 def check_pieces(spec: ParserSpec, make: Factory) -> str:
@@ -150,15 +151,7 @@ def check_many(spec: ParserSpec, make: Factory) -> None:
 def check_linear(spec: ParserSpec, make: Factory) -> None:
     """What starts a call over and over, and calls of many and of long arguments."""
     writer: CallWriter = load_object(spec.writer)
-    whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
-    starts = [
-        writer.trigger,
-        writer.trigger[:-1],
-        writer.trigger[:1],
-        whole.partition("x")[2],
-        whole[: len(whole) // 2],
-    ]
-    for text in dict.fromkeys(start for start in starts if start.strip()):
+    for text in starts(writer):
         parsers.check_linear(make, text, times=max(4, 96 // len(text)))
     for arguments in (
         {"free": {"k": ["v"] * 16}},
@@ -167,6 +160,25 @@ def check_linear(spec: ParserSpec, make: Factory) -> None:
     ):
         if (full := _rendered(spec, [WrittenCall("say_it", arguments, "call_x")])) is not None:
             parsers.check_linear(make, full, times=2)
+
+
+def starts(writer: CallWriter) -> list[str]:
+    """What starts a call, parts of that, and of a call."""
+    whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
+    trigger, half = writer.trigger, whole[: len(whole) // 2]
+    return [
+        each
+        for each in dict.fromkeys((trigger, trigger[:-1], trigger[:1], whole.partition("x")[2], half))
+        if each.strip()
+    ]
+
+
+def check_copies(spec: ParserSpec, make: Factory) -> str:
+    """Calls, calls that fail, and what starts them."""
+    writer: CallWriter = load_object(spec.writer)
+    whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
+    failed = [f"{start} " for start in starts(writer)]
+    return copies.check_copies(make, [*starts(writer), *failed, whole])
 
 
 def _triggered(spec: ParserSpec) -> tuple[str, str]:
