@@ -165,12 +165,8 @@ def check_linear(spec: ParserSpec, make: Factory) -> None:
 def starts(writer: CallWriter) -> list[str]:
     """What starts a call, parts of that, and of a call."""
     whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
-    trigger, half = writer.trigger, whole[: len(whole) // 2]
-    return [
-        each
-        for each in dict.fromkeys((trigger, trigger[:-1], trigger[:1], whole.partition("x")[2], half))
-        if each.strip()
-    ]
+    found = (writer.trigger, writer.trigger[:-1], writer.trigger[:1], whole.partition("x")[2], whole[: len(whole) // 2])
+    return [each for each in dict.fromkeys(found) if each.strip()]
 
 
 def check_copies(spec: ParserSpec, make: Factory) -> str:
