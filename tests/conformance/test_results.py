@@ -57,8 +57,11 @@ KINDS: dict[str, tuple[Any, tuple[Defect, ...]]] = {
         (*results.REASONING_PARSERS, *rare.REASONING_PARSERS, *field.REASONING_PARSERS),
     ),
     "policy": (policy, (*results.POLICIES, *rare.POLICIES)),
-    "logits_processor": (logits_processor, (*results.LOGITS_PROCESSORS, *rare.LOGITS_PROCESSORS)),
-    "io_processor": (io_processor, (*results.IO_PROCESSORS, *rare.IO_PROCESSORS)),
+    "logits_processor": (
+        logits_processor,
+        (*results.LOGITS_PROCESSORS, *rare.LOGITS_PROCESSORS, *field.LOGITS_PROCESSORS),
+    ),
+    "io_processor": (io_processor, (*results.IO_PROCESSORS, *rare.IO_PROCESSORS, *field.IO_PROCESSORS)),
 }
 PLANTED = [pytest.param(kind, defect, id=f"{kind}-{defect}") for kind, (_, all_) in KINDS.items() for defect in all_]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, TextDelta, WrittenCall
 from llmk.kernel.loader import load_object
-from llmk_testing import copies, parsers
+from llmk_testing import copies, growing, parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.parsers import Answer, Factory
 from llmk_testing.written_calls import tools
@@ -33,6 +33,7 @@ def edit_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case:
     yield case("any number of calls in one piece come back", check_many, spec, make)
     yield case("time is linear in calls, their parts and their arguments", check_linear, spec, make)
     yield case("the rest of a piece is not copied for each call in it", check_copies, spec, make)
+    yield case("processor time is linear in long values and in runs of one character", check_growing, spec, make)
 
 
 def check_pieces(spec: ParserSpec, make: Factory) -> str:
@@ -175,6 +176,22 @@ def check_copies(spec: ParserSpec, make: Factory) -> str:
     whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
     failed = [f"{start} " for start in starts(writer)]
     return copies.check_copies(make, [*starts(writer), *failed, whole])
+
+
+def check_growing(spec: ParserSpec, make: Factory) -> None:
+    """Of values that come in small pieces, and of runs in content, behind what starts calls, and in a value."""
+    writer: CallWriter = load_object(spec.writer)
+    before, _, after = writer.render([WrittenCall("say_it", {"text": "MARK"}, "call_x")]).partition("MARK")
+    growing.check_pieces(make, lambda size: before + "ab " * (size // 3) + after, "a text in a call")
+    if _rendered(spec, [WrittenCall("say_it", {"free": {"k": ["v"]}}, "call_x")]) is not None:
+        growing.check_pieces(make, lambda size: _listed(writer, size), "a list in a call")
+    growing.check_runs(make, "", (*growing.RUNS, *starts(writer)))
+    growing.check_runs(make, writer.trigger, growing.PLAIN_RUNS)
+    growing.check_runs(make, before, growing.PLAIN_RUNS)
+
+
+def _listed(writer: CallWriter, size: int) -> str:
+    return writer.render([WrittenCall("say_it", {"free": {"k": ["v"] * (size // 5)}}, "call_x")])
 
 
 def _triggered(spec: ParserSpec) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmk.api import ParserContext, ParserSpec
-from llmk_testing import copies, parsers
+from llmk_testing import copies, growing, parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.odd_texts import ODD
 from llmk_testing.parser_example import ParserExample
@@ -51,6 +51,7 @@ def thought_cases(
     yield case("what differs from a marker is text", check_lookalikes, made(ParserContext()), markers)
     yield case("time is linear in markers and their parts", check_linear, made(ParserContext()), markers)
     yield case("the rest of a piece is not copied for each marker in it", check_copies, made(ParserContext()), markers)
+    yield case("processor time is linear in runs of one character", check_growing, made(ParserContext()), markers)
 
 
 def check_both(markers: tuple[str, str]) -> None:
@@ -201,6 +202,13 @@ def check_linear(make: Factory, markers: tuple[str, str]) -> None:
 def check_copies(make: Factory, markers: tuple[str, str]) -> str:
     """Of blocks, markers, and what only looks like them."""
     return copies.check_copies(make, _pieces(markers))
+
+
+def check_growing(make: Factory, markers: tuple[str, str]) -> None:
+    """In an answer, in a thought, and behind one."""
+    opens, closes = markers
+    for before in ("", opens, opens + "Hm." + closes):
+        growing.check_runs(make, before, (*growing.RUNS, *_pieces(markers)))
 
 
 def _pieces(markers: tuple[str, str]) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ CONTEXTS = (
 )
 TENANTS = ("t0", "t1", "t2", "t3", "t4", "", "T0")
 PRIORITIES = (0, 0, 0, 0, 1, 1, -1, 5, 1000, -(2**31), 2**31 - 1)
-ARRIVALS = (0, 999_990, 2**32)
-"""The first number of a history: engines run for long."""
+ARRIVALS = (0, 999_990, 2**32 - 20, 2**31 - 20)
+"""The first number of a history: engines run for long, beyond what 32 bits can count."""
 PHASE = 12
 """Steps for which the same tenants send requests; some phases have none, so that the queue runs empty."""
 FORGOTTEN = 700
