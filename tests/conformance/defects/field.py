@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from defects import Defect, io_processor, logits_processor, results
-from llmk.api import Event, IOPrompt, RequestError
+from llmk.api import Event, IOPrompt, RequestError, ToolCallStart
 from llmk_testing.templates.reasoning_parser.thoughts import CLOSE, OPEN, Thoughts
 from llmk_testing.templates.tool_parser.brackets import Brackets
 
@@ -51,7 +51,45 @@ class FromStart(Brackets):
         return super().push(text)
 
 
+class NoColons(results.Calls):
+    """What is behind a colon in a name is cut."""
+
+    def _call(self, held: str) -> list[Event]:
+        return [
+            replace(one, name=one.name.partition(":")[0]) if isinstance(one, ToolCallStart) else one
+            for one in super()._call(held)
+        ]
+
+
+class AnyLetter(results.Writer):
+    """A point in a tool's name stands for any letter."""
+
+    def called(self, tool: Mapping[str, Any]) -> str:
+        written = super().called(tool)
+        return written.replace(json.dumps(f"[[call {tool['name']} "), f'"[[call " /{tool["name"]} /')
+
+
+class Unquoted(results.Writer):
+    """A text that is the only one is a regular expression."""
+
+    def called(self, tool: Mapping[str, Any]) -> str:
+        return super().called({**tool, "parameters": _patterns(tool.get("parameters") or {})})
+
+
+def _patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: _patterns(each) if isinstance(each, Mapping) else each for key, each in schema.items()}
+    text = found.get("const")
+    if isinstance(text, str) and re.fullmatch(r"\w[.|]\w", text):
+        return {"type": "string", "pattern": f"^({text})$"}
+    return found
+
+
+ANY_LETTER, UNQUOTED = AnyLetter(), Unquoted()
+
 TOOL_PARSERS = (
+    Defect("no-colons", "what is behind a colon in a name is cut", NoColons, "names of any letters"),
+    Defect("any-letter", "a point in a name is any letter", {"writer": f"{HERE}:ANY_LETTER"}, "by their whole names"),
+    Defect("unquoted", "a text is a regular expression", {"writer": f"{HERE}:UNQUOTED"}, "each keyword of a schema"),
     Defect("rests", "the rest of a piece is copied for each call", Rests, COPIED),
     Defect("backtracking", "a regular expression takes quadratic time", Backtracking, GROWING),
     Defect("from-start", "calls are read again with every piece", FromStart, GROWING),
