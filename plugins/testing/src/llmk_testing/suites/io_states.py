@@ -1,4 +1,4 @@
-"""The case of IO processors over the hidden states that a model may have: of zeros, large, tiny and equal ones."""
+"""The case of IO processors over the hidden states that a model may have: of zeros, large and tiny ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _MODELS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "has states of zeros": lambda states: states * 0,
     "has large states": lambda states: states * _LARGE,
     "has tiny states": lambda states: states * _TINY,
-    "has one state for all tokens": lambda states: states[:1].expand_as(states).contiguous(),
 }
 
 
