@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from llmk_testing.parsers import Factory
 
@@ -25,8 +26,12 @@ PLAIN_RUNS = RUNS[:8]
 
 def check_runs(make: Factory, before: str, runs: Sequence[str]) -> None:
     """One piece that is ``before``, then one of ``runs`` over and over."""
+
+    def whole(run: str, size: int) -> list[str]:
+        return [before + run * (size // len(run))]
+
     for run in runs:
-        _check(make, lambda size, run=run: [before + run * (size // len(run))], _RUN, f"{run!r} behind {before!r}")
+        _check(make, partial(whole, run), _RUN, f"{run!r} behind {before!r}")
 
 
 def check_pieces(make: Factory, text: Callable[[int], str], what: str) -> None:
