@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from defects import Defect, rare, results
+from defects import Defect, field, rare, results
 from killing import check_good, check_killed
 
 from llmk.api import IOProcessorSpec, LogitsProcessorSpec, ParserSpec, PolicySpec
@@ -51,11 +51,17 @@ def io_processor(name: str, examples: str = f"{WHERE}:IO") -> IOProcessorSpec:
 
 
 KINDS: dict[str, tuple[Any, tuple[Defect, ...]]] = {
-    "tool_parser": (tool_parser, (*results.TOOL_PARSERS, *rare.TOOL_PARSERS)),
-    "reasoning_parser": (reasoning_parser, (*results.REASONING_PARSERS, *rare.REASONING_PARSERS)),
+    "tool_parser": (tool_parser, (*results.TOOL_PARSERS, *rare.TOOL_PARSERS, *field.TOOL_PARSERS)),
+    "reasoning_parser": (
+        reasoning_parser,
+        (*results.REASONING_PARSERS, *rare.REASONING_PARSERS, *field.REASONING_PARSERS),
+    ),
     "policy": (policy, (*results.POLICIES, *rare.POLICIES)),
-    "logits_processor": (logits_processor, (*results.LOGITS_PROCESSORS, *rare.LOGITS_PROCESSORS)),
-    "io_processor": (io_processor, (*results.IO_PROCESSORS, *rare.IO_PROCESSORS)),
+    "logits_processor": (
+        logits_processor,
+        (*results.LOGITS_PROCESSORS, *rare.LOGITS_PROCESSORS, *field.LOGITS_PROCESSORS),
+    ),
+    "io_processor": (io_processor, (*results.IO_PROCESSORS, *rare.IO_PROCESSORS, *field.IO_PROCESSORS)),
 }
 PLANTED = [pytest.param(kind, defect, id=f"{kind}-{defect}") for kind, (_, all_) in KINDS.items() for defect in all_]
 

@@ -215,6 +215,30 @@ class Calls(parser.Good):
 
     limit = 100_000
 
+    def push(self, text: str) -> list[Event]:
+        """What can't end a call is taken at once."""
+        events: list[Event] = []
+        at = 0
+        while at < len(text):
+            if self._reads_arguments():
+                end = text.find("]", at)
+                skipped = min((len(text) if end < 0 else end + 1) - 1, at + self.limit - len(self._held) - 1)
+                self._held += text[at:skipped]
+                at = max(at, skipped)
+            events += self._take(text[at])
+            at += 1
+        return events
+
+    def _reads_arguments(self) -> bool:
+        head = self._held[:4096]
+        return head.startswith(parser.OPEN) and head[len(parser.OPEN) :].partition(" ")[2][:1] in tuple('{["')
+
+    def _take(self, character: str) -> list[Event]:
+        if len(self._held) + 1 < self.limit:
+            return super()._take(character)
+        held, self._held = self._held + character, ""
+        return [TextDelta(held)]
+
     def finish(self) -> list[Event]:
         return super().finish()
 

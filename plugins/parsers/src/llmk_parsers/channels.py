@@ -85,19 +85,23 @@ class Channels(Machine):
         return True
 
     def _read_header(self) -> bool:
-        text, marker = self._read_until(self._in_header)
-        self._header.append(text)
-        self._header_size += len(text)
-        too_long = self._header_size - _LONGEST_HEADER
-        if not marker and too_long <= 0:
+        left = _LONGEST_HEADER - self._header_size
+        window = self._text[self._at : self._at + left + len(self.MESSAGE)]
+        found = self._in_header.search(window, 0)
+        end = found.start() if found else len(window) if self._ended else self._in_header.hold_from(window, 0)
+        taken = min(end, left)
+        self._header.append(window[:taken])
+        self._header_size += taken
+        self._at += taken
+        if not found and end <= left:
             return False
         header, self._header, self._header_size = "".join(self._header), [], 0
-        if too_long <= 0:
-            self._open(header, marker)
+        if found:
+            self._at += len(self.MESSAGE)
+            self._open(header, self.MESSAGE)
         else:
-            self._at -= too_long + len(marker)
             self._open("", "")
-            self._piece(header[:_LONGEST_HEADER])
+            self._piece(header)
         self._state = self._body
         return True
 

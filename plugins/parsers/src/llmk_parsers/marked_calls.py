@@ -245,6 +245,7 @@ class MarkedCalls(ToolMachine):
         for text in texts:
             if self._text.startswith(text, self._at):
                 return text
-        if not self._ended and any(text.startswith(self._text[self._at :]) for text in texts):
+        rest = self._text[self._at : self._at + max(map(len, texts), default=0)]
+        if not self._ended and any(text.startswith(rest) for text in texts):
             return None
         return ""

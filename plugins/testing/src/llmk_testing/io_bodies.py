@@ -12,8 +12,8 @@ Body = Mapping[str, Any]
 
 _ODD = f"{NORMALIZED} {UNESCAPED} {SPACES}"
 _TEXT = '\n A naïve café, "東京" \n\t🙂 and a Core. '
-_LONG, _MANY = 9000, 300
-"""Characters of a long text, and values of a long list."""
+_LONG, _MANY = 9000, (300, 64)
+"""Characters of a long text, and values of long lists: many processors take no more than 64."""
 _JUNK: tuple[Any, ...] = (
     *(None, True, 0, -1, 2**70, 1.5, "", "\x00", "a" * 1000, [], [[]], [None], [0, "a"], ["", ""]),
     *({}, {"": {}}, {"input": "a"}, [{}], [[[1]]], [-1], [2**40]),
@@ -25,7 +25,7 @@ def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
     yield {}
     for body in bodies:
         yield {**body, "no_such_field": 1}
-        yield {**body, "": 1}
+        yield from ({**body, name: 1} for name in ("", "é", "\ud83d", "x" * 1000))
         yield from _damaged(body)
 
 
@@ -74,7 +74,7 @@ def _lengthened(value: Any) -> Iterator[Any]:
         if isinstance(own, str) and own:
             yield _with(value, at, " ".join(f"{own} {number}" for number in range(_LONG // (len(own) + 5))))
         elif isinstance(own, list) and own:
-            yield _with(value, at, own * (_MANY // len(own)))
+            yield from (_with(value, at, (own * many)[:many]) for many in _MANY)
         if isinstance(own, Mapping | list):
             yield from (_with(value, at, other) for other in _lengthened(own))
 

@@ -82,7 +82,7 @@ def check_interleaved(
         else:
             request.take(output)
     for request, expected in running:
-        got = _plain(request.answer())
+        got = plain(request.answer())
         assert alike(got, expected, tolerance), f"with concurrent requests it answers {got}, alone {expected}"
 
 
@@ -179,7 +179,7 @@ def check_oracle(
 ) -> None:
     """Each body, then each once more after all others, must be answered as the oracle answers it."""
     for body in [*bodies, *reversed(bodies)]:
-        right = _plain(expected(context, body, partial(_whole, context)))
+        right = plain(expected(context, body, partial(_whole, context)))
         got = served(processor, context, body, seed=len(repr(body)))
         assert alike(got, right, tolerance), f"{body!r} is answered {got}, expected {right}"
     check_varied(processor, context, varied(bodies), expected, tolerance)
@@ -201,7 +201,7 @@ def check_varied(
 def known(expected: Expected, context: IOContext, body: Body, scores: Scores | None = None) -> tuple[Any] | None:
     """The oracle's answer; ``None`` where it raises, because its author did not think of such a body."""
     try:
-        return (_plain(expected(context, body, partial(_whole, context, scores=scores))),)
+        return (plain(expected(context, body, partial(_whole, context, scores=scores))),)
     except Exception:
         return None
 
@@ -320,7 +320,7 @@ def served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0
         assert same, f"take changed the tokens or log-probabilities that it was given, for {body!r}"
     answer = request.answer()
     assert msgspec.json.encode(body) == before, f"the body {before!r} was changed while it was answered"
-    return _plain(answer)
+    return plain(answer)
 
 
 def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
@@ -330,7 +330,7 @@ def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
     try:
         for output in outputs(context, request.prompts):
             request.take(output)
-        _plain(request.answer())
+        plain(request.answer())
     except RequestError:
         return
     except AssertionError:
@@ -364,7 +364,7 @@ def _check_again(
         assert alike(got, expected, tolerance), f"{body!r} is answered {got}, in other chunks {expected}"
 
 
-def _plain(answer: Any) -> Any:
+def plain(answer: Any) -> Any:
     """The answer as it is sent. Raises ``AssertionError`` if it is not plain JSON data, which has no NaN."""
     try:
         assert _is_finite(msgspec.to_builtins(answer)), f"the answer has NaN or infinity, which JSON has not: {answer}"

@@ -34,7 +34,9 @@ from llmk_testing.io_processors import (
 from llmk_testing.purity import check_pure
 from llmk_testing.settings import leaving_settings
 from llmk_testing.suites.io_scores import check_scores
+from llmk_testing.suites.io_states import check_states
 from llmk_testing.suites.io_texts import check_long, check_special_tokens, with_special_tokens
+from llmk_testing.whole_numbers import check_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("answers are those of its oracle", _check_oracle),
         ("answers are those of its oracle, of long texts and of many", _check_long),
         ("answers are plain data, no matter how likely texts are", _check_scores),
+        ("answers are plain data, no matter what hidden states are", _check_states),
+        ("whole numbers are taken where others are, written with a fraction or not", _check_whole),
         ("what is empty or 0 is refused where others of its type are", _check_falsy),
         ("what the whole process shares stays as it is", _check_settings),
     ):
@@ -119,6 +123,15 @@ def _check_long(own: IOExamples, make: Make, context: IOContext) -> None:
 
 def _check_scores(own: IOExamples, make: Make, context: IOContext) -> str:
     return check_scores(make, context, own.bodies, own.expected, own.tolerance)
+
+
+def _check_states(own: IOExamples, make: Make, context: IOContext) -> str:
+    return check_states(make, context, own.bodies, own.expected, own.tolerance)
+
+
+def _check_whole(own: IOExamples, make: Make, context: IOContext) -> str:
+    processor = make(context)
+    return check_whole(own.bodies, lambda body: opened(processor, body) is not None)
 
 
 def _check_special_tokens(own: IOExamples, make: Make, context: IOContext) -> None:

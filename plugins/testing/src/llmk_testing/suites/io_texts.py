@@ -16,7 +16,7 @@ from llmk_testing.io_processors import Expected, Make, check_varied
 
 _CONTEXT = 1 << 16
 """The model's context, in tokens, of which the processor's facts speak."""
-_MOST = 8
+_MOST = 12
 
 
 def check_long(make: Make, context: IOContext, bodies: Sequence[Body], expected: Expected, tolerance: float) -> None:

@@ -24,7 +24,7 @@ from llmk_testing.costs import check_calls
 from llmk_testing.growth import bytes_kept
 from llmk_testing.logits_examples import LogitsExamples, Parameters
 from llmk_testing.suites.logits_results import check_long, check_oracle, check_refused, entered
-from llmk_testing.suites.logits_values import check_device, check_falsy_values, check_settings
+from llmk_testing.suites.logits_values import check_device, check_falsy_values, check_settings, check_whole_numbers
 from llmk_testing.watch import never_waiting
 
 SLOTS, MAX_LEN, VOCAB = 8, 64, 131
@@ -63,6 +63,7 @@ def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
         ("logits are those of its oracle, of long texts and of many tokens", check_long),
         ("parameters beyond its ranges are refused", check_refused),
         ("what is empty or 0 is refused where others of its type are", check_falsy_values),
+        ("whole numbers are taken where others are, written with a fraction or not", check_whole_numbers),
         ("what it keeps is on the batch's device", check_device),
         ("what the whole process shares stays as it is", check_settings),
     ):

@@ -25,6 +25,7 @@ from llmk_testing.falsy import check_falsy
 from llmk_testing.io_bodies import varied
 from llmk_testing.logits_examples import LogitsExamples, Parameters
 from llmk_testing.settings import leaving_settings
+from llmk_testing.whole_numbers import check_whole
 
 _SLOTS, _LENGTH, _VOCAB = 8, 24, 131
 _TOKENS = [5, 7, 5, 7, 9, 5]
@@ -38,6 +39,12 @@ def check_falsy_values(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamp
     """Where others of their type are refused, 0 and what is empty are, too."""
     kind = load_object(spec.implementation)
     return check_falsy(list(own.parameters), lambda parameters: _takes(kind, bench.device, parameters))
+
+
+def check_whole_numbers(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) -> str:
+    """With a fraction of 0 or without."""
+    kind = load_object(spec.implementation)
+    return check_whole(list(own.parameters), lambda parameters: _takes(kind, bench.device, parameters))
 
 
 def check_device(spec: LogitsProcessorSpec, bench: Bench, own: LogitsExamples) -> str:

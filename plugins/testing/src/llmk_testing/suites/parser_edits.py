@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from llmk.api import CallWriter, ParserContext, ParserSpec, RequestError, TextDelta, WrittenCall
 from llmk.kernel.loader import load_object
-from llmk_testing import parsers
+from llmk_testing import copies, growing, parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.parsers import Answer, Factory
 from llmk_testing.written_calls import tools
@@ -32,6 +32,8 @@ def edit_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case:
     yield case("its writer's trigger starts no other text", check_trigger, spec, make)
     yield case("any number of calls in one piece come back", check_many, spec, make)
     yield case("time is linear in calls, their parts and their arguments", check_linear, spec, make)
+    yield case("the rest of a piece is not copied for each call in it", check_copies, spec, make)
+    yield case("processor time is linear in long values and in runs of one character", check_growing, spec, make)
 
 
 def check_pieces(spec: ParserSpec, make: Factory) -> str:
@@ -150,15 +152,7 @@ def check_many(spec: ParserSpec, make: Factory) -> None:
 def check_linear(spec: ParserSpec, make: Factory) -> None:
     """What starts a call over and over, and calls of many and of long arguments."""
     writer: CallWriter = load_object(spec.writer)
-    whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
-    starts = [
-        writer.trigger,
-        writer.trigger[:-1],
-        writer.trigger[:1],
-        whole.partition("x")[2],
-        whole[: len(whole) // 2],
-    ]
-    for text in dict.fromkeys(start for start in starts if start.strip()):
+    for text in starts(writer):
         parsers.check_linear(make, text, times=max(4, 96 // len(text)))
     for arguments in (
         {"free": {"k": ["v"] * 16}},
@@ -167,6 +161,37 @@ def check_linear(spec: ParserSpec, make: Factory) -> None:
     ):
         if (full := _rendered(spec, [WrittenCall("say_it", arguments, "call_x")])) is not None:
             parsers.check_linear(make, full, times=2)
+
+
+def starts(writer: CallWriter) -> list[str]:
+    """What starts a call, parts of that, and of a call."""
+    whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
+    found = (writer.trigger, writer.trigger[:-1], writer.trigger[:1], whole.partition("x")[2], whole[: len(whole) // 2])
+    return [each for each in dict.fromkeys(found) if each.strip()]
+
+
+def check_copies(spec: ParserSpec, make: Factory) -> str:
+    """Calls, calls that fail, and what starts them."""
+    writer: CallWriter = load_object(spec.writer)
+    whole = writer.render([WrittenCall("say_it", {"text": "x"}, "call_x")])
+    failed = [f"{start} " for start in starts(writer)]
+    return copies.check_copies(make, [*starts(writer), *failed, whole])
+
+
+def check_growing(spec: ParserSpec, make: Factory) -> None:
+    """Of values that come in small pieces, and of runs in content, behind what starts calls, and in a value."""
+    writer: CallWriter = load_object(spec.writer)
+    before, _, after = writer.render([WrittenCall("say_it", {"text": "MARK"}, "call_x")]).partition("MARK")
+    growing.check_pieces(make, lambda size: before + "ab " * (size // 3) + after, "a text in a call")
+    if _rendered(spec, [WrittenCall("say_it", {"free": {"k": ["v"]}}, "call_x")]) is not None:
+        growing.check_pieces(make, lambda size: _listed(writer, size), "a list in a call")
+    growing.check_runs(make, "", (*growing.RUNS, *starts(writer)))
+    growing.check_runs(make, writer.trigger, growing.PLAIN_RUNS)
+    growing.check_runs(make, before, growing.PLAIN_RUNS)
+
+
+def _listed(writer: CallWriter, size: int) -> str:
+    return writer.render([WrittenCall("say_it", {"free": {"k": ["v"] * (size // 5)}}, "call_x")])
 
 
 def _triggered(spec: ParserSpec) -> tuple[str, str]:

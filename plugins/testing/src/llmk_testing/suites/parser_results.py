@@ -35,6 +35,8 @@ from llmk_testing.written_calls import Written, tools, written
 BEFORE, AFTER = "First, I look: 3 < 4.\n", "\nThat is all {x: [1]}."
 _MOST_HELD = 1024
 """Characters that may be held back at the start of what may be a call."""
+_ID = "Zx9kQ2m7p"
+"""An id that is no word; some dialects have ids of nine characters."""
 _SIZES = (64, 256, 2000)
 
 
@@ -147,13 +149,22 @@ def _drawn(spec: ParserSpec, bench: Bench) -> tuple[CallWriter, list[Written]]:
 
 def check_written(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[Written]]]) -> str:
     """Names and arguments of all calls, and no content, however the text is cut."""
-    _, texts = drawn()
+    writer, texts = drawn()
     assert texts, "its writer refuses all calls"
+    _check_id(make, writer)
     for one in texts:
         answer = parsers.check_chunking(make, one.text, rounds=1)
         _check_calls(answer, one, one.text)
         assert not answer.content.strip(), f"content {answer.content!r} is found in calls alone: {one.text!r}"
     return f"{len(texts)} texts"
+
+
+def _check_id(make: Factory, writer: CallWriter) -> None:
+    """A dialect that writes ids reads them."""
+    text = _rendered(writer, [WrittenCall("say_it", {"text": "x"}, _ID)])
+    if _ID in text:
+        found = [call.id for call in parsers.parse(make, [text]).calls]
+        assert found == [_ID], f"calls with the ids {found} are found in {text!r}"
 
 
 def check_without_tools(make: Factory, drawn: Callable[[], tuple[CallWriter, Sequence[Written]]]) -> None:

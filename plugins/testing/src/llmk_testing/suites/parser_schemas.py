@@ -25,6 +25,11 @@ _TREE = {
 _HARD = {"pattern", "format", "not", "allOf", "oneOf", "patternProperties", "nullable", "x-unheard-of", "definitions"}
 _LIST = [{"const": 1}, {"const": 2}]
 _PARTS = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}}
+_ESCAPED = (
+    *(('a"b', "ab"), ("a\\b", "ab"), ("é😀", "é"), ("a/b", "ab"), ("a.b", "axb"), ("a|b", "a"), ("a*", "aa")),
+    *(("[ab]", "a"), ("(a)", "a"), ("{x}", "x"), ("it's", "its"), ("<b>", "b"), ("^a$", "a"), ("a?", ""), ("#", "x")),
+)
+"""Texts that a rule must escape, and what it would allow otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,8 @@ SCHEMAS: tuple[Schema, ...] = (
     Schema({"enum": ["a", 1, None, True]}, ["a", 1, None, True], ["b", 2, False, "", '"a"', "[1]"]),
     Schema({"enum": ["", "two words"]}, ["", "two words"], ["two", "b"]),
     Schema({"enum": [1, 2.5]}, [1, 2.5], [2, 25]),
+    *(Schema({"enum": [one, "zz"]}, [one, "zz"], [other, "z"], hard=True) for one, other in _ESCAPED),
+    *(Schema({"const": one}, [one], [other], hard=True) for one, other in _ESCAPED),
     Schema({"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "abcd"], ["a", "abcde", ""]),
     Schema({"type": "string", "minLength": 1}, ["a", "a" * 99], [""]),
     Schema({"type": "string", "maxLength": 3}, ["", "abc"], ["abcd", '"ab"']),

@@ -37,6 +37,16 @@ _ARGUMENTS = (
 )
 """Names of arguments, of which a dialect may refuse some: they may be the dialect's own words, or need escapes."""
 _COMMON = _ARGUMENTS[:17]
+_TOOL_NAMES = (
+    ("a.b", "axb"),
+    ("a-c", "abc"),
+    ("a_b", "a-b"),
+    ("ab", "a"),
+    ("a", "ab"),
+    ("a.b-c_d", "a.bxc_d"),
+    ("A", "a"),
+)
+"""Names of tools, and names that are others."""
 _MOST = 13
 """Tools, and arguments of each: more than have one digit."""
 
@@ -46,6 +56,7 @@ def shape_cases(
 ) -> Iterator[Case]:
     """The cases of one dialect that has a writer."""
     yield case("arguments of any name come back, or are refused", check_names, spec, made)
+    yield case("its writer's grammar knows tools by their whole names", check_tool_names, spec)
     yield case("its writer leaves calls and tools as they are", check_kept, spec)
     yield case("its writer's grammar knows many tools with many arguments apart", check_many, spec, made)
     yield case("white space that its writer's grammar allows is read", check_space, spec, made)
@@ -76,6 +87,23 @@ def check_names(spec: ParserSpec, made: Callable[[ParserContext], Factory]) -> s
     missed = [name for name in _COMMON if name in refused]
     assert not missed, f"arguments of the names {missed} are refused"
     return f"{len(refused)} of {len(_ARGUMENTS)} names are refused"
+
+
+def check_tool_names(spec: ParserSpec) -> str:
+    """What is a mark in a rule stands for itself in a name."""
+    writer, count = _writer(spec), 0
+    for name, other in _TOOL_NAMES:
+        tool = {"name": name, "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+        try:
+            grammar = Grammar(writer, many=False, tools=[tool])
+        except (RequestError, ValueError):
+            continue
+        right, wrong = (_rendered(writer, each, {}) for each in (name, other))
+        if right is not None and wrong is not None:
+            assert grammar.allows(right), f"{right!r} is refused by the grammar of {name!r}"
+            assert not grammar.allows(wrong), f"{wrong!r} is allowed by the grammar of {name!r}"
+            count += 1
+    return f"{count} names"
 
 
 def check_kept(spec: ParserSpec) -> None:

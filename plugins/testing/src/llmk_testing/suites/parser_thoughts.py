@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmk.api import ParserContext, ParserSpec
-from llmk_testing import parsers
+from llmk_testing import copies, growing, parsers
 from llmk_testing.case import Case, Skip
 from llmk_testing.odd_texts import ODD
 from llmk_testing.parser_example import ParserExample
@@ -50,6 +50,8 @@ def thought_cases(
     yield case("markers that the prompt speaks of start and end no thought", check_mentioned, made, markers)
     yield case("what differs from a marker is text", check_lookalikes, made(ParserContext()), markers)
     yield case("time is linear in markers and their parts", check_linear, made(ParserContext()), markers)
+    yield case("the rest of a piece is not copied for each marker in it", check_copies, made(ParserContext()), markers)
+    yield case("processor time is linear in runs of one character", check_growing, made(ParserContext()), markers)
 
 
 def check_both(markers: tuple[str, str]) -> None:
@@ -184,7 +186,7 @@ def _near(marker: str) -> list[str]:
 def check_linear(make: Factory, markers: tuple[str, str]) -> None:
     """Thousands of blocks may come in one piece, and what only looks like markers."""
     opens, closes = markers
-    for text in (f"{opens}é{closes}ü", opens, closes, opens[:-1], closes[:-1], opens[:1], opens + closes[:-1]):
+    for text in _pieces(markers):
         parsers.check_linear(make, text, times=max(4, 128 // len(text)))
         whole = text * 1500
         found, pieces = (parsers.parse(make, cut) for cut in ([whole], [*whole]))
@@ -195,6 +197,24 @@ def check_linear(make: Factory, markers: tuple[str, str]) -> None:
         for letter in "éü":
             kept = (found.reasoning + found.content).count(letter)
             assert kept == whole.count(letter), f"of 1500 times {text!r}, {kept} of {letter!r} come back"
+
+
+def check_copies(make: Factory, markers: tuple[str, str]) -> str:
+    """Of blocks, markers, and what only looks like them."""
+    return copies.check_copies(make, _pieces(markers))
+
+
+def check_growing(make: Factory, markers: tuple[str, str]) -> None:
+    """In an answer, in a thought, and behind one."""
+    opens, closes = markers
+    for before in ("", opens, opens + "Hm." + closes):
+        growing.check_runs(make, before, (*growing.RUNS, *_pieces(markers)))
+
+
+def _pieces(markers: tuple[str, str]) -> tuple[str, ...]:
+    """A block, markers, and parts of them."""
+    opens, closes = markers
+    return (f"{opens}é{closes}ü", opens, closes, opens[:-1], closes[:-1], opens[:1], opens + closes[:-1])
 
 
 def _check_thought(found: Answer, thought: str, answer: str, text: str) -> None:

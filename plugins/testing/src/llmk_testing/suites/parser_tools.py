@@ -30,6 +30,17 @@ _TYPED: tuple[tuple[str, Mapping[str, Any], Any], ...] = (
     ("as_word", {"type": "string"}, "true"),
     ("as_list", {"type": "array", "items": {"type": "integer"}}, [5]),
     ("as_note", {"type": "string"}, "[5]"),
+    ("as_level", {"enum": [1, 5]}, 5),
+    ("as_code", {"enum": ["1", "5"]}, "5"),
+    ("as_constant", {"const": "5"}, "5"),
+    ("as_maybe", {"anyOf": [{"type": "integer"}, {"type": "null"}]}, 5),
+    ("as_words", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "5"),
+    ("as_one", {"oneOf": [{"type": "null"}, {"type": "integer"}]}, 5),
+    ("as_all", {"allOf": [{"type": "integer"}]}, 5),
+    ("as_both", {"type": ["null", "integer"]}, 5),
+    ("as_share", {"type": "number"}, 5),
+    ("as_nested", {"type": "object", "properties": {"value": {"type": "string"}}}, {"value": "5"}),
+    ("as_texts", {"type": "array", "items": {"type": "string"}}, ["5", "true"]),
 )
 """Tools whose only argument has one name, its schemas, and values."""
 

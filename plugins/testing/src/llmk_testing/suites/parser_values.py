@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from string import ascii_letters, digits
 
-from llmk.api import CallWriter, ParserSpec, WrittenCall
+from llmk.api import CallWriter, ParserSpec, RequestError, WrittenCall
 from llmk.kernel.loader import load_object
 from llmk_testing import parsers
 from llmk_testing.case import Case, Skip
@@ -17,6 +18,7 @@ _VALUE = 7316519842003
 """Stands for the value in a rendered call."""
 JSON = (
     *("0", "-0", "-1", "10", "0.5", "-0.25", "1.50", "1e5", "1E+5", "2e-7", "1.5e07", "12345678901234567890", "0e0"),
+    *("0.30000000000000004", "-1.2345678901234567", "1.7976931348623157e308", "5e-324", "9007199254740993"),
     *("true", "false", "null", "[]", "{}", "[ ]", "{ }", "[true,false,null]", "[1,2]", "[ 1 ,\t2 ]", "[[], [[]]]"),
     *('{"a":1}', '{ "a" : 1 , "b":[ ] }', '{"a": {"b": {"c": [{}]}}}', '{"":""}', '[{"a": 1}, {"b": 2}]'),
     *(
@@ -97,6 +99,12 @@ NO_JSON = (
     ),
     *('"\\', '"\\u', '{"a\nb": 1}', '"\\ud83d"', ":", ",", '{"a": tru}', '{"a": 1.}', '{"a": [1 2]}', '["a\\x"]'),
 )
+
+_NAMES = (
+    *("functions.get", "tools.get", "default_api.get", "a.b.c", "a:b", "get:0", "a/b", "a-b", "A.b-C_d", "mcp__a__get"),
+    *("_a", "a_", "-a", "a-", "1a", "call", "function", "functions", "tool", "name", "arguments", "parameters", "null"),
+)
+"""Names of tools, as clients and MCP servers have them."""
 
 
 def value_cases(spec: ParserSpec, make: Factory, bare: Factory, case: Callable[..., Case]) -> Iterator[Case]:
@@ -209,8 +217,16 @@ def check_names(spec: ParserSpec, make: Factory) -> None:
 
 
 def check_letters(spec: ParserSpec, make: Factory) -> str:
-    """Any letter and digit at the start, inside and at the end of a tool's name."""
+    """Any letter and digit at the start, inside and at the end of a tool's name; names with words that dialects have
+    of their own and with marks between words are whole or text, unless its writer refuses them."""
     writer: CallWriter = load_object(spec.writer)
+    for name in _NAMES:
+        with suppress(RequestError, ValueError):
+            text = writer.render([WrittenCall(name, {}, "call_x")])
+            answer = parsers.parse(make, [text])
+            found = [call.name for call in answer.calls]
+            kept = found == [name] or (not found and name in answer.content)
+            assert kept, f"calls of {found} in {text!r}"
     names = [f"t{one}t" for one in ascii_letters + digits] + [f"t{one}" for one in ascii_letters + digits]
     for name in [*names, *(f"{one}t" for one in ascii_letters)]:
         text = writer.render([WrittenCall(name, {}, "call_x")])

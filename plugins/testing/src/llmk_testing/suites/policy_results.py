@@ -18,13 +18,13 @@ Make = Callable[[PolicyContext], SchedulingPolicy]
 CONTEXTS = (
     PolicyContext(step_tokens=16),
     PolicyContext(weights={"t0": 3.0, "t1": 0.25, "t2": 1.0}, step_tokens=64),
-    PolicyContext(weights={"t3": 7.0}, step_tokens=1),
+    PolicyContext(weights={"t3": 7.0, "": 2.0}, step_tokens=1),
     PolicyContext(weights={"t0": 100.0, "t1": 40.0, "t2": 60.0}, step_tokens=2),
 )
-TENANTS = ("t0", "t1", "t2", "t3", "t4", "", "T0")
+TENANTS = ("t0", "t1", "t2", "t3", "t4", "", "T0", "t00")
 PRIORITIES = (0, 0, 0, 0, 1, 1, -1, 5, 1000, -(2**31), 2**31 - 1)
-ARRIVALS = (0, 999_990, 2**32)
-"""The first number of a history: engines run for long."""
+ARRIVALS = (0, 999_990, 2**32 - 20, 2**31 - 20)
+"""The first number of a history: engines run for long, beyond what 32 bits can count."""
 PHASE = 12
 """Steps for which the same tenants send requests; some phases have none, so that the queue runs empty."""
 FORGOTTEN = 700

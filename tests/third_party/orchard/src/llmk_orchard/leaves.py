@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llmk.api import Event, ParserContext, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart, WrittenCall
+from llmk_orchard.pieces import in_short_pieces
 
 OPEN, ARGUMENT, CLOSE = "@call ", "@arg ", "@end"
 
@@ -21,6 +22,7 @@ class Leaves:
         """Lines of the open call, of which the last may be incomplete."""
         self._count = 0
 
+    @in_short_pieces
     def push(self, text: str) -> list[Event]:
         """Takes the next piece."""
         self._text += text

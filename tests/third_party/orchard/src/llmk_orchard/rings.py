@@ -4,6 +4,7 @@ break behind a block belongs to it."""
 from __future__ import annotations
 
 from llmk.api import Event, ParserContext, ReasoningDelta, TextDelta
+from llmk_orchard.pieces import in_short_pieces
 
 OPEN, CLOSE = "<ring>", "</ring>"
 
@@ -17,6 +18,7 @@ class Rings:
         self._held = ""
         self._behind = False
 
+    @in_short_pieces
     def push(self, text: str) -> list[Event]:
         """Everything but what may be the start of a marker."""
         text, events = self._held + text, []
