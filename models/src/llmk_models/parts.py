@@ -23,7 +23,6 @@ from llmk.tree import (
     Residual,
     Rope,
     SelfAttention,
-    default_length,
 )
 from llmk.tree.config import MOST_LAYERS
 from llmk.tree.spec import Spec
@@ -219,7 +218,6 @@ class Parts:
         aliases = (f"{self.root}{names.head}.weight",) if self.tied else ()
         model = f"{self.root}{names.model}." if self.root or names.model else ""
         head: dict[str, Any] = {"scale": logits_scale, "softcap": softcap, "bias": head_bias}
-        default_len, why = default_length(self.config, longest)
         return CausalLM(
             embed=Embedding(
                 at=f"{model}{names.embed}",
@@ -233,8 +231,6 @@ class Parts:
             norm=self.norm(f"{model}{names.norm}"),
             head=Head(at=names.head, vocab_size=vocab, size=hidden, tied=self.tied, **head),
             max_model_len=longest,
-            default_model_len=default_len,
-            default_why=why,
             ignored=(r".*\.rotary_emb\.inv_freq", *ignored),
             **more,
         )

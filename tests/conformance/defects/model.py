@@ -109,7 +109,12 @@ def _halves_what_is_given(patch: pytest.MonkeyPatch) -> None:
 
 def _always_long(patch: pytest.MonkeyPatch) -> None:
     """Serves the longest text."""
-    _around(patch, dense, "tree", lambda good, config: replace(good(config), default_model_len=0))
+
+    def change(good: Any, config: Config) -> CausalLM:
+        found: CausalLM = good(config)
+        return replace(found, default_model_len=found.max_model_len)
+
+    _around(patch, dense, "tree", change)
 
 
 def _new_names_alone(patch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,8 @@ class CausalLM(Spec):
     max_model_len: int
     """Maximum number of positions."""
     default_model_len: int = 0
-    """As :attr:`llmk.api.ModelFacts.default_model_len`; ``default_why`` likewise."""
+    """As :attr:`llmk.api.ModelFacts.default_model_len`; ``default_why`` likewise. Where it is 0, texts are as long as
+    LongRoPE's short factors reach, if the config has them (:func:`llmk.tree.default_length`)."""
     default_why: str = ""
     embed_norm: Norm | None = None
     """Norm of the embeddings, with a role of its own; ``None``: they are not normed. Not with a stream."""

@@ -11,6 +11,7 @@ from llmk.tree.attention import Attend
 from llmk.tree.block import Block
 from llmk.tree.config import Config
 from llmk.tree.lowering import Program, Sublayer
+from llmk.tree.rope import default_length
 from llmk.tree.spec import Spec
 
 _KINDS = {
@@ -92,6 +93,9 @@ def model_facts(program: Program, config: Config) -> ModelFacts:
     """The facts of a lowered model. ``model`` is filled in with the spec's id by the caller."""
     model, sites = program.model, Sites(program.leaves(), config.dtype)
     shares = any(isinstance(leaf, Attend) and leaf.shares is not None for leaf in program.leaves())
+    shorter, why = model.default_model_len, model.default_why
+    if not shorter:
+        shorter, why = default_length(config, model.max_model_len)
     return ModelFacts(
         architecture=config.architecture,
         model="",
@@ -109,8 +113,8 @@ def model_facts(program: Program, config: Config) -> ModelFacts:
         ops=sites.of("ops"),
         chains=tuple(sites.chains),
         parallel=("tensor",) if shares else ("tensor", "pipeline"),  # a stage has no caches of another
-        default_model_len=model.default_model_len,
-        default_why=model.default_why,
+        default_model_len=shorter,
+        default_why=why,
         takes_embeddings=model.stream is None or not model.stream.reads_tokens,
         state_dtype=config.state_dtype,
     )

@@ -15,7 +15,7 @@ _BUCKET = "_bucket"
 """Buckets are not sent, only sums and counts of histograms: daemons compute distributions only from raw values."""
 
 _MOST_COUNTERS = 10_000
-"""Counters of which what was sent is remembered: one that comes back later is sent anew, as that of a new engine."""
+"""Counters of which what was sent is remembered: one that comes back later is sent again, as that of a new engine."""
 
 
 class StatsD:

@@ -123,10 +123,12 @@ class PreparedMoE:
         return self.kernel(x.to(self.device), logits.to(self.device), self.weights, **self.options | more)
 
     def check(self, out: Tensor, x: Tensor, logits: Tensor, what: str, **more: Any) -> float:
-        """Compares the result with the expected one."""
+        """Compares the result with the expected one, but for tokens all of whose scores are too small for float32."""
         options = self.options | self.meant | more
         right = self.oracle(x.cpu().float(), logits.cpu().float(), self.meaning, **options)
-        return check(out, Right(right, self.dtype), what, self.stored.bound)
+        undefined = (right.isnan().any(-1) & ~x.cpu().isnan().any(-1) & ~logits.cpu().isnan().any(-1)).nonzero()[:, 0]
+        right[undefined] = 0
+        return check(out.index_fill(0, undefined.to(out.device), 0), Right(right, self.dtype), what, self.stored.bound)
 
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from llmk.tree import (
-    MLP,
-    CausalLM,
-    Config,
-    Embedding,
-    Head,
-    Heads,
-    Norm,
-    Residual,
-    Rope,
-    SelfAttention,
-    default_length,
-)
+from llmk.tree import MLP, CausalLM, Config, Embedding, Head, Heads, Norm, Residual, Rope, SelfAttention
 
 
 def tree(config: Config) -> CausalLM:
@@ -38,8 +26,6 @@ def tree(config: Config) -> CausalLM:
             Residual(norm=norm(at=f"{at}.post_attention_layernorm"), block=mlp),
         )
 
-    # With LongRoPE, how long served texts may be changes the results of short ones.
-    default_len, why = default_length(config, rope.max_model_len)
     return CausalLM(
         embed=Embedding(
             at="model.embed_tokens", vocab_size=vocab, size=hidden, aliases=("lm_head.weight",) if tied else ()
@@ -48,6 +34,4 @@ def tree(config: Config) -> CausalLM:
         norm=norm(at="model.norm"),
         head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=tied),
         max_model_len=rope.max_model_len,
-        default_model_len=default_len,
-        default_why=why,
     )
