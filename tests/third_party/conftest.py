@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-collect_ignore = ["accelerator", "estuary", "harbor", "hosts", "meadow", "orchard"]
+collect_ignore = ["accelerator", "estuary", "fjord", "harbor", "hosts", "meadow", "orchard"]

@@ -1,0 +1,1 @@
+"""Plugins of several kinds, written from the documentation alone."""
