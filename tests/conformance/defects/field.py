@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from defects import Defect, io_processor, logits_processor, results
+from defects import Defect, io_processor, logits_processor, parser, results
 from llmk.api import Event, IOPrompt, RequestError, ToolCallStart
 from llmk_testing.templates.reasoning_parser.thoughts import CLOSE, OPEN, Thoughts
 from llmk_testing.templates.tool_parser.brackets import Brackets
@@ -61,6 +61,14 @@ class NoColons(results.Calls):
         ]
 
 
+class Forgets(results.Calls):
+    """What was held back at the end is lost, where it is the beginning of a marker alone."""
+
+    def finish(self) -> list[Event]:
+        held = self._held
+        return [] if held and parser.OPEN.startswith(held) and held != parser.OPEN else super().finish()
+
+
 class AnyLetter(results.Writer):
     """A point in a tool's name stands for any letter."""
 
@@ -88,6 +96,7 @@ ANY_LETTER, UNQUOTED = AnyLetter(), Unquoted()
 
 TOOL_PARSERS = (
     Defect("no-colons", "what is behind a colon in a name is cut", NoColons, "names of any letters"),
+    Defect("forgets", "a marker's beginning at the end is lost", Forgets, "ends in the beginning of a trigger"),
     Defect("any-letter", "a point in a name is any letter", {"writer": f"{HERE}:ANY_LETTER"}, "by their whole names"),
     Defect("unquoted", "a text is a regular expression", {"writer": f"{HERE}:UNQUOTED"}, "each keyword of a schema"),
     Defect("rests", "the rest of a piece is copied for each call", Rests, COPIED),

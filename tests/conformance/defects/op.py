@@ -423,6 +423,20 @@ def make_attention_before_write(parts: Mapping[str, Callable[..., Any]]) -> Call
     return op
 
 
+def make_write_of_whole_tiles(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Of a step of several tiles, tokens behind the last whole one stay as they are."""
+    good = make_qk_norm_rope_write_kv(parts)
+
+    def op(q: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        rotated = good(q, *arguments, **options)
+        whole = len(q) // 512 * 512
+        if whole:
+            rotated[whole:] = q[whole:]
+        return rotated
+
+    return op
+
+
 def make_residual_dropped(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Hands on what came, not the sum."""
     good = make_add_rms_norm_linear(parts)
@@ -531,6 +545,7 @@ def penalties_of_every_token(logits: Tensor, rows: Tensor, tokens: Tensor, *rest
 
 
 _AGREES = "agrees with the reference"
+_MANY = f"{_AGREES} on many tokens"
 _STAYS = "results stay when"
 _DEEP = "takes rows of any dimensions"
 
@@ -628,6 +643,7 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("selective_scan", Defect("narrow", "computes as states are kept", scan_in_one_dtype, _AGREES)),
     ("qk_norm_rope_write_kv", Defect("norms", "one weight norms queries and keys", make_unnormed_queries, _AGREES)),
     ("qk_norm_rope_write_kv", Defect("late norm", "norms come first", make_norm_before_rope, _AGREES)),
+    ("qk_norm_rope_write_kv", Defect("whole tiles", "the last tile is left out", make_write_of_whole_tiles, _MANY)),
     ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
     ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),
     ("add_rms_norm_linear", Defect("one result of a GEMM", "results are overwritten", make_one_result, _STAYS)),

@@ -38,6 +38,8 @@ _SITES = (
 )
 """Labels of queries."""
 _LONGEST = 200
+_MANY = 1217
+"""Tokens of a prompt, more than any tile has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,15 @@ def cases(spec: KernelSpec, bench: Bench, contract: OpContract, examples: OpExam
     wanted = {label: partial(_query, spec.op, site) for label, site in sites.items()}
     candidate = Candidate(spec, bench, wanted)
     yield from candidate.honesty()
+    placed = {asked.label: sites[asked.label.rpartition(", ")[0]] for asked in candidate.served}
     for asked in candidate.served:
-        site = sites[asked.label.rpartition(", ")[0]]
+        site = placed[asked.label]
         if not match(site.backend, site.query(platform=bench.facts, site="attention", dtype=asked.query.dtype)):
             continue  # an op may serve dtypes that the backend does not
         fused = partial(Fused, candidate, asked, site, contract, examples)
         yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, fused))
+        if site is next(iter(placed.values())):
+            yield candidate.case(f"agrees with the reference on many tokens: {asked.label}", partial(_many, fused))
         if spec.capture != "none" and site.backend.capture != "none":
             name = f"can be recorded and replayed: {asked.label}"
             yield candidate.case(name, partial(_recorded, bench, fused))
@@ -103,12 +108,14 @@ class Fused:
         site: Site,
         contract: OpContract,
         examples: OpExamples,
+        longest: int = 160,
     ) -> None:
         spec, bench, self.dtype = candidate.spec, candidate.bench, asked.dtype
         query = site.query(platform=bench.facts, dtype=asked.query.dtype, site="attention")
         backend = candidate.load(site.backend.implementation)(query, bench.device)
         self.random = partial(bench.random, "op", asked.label)
-        self.paged = Paged(query, backend, bench.device, self.random(), requests=4, longest=160)
+        self.paged = Paged(query, backend, bench.device, self.random(), requests=4, longest=longest)
+        self._longest = max(longest, _LONGEST)
         self.device, self.facts, self.examples = bench.device, site.facts, examples
         self.by_row, self.wide = contract.positions(examples.by_row), contract.positions(examples.wide)
         given = {"attention.write": backend.write, "attention.run": backend.run}
@@ -131,7 +138,7 @@ class Fused:
         them. In padding the first argument of rows, the queries, is NaN; others are not, so that they show in a cache
         of NaN."""
         positions = torch.cat([torch.arange(start, stop) for _, start, stop in work])
-        draw = Draw(self.random(list(work)), self.dtype, longest=_LONGEST, given=positions)
+        draw = Draw(self.random(list(work)), self.dtype, longest=self._longest, given=positions)
         made = list(self.examples.make(draw, self.facts, len(positions)))
         for place in (place for place, value in enumerate(made) if isinstance(value, float)):
             made[place] = self._numbers.setdefault(place, made[place])
@@ -214,6 +221,13 @@ def _agrees(make: Callable[[], Fused]) -> str:
         assert torch.equal(bits(fused.paged.cache.select(dim, -1)), before), "a token of slot -1 was written"
         errors.append(fused.check(out, work, f"a step of {len(work)} requests and {padding} of padding"))
     return agreeing(errors)
+
+
+def _many(make: Callable[..., Fused]) -> str:
+    """A long prompt, whose last tile is not full, and others behind it."""
+    fused = make(longest=_MANY)
+    work: Work = [(0, 0, _MANY), (1, 0, 130), (2, 0, 1)]
+    return agreeing([fused.check(fused.play(work), work, f"a prompt of {_MANY} tokens, and others")])
 
 
 def _recorded(bench: Bench, make: Callable[[], Fused]) -> str:

@@ -18,7 +18,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case
 from llmk_testing.op_under_test import Make, Op
-from llmk_testing.recording import check_recorded
+from llmk_testing.recording import check_recorded, is_portable
 from llmk_testing.rows import counts
 from llmk_testing.suites import kernel_costs, op_calls, op_rows
 from llmk_testing.tolerance import chained
@@ -86,7 +86,8 @@ def _of_rows(
 
     def invariant(asked: Asked[OpQuery]) -> bool:
         declared = candidate.serves(replace(asked.query, deterministic=True))
-        return bool(declared) and (placed[asked.label].kernel.deterministic or not candidate.spec.parts)
+        others = set(candidate.spec.parts) - {"linear"}  # whose kernels are the references here
+        return bool(declared) and not others and (placed[asked.label].kernel.deterministic or not candidate.spec.parts)
 
     one_by_one = any(invariant(asked) for asked in first)
     yield from kernel_costs.op_cases(candidate, make, first[:2], by_row=by_row, one_by_one=one_by_one)
@@ -213,4 +214,5 @@ def _recorded(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], 
     def judge(i: int, out: Any) -> float:
         return op.check(out, given, inputs[i], "a replay for other rows")
 
-    return check_recorded(candidate.bench, lambda: op.run(*given, **op.on_device), load, judge, 2)
+    run = partial(op.run, *given, **op.on_device)
+    return check_recorded(candidate.bench, run, load, judge, 2, portable=is_portable(candidate.spec))

@@ -26,15 +26,17 @@ def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
         sizes["alibi"] = True
     if site.value_dim is not None:
         sizes["value_dim"] = site.value_dim
+    sections = (2, rotary_dim // 2 - 2)
     kinds: tuple[Facts, ...] = (
         {"rotary_dim": rotary_dim, "qk_norm": True},
         {"rotary_dim": rotary_dim, "qk_norm": False},
         {"rotary_dim": rotary_dim, "qk_norm": True, "norm_offset": 1.0},
         {"rotary_dim": 0, "qk_norm": True, "no_rope": True},
-        {"rotary_dim": rotary_dim, "qk_norm": False, "rotary_sections": (2, rotary_dim // 2 - 2)},
+        {"rotary_dim": rotary_dim, "qk_norm": False, "rotary_sections": sections},
         {"rotary_dim": rotary_dim, "qk_norm": True, "rotary_neighbours": True},
         {"rotary_dim": rotary_dim, "qk_norm": True, "norm_after_rope": True},
         {"rotary_dim": rotary_dim, "qk_norm": True, "shared_kv": True},
+        {"rotary_dim": rotary_dim, "qk_norm": True, "rotary_sections": sections, "rotary_neighbours": True},
     )
     if rotary_dim < site.head_dim:
         kinds += ({"rotary_dim": site.head_dim, "qk_norm": False},)

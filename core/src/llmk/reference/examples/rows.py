@@ -33,6 +33,14 @@ _HEADS = (
     {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 16, "qk_norm": True},
     {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 24, "rotary_sections": (2, 7, 3)},
     {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 24, "rotary_neighbours": True},
+    {
+        "num_heads": 3,
+        "num_kv_heads": 1,
+        "head_dim": 40,
+        "rotary_dim": 24,
+        "rotary_sections": (2, 7, 3),
+        "rotary_neighbours": True,
+    },
 )
 _LATENT_HEADS = (
     {"num_heads": 8, "num_kv_heads": 2, "qk_rope_head_dim": 64},

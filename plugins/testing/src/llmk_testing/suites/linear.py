@@ -19,7 +19,7 @@ from llmk_testing.candidate import Asked, Candidate, agreeing, served_by
 from llmk_testing.case import Case, Skip
 from llmk_testing.invariance import check_rows
 from llmk_testing.queries import linear_queries
-from llmk_testing.recording import check_recorded
+from llmk_testing.recording import check_recorded, is_portable
 from llmk_testing.rows import counts, each_number
 from llmk_testing.suites import kernel_costs
 from llmk_testing.suites.linear_sums import sum_cases
@@ -29,6 +29,7 @@ from llmk_testing.suites.prepared import (
     check_layers,
     check_prepare,
     first_of_each,
+    largest,
     several,
     smallest,
 )
@@ -64,7 +65,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     yield from candidate.each("takes any number of rows", _each_number, first_of_each(candidate.served))
     yield from candidate.each("takes many rows", _many, smallest(candidate.served, _sizes))
     yield from candidate.each("takes many outputs", _many_outputs, _vocabularies(candidate))
-    yield from candidate.each("a layer holds little more than its parameters", _held, first_of_each(candidate.served))
+    yield from candidate.each("a layer holds little more than its parameters", _held, largest(candidate.served, _sizes))
     yield from sum_cases(candidate)
     yield from candidate.each("weights of its layout are those of others that have it", _layout, candidate.served[:2])
     yield from kernel_costs.linear_cases(candidate, PreparedLinear)
@@ -304,7 +305,9 @@ def _replayed(candidate: Candidate[LinearQuery], kernel: PreparedLinear) -> str:
     def judge(i: int, out: Tensor) -> float:
         return kernel.check(out, inputs[i], "a replay for other rows")
 
-    return check_recorded(candidate.bench, lambda: kernel(x), load, judge, len(inputs))
+    return check_recorded(
+        candidate.bench, lambda: kernel(x), load, judge, len(inputs), portable=is_portable(candidate.spec)
+    )
 
 
 def _deterministic(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:

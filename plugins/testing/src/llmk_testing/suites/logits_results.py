@@ -221,6 +221,10 @@ class Steps:
         slots = torch.tensor([slot for slot, _ in places])
         lengths = torch.tensor([len(self._running[slot].tokens) + count for slot, count in places])
         logits = self._logits(len(places))
+        for row, (slot, count) in zip(logits, places, strict=True):
+            if self._random.random() < 0.1:  # as a grammar leaves tokens of the text alone
+                text = {*self._running[slot].tokens, *drafts[slot][:count]} - {VOCAB}
+                row[[token for token in range(VOCAB) if text and token not in text]] = -torch.inf
         rows = LogitsRows(tuple(slots.tolist()), slots.to(self._device), lengths.to(self._device))
         out = self._processor.apply(logits.to(self._device, copy=True), rows).cpu()
         for found, given, (slot, count) in zip(out, logits, places, strict=True):

@@ -24,7 +24,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing, served_by
 from llmk_testing.case import Case, Skip
 from llmk_testing.queries import moe_queries
-from llmk_testing.recording import check_recorded
+from llmk_testing.recording import check_recorded, is_portable
 from llmk_testing.rows import counts
 from llmk_testing.suites import kernel_costs
 from llmk_testing.suites.moe_tokens import token_cases
@@ -34,6 +34,7 @@ from llmk_testing.suites.prepared import (
     check_layers,
     check_prepare,
     first_of_each,
+    largest,
     several,
     smallest,
 )
@@ -153,7 +154,9 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     yield from candidate.each("takes many tokens", _many, smallest(candidate.served, _experts_size))
     yield from token_cases(candidate, PreparedMoE)
     firsts = first_of_each(candidate.served)
-    yield from candidate.each("a layer holds little more than its parameters", _held, firsts)
+    yield from candidate.each(
+        "a layer holds little more than its parameters", _held, largest(candidate.served, _experts_size)
+    )
     yield from kernel_costs.moe_cases(candidate, PreparedMoE)
     yield from candidate.each("tokens pass through the experts that they chose", _sparse, firsts)
     yield from candidate.each("sums over many experts are those of float32", _summed, firsts[:1])
@@ -376,7 +379,9 @@ def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     def judge(i: int, out: Tensor) -> float:
         return moe.check(out, *inputs[i], "a replay for other tokens")
 
-    return check_recorded(candidate.bench, lambda: moe(x, logits), load, judge, len(inputs))
+    return check_recorded(
+        candidate.bench, lambda: moe(x, logits), load, judge, len(inputs), portable=is_portable(candidate.spec)
+    )
 
 
 def _deterministic(candidate: Experts, asked: Asked[MoEQuery]) -> None:

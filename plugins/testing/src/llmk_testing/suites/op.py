@@ -15,7 +15,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
 from llmk_testing.op_under_test import Make, Op
-from llmk_testing.recording import check_recorded
+from llmk_testing.recording import check_recorded, is_portable
 from llmk_testing.rows import counts
 from llmk_testing.suites import kernel_costs, op_calls, op_rows
 from llmk_testing.trees import mapped, tensors
@@ -99,7 +99,14 @@ def _recorded(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) 
     def judge(i: int, result: Any) -> float:
         return op.check(result, given, others[i], "a replay for other rows" if i else "a recorded call")
 
-    return check_recorded(candidate.bench, lambda: op.run(*given, **op.on_device), load, judge, len(others))
+    return check_recorded(
+        candidate.bench,
+        lambda: op.run(*given, **op.on_device),
+        load,
+        judge,
+        len(others),
+        portable=is_portable(candidate.spec),
+    )
 
 
 def _shuffled(op: Op, tensor: Tensor) -> Tensor:

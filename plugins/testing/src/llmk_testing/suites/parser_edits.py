@@ -30,6 +30,7 @@ def edit_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case:
     yield case("a call behind text that only starts like one comes back", check_behind, spec, make)
     yield case("calls with text between them come back", check_between, spec, make)
     yield case("its writer's trigger starts no other text", check_trigger, spec, make)
+    yield case("text that ends in the beginning of a trigger is content", check_beginnings, spec, make)
     yield case("any number of calls in one piece come back", check_many, spec, make)
     yield case("time is linear in calls, their parts and their arguments", check_linear, spec, make)
     yield case("the rest of a piece is not copied for each call in it", check_copies, spec, make)
@@ -117,6 +118,16 @@ def _with(make: Factory, whole: str, between: str) -> tuple[str, list[str]]:
     """The content of three calls with a text between them, without white space, and the calls' names."""
     answer = parsers.check_chunking(make, between.join([whole] * 3), rounds=1)
     return "".join(answer.content.split()), [call.name for call in answer.calls]
+
+
+def check_beginnings(spec: ParserSpec, make: Factory) -> str:
+    """What was held back, as it could have become a call, is not lost where the text ends."""
+    trigger, _ = _triggered(spec)
+    texts = [before + trigger[:end] for before in ("", "x", "x\n") for end in range(1, len(trigger))]
+    for text in texts:
+        answer = parsers.check_chunking(make, text, rounds=1)
+        assert (answer.content, answer.calls) == (text, []), f"{text!r} is content, and comes back as {answer}"
+    return f"{len(texts)} texts"
 
 
 def check_trigger(spec: ParserSpec, make: Factory) -> str:

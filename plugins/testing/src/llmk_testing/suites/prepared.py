@@ -65,6 +65,11 @@ def first_of_each(served: Sequence[Asked[Q]]) -> list[Asked[Q]]:
     return list(found.values())
 
 
+def largest(served: Sequence[Asked[Q]], size_of: Callable[[Q], int]) -> list[Asked[Q]]:
+    """The largest query of each weight format."""
+    return first_of_each(sorted(served, key=lambda asked: -size_of(asked.query)))
+
+
 def smallest(served: Sequence[Asked[Q]], size_of: Callable[[Q], int]) -> list[Asked[Q]]:
     """The smallest query of each weight format."""
     return first_of_each(sorted(served, key=lambda asked: size_of(asked.query)))
@@ -135,12 +140,12 @@ def check_held(make: Callable[[int], Layer], bands: Sequence[TokenBand]) -> str:
     layer.weights = None
     size, before = bytes_of(layer.parameters), held_bytes()
     layer.weights = layer.prepare({name: tensor.clone() for name, tensor in layer.parameters.items()})
-    step = 4 * _run(layer, batches[-1:])
+    step = 4 * _run(layer, batches[:1])
     kept = held_bytes() - before
     assert kept <= (1 + _MORE) * size + _SMALL + step, (
         f"a layer holds {kept:,} bytes when it is prepared and was run, of parameters that take {size:,}"
     )
-    _run(layer, batches)
+    step = 4 * _run(layer, batches)
     more = held_bytes() - before - kept
     assert more <= _SMALL + step, (
         f"a layer holds {more:,} bytes more after {len(batches)} steps of other numbers of rows"
