@@ -1,5 +1,5 @@
-"""An executor that computes each request by itself, in float32, by plain torch and llmk's references: slow, and plain, so
-that others can be compared with it. What is computed of a request reads nothing of another's."""
+"""An executor that computes each request by itself, in float32, by plain torch and llmk's references: slow, and plain,
+so that others can be compared with it. What is computed of a request reads nothing of another's."""
 
 from __future__ import annotations
 
