@@ -132,8 +132,8 @@ def prompts(bench: Bench) -> list[list[int]]:
 
 def _greedy(served: _Served, model: str, engine: str) -> str:
     folder, expected = served.folder(model), served.expected(model)
-    knows = "logprobs" in served.spec.knows
-    params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, **({"logprobs": 0} if knows else {}))
+    logprobs = 0 if "logprobs" in served.spec.knows else None
+    params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=logprobs)
     given = prompts(served.bench)
     with served.open(folder, _ENGINES[engine]) as llm:
         for which in (range(len(given)), reversed(range(len(given)))):  # later ones get the slots of the first
@@ -196,7 +196,8 @@ def _drawn(served: _Served) -> str:
 
 def _undecided(served: _Served) -> dict[tuple[int, ...], Tensor]:
     """Prompts after which no token is much more likely than all others, and the probabilities ``[vocab]``."""
-    draw, found = random.Random(served.bench.seed), {}
+    draw = random.Random(served.bench.seed)
+    found: dict[tuple[int, ...], Tensor] = {}
     harness = ModelHarness.of(served.any_folder(), {"model.dtype": "float32", "model.max_model_len": 128})
     for number in range(40):
         prompt = tuple(draw.randrange(3, 380) for _ in range(1 + number % 9))
