@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
-from killing import check_good, check_killed
+from defects import Defect
+from killing import check_killed, results
 
 from llmk.api import ExecutorSpec, KernelSpec, Tier, Verdict, no
 from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.suites import cases
+
+sys.path.append(str(Path(__file__).parent.parent / "third_party/fjord/src"))
+
+from defects.executor import DEFECTS, Good
+from llmk_fjord.gannet_supports import executor_supports
 
 ANSWERS = count()
 CAN_T = Verdict(False)
+SPECS = """
+from llmk.api import ExecutorSpec, hookimpl
+from llmk_fjord.gannet_supports import executor_supports
+
+@hookimpl
+def llmk_executors():
+    knows = frozenset({{"top_k", "top_p", "min_p"}})
+    where = "defects.executor:{0}"
+    return [ExecutorSpec(id="{1}.plain", name="plain", implementation=where, supports=executor_supports, knows=knows)]
+"""
 
 
 def kernel(id: str, kind: str) -> KernelSpec:
@@ -25,8 +46,34 @@ def executor(**changes: Any) -> ExecutorSpec:
     return ExecutorSpec(id="odd.executor", name="odd", implementation="nowhere:Executor", **{**own, **changes})
 
 
-def test_a_good_one_passes(bench: Bench) -> None:
-    check_good("executor", executor(), bench)
+def test_one_that_runs_nothing_here_is_skipped_in_words(bench: Bench) -> None:
+    found = results("executor", executor(), bench)
+    assert [result.outcome for result in found[:2]] == ["passed"] * 2
+    assert {(result.outcome, result.message.rpartition(": ")[2]) for result in found[2:]} == {("skipped", "tree")}
+
+
+def served(provider: type, site: Callable[..., str]) -> ExecutorSpec:
+    name = provider.__name__.lower()  # a module of its own, since one that is imported stays
+    site(name, SPECS.format(provider.__name__, name))
+    knows = frozenset({"top_k", "top_p", "min_p"})
+    where = f"{provider.__module__}:{provider.__name__}"
+    return ExecutorSpec(id=f"{name}.plain", name="plain", implementation=where, supports=executor_supports, knows=knows)
+
+
+@pytest.mark.slow
+def test_a_good_one_passes(bench: Bench, site: Callable[..., str]) -> None:
+    found = [result for result in results("executor", served(Good, site), bench) if result.outcome != "passed"]
+    assert all(result.outcome == "skipped" and "found MoE" in result.message for result in found), found
+    assert len(found) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", DEFECTS, ids=str)
+def test_a_mistake_in_steps_is_found(defect: Defect, bench: Bench, site: Callable[..., str]) -> None:
+    chosen = [case for case in cases("executor", served(defect.provider, site), bench) if defect.case in case.name]
+    assert chosen, f"{defect.case!r} is no case"
+    found = (Result.of(case) for case in chosen)
+    assert any(result.outcome == "failed" for result in found)
 
 
 @pytest.mark.parametrize(

@@ -179,3 +179,50 @@ def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.
 def test_tune_refuses_to_measure_without_a_place_to_save(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--platform.measurements", "none"]) == 2
     assert "nothing can be saved" in capsys.readouterr().err
+
+
+GREET = """
+from llmk.api import CommandSpec
+
+@hookimpl
+def llmk_commands():
+    absent = {"implementation": "nowhere_at_all:Greet"}
+    return [
+        CommandSpec(id="polite.greet", name="greet", summary="say hello, 100% of it", **absent),
+        CommandSpec(id="polite.leave", name="leave", summary="say goodbye", implementation="plug_polite:Leave"),
+    ]
+
+class Leave:
+    def add_arguments(self, parser):
+        pass
+
+    def run(self, args):
+        print("Goodbye")
+        return 0
+"""
+
+
+def test_help_lists_commands_of_plugins(llmk: Any, house: Wheelhouse) -> None:
+    house.install("polite", GREET)
+    house.install("bad", "raise RuntimeError('no such chip')")
+    ran = llmk()
+    assert (ran.code, ran.err) == (0, "")
+    assert "    greet     say hello, 100% of it\n" in ran.out
+    assert "    leave     say goodbye\n" in ran.out
+    left = llmk("leave")
+    assert (left.code, left.out) == (0, "Goodbye\n")  # it needs no other command
+    assert "nowhere_at_all" in llmk("greet").err
+
+
+def test_help_is_shown_where_plugins_can_not_be_listed(llmk: Any, house: Wheelhouse, tmp_path: Path) -> None:
+    house.install("polite", GREET)
+    house.install("rude", GREET.replace("polite", "rude"))
+    ran = llmk()
+    assert ran.code == 0
+    assert "serve a model through" in ran.out
+    assert "both provide the command llmk greet" in ran.err
+    (tmp_path / "llmk.toml").write_text("[server\n")
+    ran = llmk()
+    assert ran.code == 0
+    assert "serve a model through" in ran.out
+    assert "commands of plugins are not listed: " in ran.err

@@ -203,8 +203,7 @@ class PlatformSpec(CheckedSpec):
     vouches: tuple[str, ...] = ()
     """Distributions whose kernels may be chosen by tier on this platform, as the spec's own and the core's are."""
     rank: int = 0
-    """Of the platforms that are usable on a machine, the one with the highest rank is used, unless the config names
-    one."""
+    """Of a machine's usable platforms, the one with the highest rank is used, unless the config names one."""
     early_setup: str = ""
     """``"module:attribute"`` of ``f(index: int)``, which initialises the device of local rank ``index`` as far as
     possible without torch. The engine's process may call it in a thread while it imports torch. Exceptions are ignored,
@@ -331,8 +330,7 @@ class RouteSpec(CheckedSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IOProcessorSpec(CheckedSpec):
     """An IO processor. ``implementation`` names a class that implements :class:`~llmk.api.IOProcessor`; it is imported
-    when a request first names the processor, by ``name`` or ``id``. ``supports`` returns whether it supports a
-    checkpoint."""
+    when a request first names it, by ``name`` or ``id``. ``supports`` returns whether it supports a checkpoint."""
 
     id: str
     name: str
@@ -379,6 +377,8 @@ class CommandSpec(CheckedSpec):
     id: str
     name: str
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 

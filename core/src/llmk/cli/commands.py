@@ -8,7 +8,9 @@ from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
-from llmk.api import Command, CommandSpec, PluginError
+from llmk.api import Command, CommandSpec, LlmkError, PluginError
+from llmk.api.errors import describe
+from llmk.cli.output import say
 from llmk.config import load
 from llmk.kernel.first_party import missing_wheel
 from llmk.kernel.loader import load_object
@@ -26,11 +28,22 @@ FIRST_PARTY = {
 """Commands of llmk's own wheels, which are listed even if the wheel is not installed."""
 
 
-def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -> None:
+def list_commands(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Adds the commands that plugins provide to ``llmk``, by their names and summaries alone. Where these can't be had,
+    says why on standard error: the help is what people read when something is broken."""
+    try:
+        add_commands(subparsers, called="")
+    except Exception as error:
+        why = error if isinstance(error, LlmkError) else describe(error)
+        say(f"llmk: commands of plugins are not listed: {why}")
+
+
+def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "", *, called: str | None = None) -> None:
     """Adds the commands that plugins provide to ``llmk``, or to the command ``group``; ``args.run`` runs the command.
 
     Commands of broken plugins are left out; two plugins with the same command raise PluginError. Commands of llmk's own
-    wheels that are not installed are added too, and say what to install.
+    wheels that are not installed are added too, and say what to install. Only the command ``called`` is imported, so
+    that it does not depend on others; with ``None``, all are.
     """
     found: dict[str, Registered[CommandSpec]] = {}
     with redirect_stdout(sys.stderr):  # what a plugin prints must not be taken for a command's output
@@ -47,7 +60,9 @@ def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -
         above, _, word = name.rpartition(" ")
         if above != group or word in subparsers.choices:
             continue
-        if name in found:
+        if name in found and called not in (None, word):
+            subparsers.add_parser(word, help=_help(found[name].spec.summary))
+        elif name in found:
             _add(subparsers, word, found[name])
         elif wheel := missing_wheel(name):
             text = f"{FIRST_PARTY[name]} (not installed: {wheel})"
@@ -63,14 +78,19 @@ def _add(subparsers: argparse._SubParsersAction[Any], word: str, found: Register
     except Exception as error:
         _add_broken(subparsers, word, f"{found.spec.summary} (broken)", error)
         return
-    parser = subparsers.add_parser(word, help=found.spec.summary)
+    parser = subparsers.add_parser(word, help=_help(found.spec.summary))
     command.add_arguments(parser)
     parser.set_defaults(run=command.run)
 
 
+def _help(summary: str) -> str:
+    """A text as argparse takes it."""
+    return summary.replace("%", "%%")
+
+
 def _add_broken(subparsers: argparse._SubParsersAction[Any], word: str, text: str, error: Exception) -> None:
     """Adds a command that accepts any arguments and raises ``error`` when it is called."""
-    parser = subparsers.add_parser(word, help=text, prefix_chars="\0", add_help=False)
+    parser = subparsers.add_parser(word, help=_help(text), prefix_chars="\0", add_help=False)
     parser.add_argument("rest", nargs="*")
     parser.set_defaults(run=partial(_refuse, error))
 

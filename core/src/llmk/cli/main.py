@@ -204,13 +204,7 @@ def _run(arguments: list[str]) -> int:
                 import_module(f"llmk.cli.{name}").add_parser(subparsers)
             else:
                 subparsers.add_parser(name, help=help)
-        if wanted and (wanted not in COMMANDS or _names_action(wanted, arguments)):
-            from llmk.cli.commands import add_commands
-
-            if wanted in COMMANDS:
-                add_commands(actions_of(subparsers.choices[wanted]), wanted)
-            else:
-                add_commands(subparsers)
+        _add_commands(subparsers, wanted, arguments)
         args = parser.parse_args(arguments, argparse.Namespace(spawned=spawned))
         if args.version:
             from llmk import __version__
@@ -223,6 +217,23 @@ def _run(arguments: list[str]) -> int:
         run = getattr(args, "run", None) or import_module(f"llmk.cli.{args.command}").run
         code: int = run(args)
         return code
+
+
+def _add_commands(subparsers: argparse._SubParsersAction[Any], wanted: str, arguments: list[str]) -> None:
+    """Adds what plugins provide, where it is called or listed: finding plugins takes longer than some commands."""
+    leading = arguments[: arguments.index(wanted)] if wanted else arguments
+    is_listed = not wanted or bool({"-h", "--help"}.intersection(leading))
+    is_action = wanted in COMMANDS and _names_action(wanted, arguments)
+    if "--version" in leading or not (is_listed or is_action or wanted not in COMMANDS):
+        return
+    from llmk.cli.commands import add_commands, list_commands
+
+    if is_listed:
+        list_commands(subparsers)
+    elif is_action:
+        add_commands(actions_of(subparsers.choices[wanted]), wanted)
+    else:
+        add_commands(subparsers, called=wanted)
 
 
 def actions_of(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:

@@ -103,7 +103,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     text = "seconds between these and the load [%(default)g]"
     group.add_argument("--settle", type=float, default=0.5, metavar="SECONDS", help=text)
     group.add_argument("--processes", type=_count, default=1, metavar="N", help="clients [%(default)s]")
-    group.add_argument("--seed", type=int, default=1)
+    group.add_argument("--seed", type=int, default=1, help="of what is drawn (%(default)s)")
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:

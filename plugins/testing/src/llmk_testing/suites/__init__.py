@@ -35,6 +35,7 @@ SUITES = {
     "executor": "executor",
     "launcher": "launcher",
     "stat_logger": "stat_logger",
+    "command": "command",
 }
 """The module of each kind of spec."""
 

@@ -1,4 +1,5 @@
-"""The suite of executors: what they say of machines and models, and the kernels that the plan may choose for them."""
+"""The suite of executors: what they say of machines and models, the kernels that the plan may choose for them, and the
+tokens that they serve."""
 
 from __future__ import annotations
 
@@ -10,18 +11,20 @@ from typing import Any
 from llmk.api import ExecutorQuery, ExecutorSpec, ModelFacts, Verdict
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
+from llmk_testing.suites import executor_steps
 
 _KINDS = ("attention", "linear", "moe")
 
 
 def cases(spec: ExecutorSpec, bench: Bench) -> Iterator[Case]:
-    """The cases of one executor. Steps need its device, and are what its platform's model cases run."""
+    """The cases of one executor: what it says, and then what it serves."""
 
     def case(name: str, run: Callable[[], str | None]) -> Case:
         return Case(spec.id, "executor", name, run)
 
     yield case("says what it can run, alike each time, with a reason where it can't", partial(_answers, spec, bench))
     yield case("its kernels are for sites of models, each with an id of its own", partial(_kernels, spec))
+    yield from executor_steps.cases(spec, bench)
 
 
 def _answers(spec: ExecutorSpec, bench: Bench) -> str:
