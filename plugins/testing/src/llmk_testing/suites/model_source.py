@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,8 @@ ODD = ("", " ", "/", "no such", "a\nb", "\0", "é/ü", "-/--", "@", ":", "x" * 1
 """Text that names nothing."""
 MEETING_SECONDS = 1.0
 """How long one who is in the middle of a fetch waits for the other, who may have to wait for the first."""
+INTERRUPTS = 6
+"""Of how many calls of ``progress`` one is interrupted in, at most."""
 INTERRUPT_SECONDS = 15.0
 """Within which a fetch that is interrupted must end."""
 _UNKNOWN = "no_such_option"
@@ -49,12 +51,14 @@ Check = Callable[["Tried"], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A source, what it is tried on, and a cache that starts empty."""
+    """A source, what it is tried on, and a cache that starts empty. ``anew`` opens all of it once more: a source may
+    have its cache where its options say."""
 
     spec: ModelSourceSpec
     example: SourceExample
     options: Mapping[str, Any]
     cache: Path
+    anew: Callable[[], AbstractContextManager[Tried]]
 
     def source(self) -> Any:
         """Another instance, as another process of llmk would make it."""
@@ -89,6 +93,9 @@ def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
     yield case("an outline has the shapes of the whole model", check_outline)
     yield case("a name that no model has is refused, with what to do", check_absent)
     yield case("an interrupt ends it, and what it left is not taken for a model", check_interrupt)
+    yield case("an interrupt at any time ends it, and the next fetch has the whole", check_interrupts)
+    yield case("what an interrupt left of one model is not taken for another", check_interrupted_models)
+    yield case("what is published again under its name is had", check_published_again)
     yield case("two who ask at once both get it", check_together)
     yield case("after an outline, the whole model is had, byte for byte", check_after_outline)
     yield case("each name has files of its own", check_models)
@@ -121,8 +128,7 @@ def check_near(tried: Tried) -> None:
 
 def check_after_outline(tried: Tried) -> None:
     """What holds nothing behind its headers must not be served."""
-    with TemporaryDirectory(prefix="llmk-") as other:
-        right = _contents(replace(tried, cache=Path(other) / "cache").fetch().path)
+    right, _ = _observed(tried)
     tried.fetch(outline=True)
     found = tried.fetch()
     wrong = _differing(_contents(found.path), right)
@@ -251,6 +257,66 @@ def check_interrupt(tried: Tried) -> None:
     assert not left_over, f"once the model was got, {left_over[0]} is still listed as not complete"
 
 
+def check_interrupts(tried: Tried) -> str:
+    """In the middle of a file, say. The next fetch may go on from what is there."""
+    right, calls = _observed(tried)
+    chosen = _spread(calls)
+    for number, outline in [*((each, False) for each in chosen), (chosen[len(chosen) // 2], True)]:
+        with tried.anew() as fresh:
+            _interrupt_at(fresh, number, outline=outline)
+            _check_next(fresh, right, f"after an interrupt in call {number} of {calls} of progress")
+    return f"{len(chosen)} of {calls} calls"
+
+
+def _check_next(tried: Tried, right: Mapping[str, bytes], where: str) -> None:
+    seen: list[tuple[int, int]] = []
+    found = tried.fetch(progress=lambda done, total: seen.append((done, total)))
+    wrong = _differing(_contents(found.path), right)
+    assert not wrong, f"{where}, the next fetch had another {', '.join(wrong)}"
+    counts = [done for done, _ in seen]
+    assert all(0 <= done <= total for done, total in seen), f"{where}, progress left its range: {seen[-5:]}"
+    assert counts == sorted(counts), f"{where}, progress went back: {counts[:20]}"
+    assert not seen or seen[-1][0] == seen[-1][1], f"{where}, progress ended with {seen[-1][0]} of {seen[-1][1]}"
+
+
+def check_interrupted_models(tried: Tried) -> str:
+    """What is left of one belongs to it alone."""
+    models = tried.example.models
+    if len(models) < 2:
+        raise Skip("the example names no further models")
+    names = {name for files in models.values() for name in files}
+    for first, second in zip(models, [*models][1:] + [*models][:1], strict=True):
+        calls = _observed(tried, first)[1]
+        for number in {(calls + 1) // 2, calls}:
+            with tried.anew() as fresh:
+                _interrupt_at(fresh, number, first)
+                for name in (second, first):
+                    found = _contents(fresh.fetch(name).path)
+                    wrong = [*_differing(found, models[name]), *sorted(names & found.keys() - models[name].keys())]
+                    assert not wrong, f"after an interrupted fetch of {first}, {name} had another {', '.join(wrong)}"
+    return f"{len(models)} names"
+
+
+def check_published_again(tried: Tried) -> None:
+    """A branch, say, whose files were replaced: also while an earlier fetch is not whole."""
+    if tried.example.again is None:
+        raise Skip("the example publishes nothing again")
+    tried.fetch()
+    _check_again(tried, "the whole")
+    calls = _observed(tried)[1]
+    with tried.anew() as fresh:
+        _interrupt_at(fresh, (calls + 1) // 2)
+        _check_again(fresh, "a part")
+
+
+def _check_again(tried: Tried, there: str) -> None:
+    assert tried.example.again is not None
+    right = tried.example.again()
+    found = _contents(tried.fetch().path)
+    wrong = _differing(found, right)
+    assert not wrong, f"with {there} of the earlier one there, what was published again has another {', '.join(wrong)}"
+
+
 def check_together(tried: Tried) -> None:
     """Two servers that start at the same time."""
 
@@ -301,7 +367,8 @@ def _opened(spec: ModelSourceSpec, bench: Bench) -> Iterator[Tried]:
         with open_example(served) as example:
             good = isinstance(example, SourceExample)
             assert good, f"{spec.examples} opened {type(example).__name__}, expected a SourceExample"
-            yield Tried(spec, example, options_of(spec.id, bench, example.options), folder / "cache")
+            options, anew = options_of(spec.id, bench, example.options), partial(_opened, spec, bench)
+            yield Tried(spec, example, options, folder / "cache", anew)
 
 
 def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
@@ -312,6 +379,38 @@ def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
     except LlmkError as error:
         raise AssertionError(f"raised {type(error).__name__} instead of ModelNotFound: {error.message}") from error
     raise AssertionError(f"{tried.example.absent} was got, to {found.path}")
+
+
+def _observed(tried: Tried, name: str = "") -> tuple[dict[str, bytes], int]:
+    """A model's files in a new cache, and how often progress is called."""
+    calls: list[int] = []
+    with tried.anew() as fresh:
+        found = fresh.fetch(name, lambda done, total: calls.append(done))
+        return _contents(found.path), len(calls)
+
+
+def _spread(calls: int) -> list[int]:
+    """Up to ``INTERRUPTS`` of them, the first and the last included; they count from 1."""
+    return sorted({1 + at * max(0, calls - 1) // (INTERRUPTS - 1) for at in range(INTERRUPTS)})
+
+
+def _interrupt_at(tried: Tried, number: int, name: str = "", *, outline: bool = False) -> None:
+    """Interrupts a fetch once, in this call of ``progress``; one that has fewer calls is whole then."""
+    calls = 0
+
+    def interrupt(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise KeyboardInterrupt
+
+    def fetch() -> FetchedModel:
+        found = tried.fetch(name, interrupt, outline=outline)
+        if calls < number:
+            raise KeyboardInterrupt
+        return found
+
+    _interrupted(fetch)
 
 
 def _interrupted(fetch: Callable[[], FetchedModel]) -> None:
