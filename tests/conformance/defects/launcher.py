@@ -205,8 +205,17 @@ class KillsUpToOne(Good):
             child.kill()
 
 
-class Numbers(Good):
-    """As places of this machine, numbered from the first that another engine has."""
+class Local(Good):
+    """On this machine."""
+
+    address = ""
+
+    def place(self) -> Sequence[RankPlace]:
+        return [RankPlace(index=index) for index in range(self.context.query.tensor)]
+
+
+class Numbers(Local):
+    """Numbers a device among all of the machine."""
 
     held: ClassVar[int] = 0
 
@@ -219,7 +228,7 @@ class Numbers(Good):
         Numbers.held = 0
 
 
-class RunsOut(Good):
+class RunsOut(Local):
     """Has places for 50 engines, and never gets one back."""
 
     taken: ClassVar[int] = 0
@@ -231,13 +240,8 @@ class RunsOut(Good):
         return super().place()
 
 
-class Orphans(Good):
-    """On this machine, with both ends of the input in each process."""
-
-    address = ""
-
-    def place(self) -> Sequence[RankPlace]:
-        return [RankPlace(index=index) for index in range(self.context.query.tensor)]
+class Orphans(Local):
+    """Both ends of the input are in each process."""
 
     def start(self, place: int, process: RankProcess) -> None:
         reading, writing = os.pipe()

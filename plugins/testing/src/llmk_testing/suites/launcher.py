@@ -41,6 +41,7 @@ ENGINES = 40
 QUIET = 1.0
 """Seconds in which nothing more may be reported."""
 _MISSED = 7
+_ELSEWHERE = "its processes are on other machines, whose places are waited for"
 _SCRIPT = """
 import os, signal, socket, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -325,6 +326,8 @@ def check_kill_rest(launched: Launched) -> None:
 
 def check_all_places(launched: Launched) -> str:
     """Up to :data:`ENGINES` at a time."""
+    if launched.launcher.address:
+        return _ELSEWHERE
     launched.launcher.close()
     first, second = _engines(launched), _engines(launched)
     assert second >= first, f"{first} engines had places, and when they were closed, only {second}"
@@ -333,6 +336,8 @@ def check_all_places(launched: Launched) -> str:
 
 def check_second(launched: Launched) -> str:
     """The numbers are those of the devices that its ranks have, whatever others have."""
+    if launched.launcher.address:
+        return _ELSEWHERE
     second = Launched(launched.make, launched.context)
     with _opened(second):
         return check_places(second)
@@ -341,7 +346,7 @@ def check_second(launched: Launched) -> str:
 def check_orphans(launched: Launched) -> str | None:
     """By the system, say: it can't end them itself."""
     if launched.launcher.address:
-        return "its processes are on other machines"
+        return _ELSEWHERE
     launched.launcher.close()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE)
