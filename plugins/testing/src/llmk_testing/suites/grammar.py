@@ -170,7 +170,7 @@ def check_random(tried: Tried) -> None:
 
 
 def check_ranges(tried: Tried) -> str:
-    """Where they begin or end at the least or largest character of so many bytes, and across surrogates, which UTF-8
+    """Where they start or end at the least or largest character of so many bytes, and across surrogates, which UTF-8
     does not have. What is allowed after each byte of a character at such a border is known."""
     tried_ranges = 0
     for kind, text, before, low, high in character_ranges(tried.spec.kinds):

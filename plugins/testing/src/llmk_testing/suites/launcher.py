@@ -311,7 +311,7 @@ def check_close(launched: Launched) -> None:
 
 
 def check_kill_rest(launched: Launched) -> None:
-    """A rank has crashed, and nothing comes of the others."""
+    """A rank has crashed, and the others would wait for it for ever."""
     launched.launcher.close()
     for crashed in range(RANKS):
         again = Launched(launched.make, launched.context)
@@ -335,7 +335,7 @@ def check_all_places(launched: Launched) -> str:
 
 
 def check_second(launched: Launched) -> str:
-    """The numbers are those of the devices that its ranks have, whatever others have."""
+    """The numbers are those of the devices that its ranks have, no matter what others have."""
     if launched.launcher.address:
         return _ELSEWHERE
     second = Launched(launched.make, launched.context)

@@ -51,14 +51,14 @@ Check = Callable[["Tried"], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A source, what it is tried on, and a cache that starts empty. ``anew`` opens all of it once more: a source may
+    """A source, what it is tried on, and a cache that starts empty. ``reopened`` opens all of it once more: a source may
     have its cache where its options say."""
 
     spec: ModelSourceSpec
     example: SourceExample
     options: Mapping[str, Any]
     cache: Path
-    anew: Callable[[], AbstractContextManager[Tried]]
+    reopened: Callable[[], AbstractContextManager[Tried]]
 
     def source(self) -> Any:
         """Another instance, as another process of llmk would make it."""
@@ -262,7 +262,7 @@ def check_interrupts(tried: Tried) -> str:
     right, calls = _observed(tried)
     chosen = _spread(calls)
     for number, outline in [*((each, False) for each in chosen), (chosen[len(chosen) // 2], True)]:
-        with tried.anew() as fresh:
+        with tried.reopened() as fresh:
             _interrupt_at(fresh, number, outline=outline)
             _check_next(fresh, right, f"after an interrupt in call {number} of {calls} of progress")
     return f"{len(chosen)} of {calls} calls"
@@ -288,7 +288,7 @@ def check_interrupted_models(tried: Tried) -> str:
     for first, second in zip(models, [*models][1:] + [*models][:1], strict=True):
         calls = _observed(tried, first)[1]
         for number in {(calls + 1) // 2, calls}:
-            with tried.anew() as fresh:
+            with tried.reopened() as fresh:
                 _interrupt_at(fresh, number, first)
                 for name in (second, first):
                     found = _contents(fresh.fetch(name).path)
@@ -304,7 +304,7 @@ def check_published_again(tried: Tried) -> None:
     tried.fetch()
     _check_again(tried, "the whole")
     calls = _observed(tried)[1]
-    with tried.anew() as fresh:
+    with tried.reopened() as fresh:
         _interrupt_at(fresh, (calls + 1) // 2)
         _check_again(fresh, "a part")
 
@@ -367,8 +367,8 @@ def _opened(spec: ModelSourceSpec, bench: Bench) -> Iterator[Tried]:
         with open_example(served) as example:
             good = isinstance(example, SourceExample)
             assert good, f"{spec.examples} opened {type(example).__name__}, expected a SourceExample"
-            options, anew = options_of(spec.id, bench, example.options), partial(_opened, spec, bench)
-            yield Tried(spec, example, options, folder / "cache", anew)
+            options, reopened = options_of(spec.id, bench, example.options), partial(_opened, spec, bench)
+            yield Tried(spec, example, options, folder / "cache", reopened)
 
 
 def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
@@ -384,7 +384,7 @@ def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
 def _observed(tried: Tried, name: str = "") -> tuple[dict[str, bytes], int]:
     """A model's files in a new cache, and how often progress is called."""
     calls: list[int] = []
-    with tried.anew() as fresh:
+    with tried.reopened() as fresh:
         found = fresh.fetch(name, lambda done, total: calls.append(done))
         return _contents(found.path), len(calls)
 
