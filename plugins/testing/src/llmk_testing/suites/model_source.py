@@ -51,8 +51,8 @@ Check = Callable[["Tried"], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A source, what it is tried on, and a cache that starts empty. ``reopened`` opens all of it once more: a source may
-    have its cache where its options say."""
+    """A source, what it is tried on, and a cache that starts empty. ``reopened`` opens all of it once more: a source
+    may have its cache where its options say."""
 
     spec: ModelSourceSpec
     example: SourceExample
