@@ -9,30 +9,35 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from llmk.api import (
     CheckpointError,
     FetchedModel,
-    FetchProgress,
     LlmkError,
     ModelNotFound,
-    ModelSourceContext,
     ModelSourceSpec,
     Verdict,
 )
-from llmk.kernel.loader import load_object
 from llmk.nn.tensor_file import read_headers
 from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
-from llmk_testing.model_sources import OpenExample, SourceExample
-from llmk_testing.sections import check_unknown, options_of
+from llmk_testing.sections import check_unknown
+from llmk_testing.source_under_test import (
+    Tried,
+    contents,
+    differing,
+    files_of,
+    interrupt_at,
+    interrupted,
+    observed,
+    opened,
+)
 
 ODD = ("", " ", "/", "no such", "a\nb", "\0", "é/ü", "-/--", "@", ":", "x" * 100_000, "../../etc/passwd", "%s{}")
 """Text that names nothing."""
@@ -47,31 +52,6 @@ _OF_SERVERS = "process_request_thread"
 """In the names of threads of ``http.server``, which an example may be."""
 
 Check = Callable[["Tried"], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A source, what it is tried on, and a cache that starts empty. ``reopened`` opens all of it once more: a source
-    may have its cache where its options say."""
-
-    spec: ModelSourceSpec
-    example: SourceExample
-    options: Mapping[str, Any]
-    cache: Path
-    reopened: Callable[[], AbstractContextManager[Tried]]
-
-    def source(self) -> Any:
-        """Another instance, as another process of llmk would make it."""
-        make = load_object(self.spec.implementation, plugin=self.spec.id, kind="model_source", id=self.spec.id)
-        return make(ModelSourceContext(self.cache, self.options))
-
-    def fetch(
-        self, name: str = "", progress: FetchProgress = lambda done, total: None, *, outline: bool = False
-    ) -> FetchedModel:
-        """What a new instance gets; by default, the example."""
-        found = self.source().fetch(name or self.example.name, progress, outline=outline)
-        assert isinstance(found, FetchedModel), f"fetch returned {type(found).__name__}"
-        return found
 
 
 def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
@@ -128,13 +108,13 @@ def check_near(tried: Tried) -> None:
 
 def check_after_outline(tried: Tried) -> None:
     """What holds nothing behind its headers must not be served."""
-    right, _ = _observed(tried)
+    right, _ = observed(tried)
     tried.fetch(outline=True)
     found = tried.fetch()
-    wrong = _differing(_contents(found.path), right)
+    wrong = differing(contents(found.path), right)
     assert not wrong, f"after an outline, {', '.join(wrong)} of the whole model differ from those of one got at once"
     tried.fetch(outline=True)
-    wrong = _differing(_contents(tried.fetch().path), right)
+    wrong = differing(contents(tried.fetch().path), right)
     assert not wrong, f"an outline changed {', '.join(wrong)} of the whole model"
 
 
@@ -146,7 +126,7 @@ def check_models(tried: Tried) -> str:
     for _ in range(2):
         for name, files in models.items():
             assert tried.spec.claims(name), f"it does not claim {name}"
-            wrong = _differing(_contents(tried.fetch(name).path), files)
+            wrong = differing(contents(tried.fetch(name).path), files)
             assert not wrong, f"{name} was got with another {', '.join(wrong)}"
     listed = sorted(each.reference for each in tried.source().stored() if each.is_complete)
     assert len(listed) >= len({tuple(sorted(files.items())) for files in models.values()}), f"it lists {listed}"
@@ -243,7 +223,7 @@ def check_interrupt(tried: Tried) -> None:
 
     before = set(threading.enumerate())
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_interrupted, partial(tried.fetch, progress=interrupt))
+        asked = pool.submit(interrupted, partial(tried.fetch, progress=interrupt))
         try:
             asked.result(INTERRUPT_SECONDS)
         except TimeoutError:
@@ -259,11 +239,11 @@ def check_interrupt(tried: Tried) -> None:
 
 def check_interrupts(tried: Tried) -> str:
     """In the middle of a file, say. The next fetch may go on from what is there."""
-    right, calls = _observed(tried)
+    right, calls = observed(tried)
     chosen = _spread(calls)
     for number, outline in [*((each, False) for each in chosen), (chosen[len(chosen) // 2], True)]:
         with tried.reopened() as fresh:
-            _interrupt_at(fresh, number, outline=outline)
+            interrupt_at(fresh, number, outline=outline)
             _check_next(fresh, right, f"after an interrupt in call {number} of {calls} of progress")
     return f"{len(chosen)} of {calls} calls"
 
@@ -271,7 +251,7 @@ def check_interrupts(tried: Tried) -> str:
 def _check_next(tried: Tried, right: Mapping[str, bytes], where: str) -> None:
     seen: list[tuple[int, int]] = []
     found = tried.fetch(progress=lambda done, total: seen.append((done, total)))
-    wrong = _differing(_contents(found.path), right)
+    wrong = differing(contents(found.path), right)
     assert not wrong, f"{where}, the next fetch had another {', '.join(wrong)}"
     counts = [done for done, _ in seen]
     assert all(0 <= done <= total for done, total in seen), f"{where}, progress left its range: {seen[-5:]}"
@@ -286,13 +266,13 @@ def check_interrupted_models(tried: Tried) -> str:
         raise Skip("the example names no further models")
     names = {name for files in models.values() for name in files}
     for first, second in zip(models, [*models][1:] + [*models][:1], strict=True):
-        calls = _observed(tried, first)[1]
+        calls = observed(tried, first)[1]
         for number in {(calls + 1) // 2, calls}:
             with tried.reopened() as fresh:
-                _interrupt_at(fresh, number, first)
+                interrupt_at(fresh, number, first)
                 for name in (second, first):
-                    found = _contents(fresh.fetch(name).path)
-                    wrong = [*_differing(found, models[name]), *sorted(names & found.keys() - models[name].keys())]
+                    found = contents(fresh.fetch(name).path)
+                    wrong = [*differing(found, models[name]), *sorted(names & found.keys() - models[name].keys())]
                     assert not wrong, f"after an interrupted fetch of {first}, {name} had another {', '.join(wrong)}"
     return f"{len(models)} names"
 
@@ -303,17 +283,17 @@ def check_published_again(tried: Tried) -> None:
         raise Skip("the example publishes nothing again")
     tried.fetch()
     _check_again(tried, "the whole")
-    calls = _observed(tried)[1]
+    calls = observed(tried)[1]
     with tried.reopened() as fresh:
-        _interrupt_at(fresh, (calls + 1) // 2)
+        interrupt_at(fresh, (calls + 1) // 2)
         _check_again(fresh, "a part")
 
 
 def _check_again(tried: Tried, there: str) -> None:
     assert tried.example.again is not None
     right = tried.example.again()
-    found = _contents(tried.fetch().path)
-    wrong = _differing(found, right)
+    found = contents(tried.fetch().path)
+    wrong = differing(found, right)
     assert not wrong, f"with {there} of the earlier one there, what was published again has another {', '.join(wrong)}"
 
 
@@ -343,7 +323,7 @@ def check_stored(tried: Tried) -> None:
     assert [each.path for each in listed] == [found.path], f"stored lists {[str(each.path) for each in listed]}"
     (stored,) = listed
     assert stored.is_complete, f"{stored.reference} is listed as not complete"
-    size = sum(path.stat().st_size for path in _files(found.path))
+    size = sum(path.stat().st_size for path in files_of(found.path))
     assert stored.num_bytes == size, f"{stored.reference} is listed with {stored.num_bytes} bytes, but has {size}"
     assert tried.spec.claims(stored.reference), f"its own reference {stored.reference} is not claimed"
     again = tried.fetch(stored.reference)
@@ -353,22 +333,8 @@ def check_stored(tried: Tried) -> None:
 def _run(spec: ModelSourceSpec, bench: Bench, check: Check) -> str | None:
     if not spec.examples:
         raise Skip("the spec has no examples")
-    with _opened(spec, bench) as tried:
+    with opened(spec, bench) as tried:
         return check(tried)
-
-
-@contextmanager
-def _opened(spec: ModelSourceSpec, bench: Bench) -> Iterator[Tried]:
-    open_example: OpenExample = load_object(spec.examples)
-    with TemporaryDirectory(prefix="llmk-") as named:
-        folder = Path(named).resolve()
-        served = folder / "example"
-        served.mkdir()
-        with open_example(served) as example:
-            good = isinstance(example, SourceExample)
-            assert good, f"{spec.examples} opened {type(example).__name__}, expected a SourceExample"
-            options, reopened = options_of(spec.id, bench, example.options), partial(_opened, spec, bench)
-            yield Tried(spec, example, options, folder / "cache", reopened)
 
 
 def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
@@ -381,56 +347,15 @@ def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
     raise AssertionError(f"{tried.example.absent} was got, to {found.path}")
 
 
-def _observed(tried: Tried, name: str = "") -> tuple[dict[str, bytes], int]:
-    """A model's files in a new cache, and how often progress is called."""
-    calls: list[int] = []
-    with tried.reopened() as fresh:
-        found = fresh.fetch(name, lambda done, total: calls.append(done))
-        return _contents(found.path), len(calls)
-
-
 def _spread(calls: int) -> list[int]:
     """Up to ``INTERRUPTS`` of them, the first and the last included; they count from 1."""
     return sorted({1 + at * max(0, calls - 1) // (INTERRUPTS - 1) for at in range(INTERRUPTS)})
-
-
-def _interrupt_at(tried: Tried, number: int, name: str = "", *, outline: bool = False) -> None:
-    """Interrupts a fetch once, in this call of ``progress``; one that has fewer calls is whole then."""
-    calls = 0
-
-    def interrupt(done: int, total: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            raise KeyboardInterrupt
-
-    def fetch() -> FetchedModel:
-        found = tried.fetch(name, interrupt, outline=outline)
-        if calls < number:
-            raise KeyboardInterrupt
-        return found
-
-    _interrupted(fetch)
-
-
-def _interrupted(fetch: Callable[[], FetchedModel]) -> None:
-    try:
-        found = fetch()
-    except KeyboardInterrupt:
-        return
-    except Exception as error:
-        raise AssertionError(f"an interrupt came out as {type(error).__name__}: {error}") from error
-    raise AssertionError(f"an interrupt was ignored: {found.path} was returned")
 
 
 def _described(checkpoint: Any) -> Any:
     tensors = read_headers(checkpoint.weight_files)
     shapes = sorted((each.name, each.dtype, tuple(each.shape)) for each in tensors)
     return checkpoint.config, [(file.name, file.size) for file in checkpoint.weight_files], shapes
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
 
 
 def _error_of(tried: Tried) -> LlmkError | None:
@@ -441,14 +366,5 @@ def _error_of(tried: Tried) -> LlmkError | None:
     return None
 
 
-def _contents(path: Path) -> dict[str, bytes]:
-    return {each.relative_to(path).as_posix(): each.read_bytes() for each in _files(path)}
-
-
-def _differing(found: Mapping[str, bytes], right: Mapping[str, bytes]) -> list[str]:
-    """Names of files whose bytes are not these."""
-    return sorted(name for name in right if found.get(name) != right[name])
-
-
 def _times(path: Path) -> list[tuple[str, int]]:
-    return [(str(each), each.stat().st_mtime_ns) for each in _files(path)]
+    return [(str(each), each.stat().st_mtime_ns) for each in files_of(path)]
