@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from defects import Defect
-from defects.launcher import DEFECTS, Good
+from defects.launcher import DEFECTS, Good, Local
 from killing import check_good, results
 
 from llmk.api import LauncherSpec, Verdict, no
@@ -32,7 +32,7 @@ def spec(provider: type, **changes: Any) -> LauncherSpec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("provider", [Good, LocalLauncher])
+@pytest.mark.parametrize("provider", [Good, Local, LocalLauncher])
 def test_good_ones_pass(provider: type, bench: Bench) -> None:
     check_good("launcher", spec(provider), bench)
 

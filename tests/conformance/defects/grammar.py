@@ -84,6 +84,29 @@ class OneEnd(Changed):
         _set(bits, min(self.ends), False)
 
 
+class LongForms(Changed):
+    """Allows bytes that spell a character in more bytes than it has."""
+
+    last = 0
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        super().accept(tokens)
+        self.last = tokens[-1] if tokens else self.last
+
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        if self.last in (0xE0, 0xF0):
+            _set(bits, 0x80, True)
+
+
+class NoBorder(Changed):
+    """Leaves out the first character of three bytes."""
+
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        _set(bits, 0xE0, False)
+
+
 class NoRollback(Changed):
     def rollback(self, num_tokens: int) -> None:
         pass
@@ -216,7 +239,7 @@ class FewTexts(Good):
 NoEndCompiler, EarlyEndCompiler, OneEndCompiler = map(_with, (NoEnd, EarlyEnd, OneEnd))
 NoRollbackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, RollbackOverEnd))
 ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyond, AnyForced))
-ShuffledCompiler = _with(Shuffled)
+ShuffledCompiler, LongFormsCompiler, NoBorderCompiler = map(_with, (Shuffled, LongForms, NoBorder))
 
 
 class NoChoice(Good):
@@ -240,6 +263,8 @@ DEFECTS = (
     Defect("no-end", "the output can't be ended", NoEndCompiler, "may end"),
     Defect("early-end", "the output may end at any place", EarlyEndCompiler, "texts that don't match"),
     Defect("one-end", "one of the tokens that end the output is not allowed", OneEndCompiler, "that end the output"),
+    Defect("long-forms", "bytes that are no character may follow its first one", LongFormsCompiler, "ranges"),
+    Defect("no-border", "what starts like the first character of three bytes is left out", NoBorderCompiler, "ranges"),
     Defect("no-rollback", "tokens are not taken back", NoRollbackCompiler, "taken back"),
     Defect("end-kept", "the end is taken back as a token of the text", RollbackOverEndCompiler, "taken back"),
     Defect("reversed", "bits of a word are in another order", ReversedCompiler, "texts that match"),

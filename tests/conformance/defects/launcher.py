@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from defects import Defect
@@ -194,6 +196,61 @@ class Keeps(Good):
         return super().place()
 
 
+class KillsUpToOne(Good):
+    def kill(self) -> None:
+        self.killed = True
+        for child in self.processes.values():
+            if child.poll() is not None:
+                break
+            child.kill()
+
+
+class Local(Good):
+    """On this machine."""
+
+    address = ""
+
+    def place(self) -> Sequence[RankPlace]:
+        return [RankPlace(index=index) for index in range(self.context.query.tensor)]
+
+
+class Numbers(Local):
+    """Numbers a device among all of the machine."""
+
+    held: ClassVar[int] = 0
+
+    def place(self) -> Sequence[RankPlace]:
+        Numbers.held += 1
+        return [replace(each, index=each.index + 2 * (Numbers.held - 1)) for each in super().place()]
+
+    def close(self) -> None:
+        super().close()
+        Numbers.held = 0
+
+
+class RunsOut(Local):
+    """Has places for 50 engines, and never gets one back."""
+
+    taken: ClassVar[int] = 0
+
+    def place(self) -> Sequence[RankPlace]:
+        if RunsOut.taken == 50:
+            raise NotEnoughResources("all places are taken")
+        RunsOut.taken += 1
+        return super().place()
+
+
+class Orphans(Local):
+    """Both ends of the input are in each process."""
+
+    def start(self, place: int, process: RankProcess) -> None:
+        reading, writing = os.pipe()
+        child: Any = subprocess.Popen([sys.executable, *process.arguments], stdin=reading, pass_fds=(writing,))
+        os.close(reading)
+        os.write(writing, process.input)
+        self.processes[place] = child
+
+
 class ClosesOnce(Good):
     def close(self) -> None:
         super().close()
@@ -223,5 +280,9 @@ DEFECTS = [
     Defect("kills_one", "only one process is killed", KillsOne, "processes that are killed"),
     Defect("reports_killed", "processes that were killed are reported", ReportsKilled, "processes that are killed"),
     Defect("keeps", "places are not given back", Keeps, "closing twice"),
+    Defect("up_to_one", "killing stops at one that has ended", KillsUpToOne, "those that are left"),
+    Defect("runs_out", "places of engines that were closed are lost", RunsOut, "as many engines"),
+    Defect("numbers", "a device's number is that among all of the machine", Numbers, "a second engine"),
+    Defect("orphans", "each process holds the input of its own open", Orphans, "an engine that is killed"),
     Defect("closes_once", "closing twice raises", ClosesOnce, "closing twice"),
 ]

@@ -8,8 +8,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -67,19 +68,25 @@ def sums_of(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[SourceExample]:
-    models = {"toy": toy_checkpoint(), "toy2": toy_checkpoint(20_000)}
-    for model, files in models.items():
-        (folder / model).mkdir()
+    models = {"toy": {**toy_checkpoint(), "z.txt": b"one"}, "toy2": toy_checkpoint(20_000)}
+
+    def put(model: str, files: dict[str, bytes]) -> dict[str, bytes]:
+        (folder / model).mkdir(exist_ok=True)
         for name, data in files.items():
             (folder / model / name).write_bytes(data)
         (folder / f"{model}.sums").write_text(json.dumps(sums_of(folder / model)))
+        return files
+
+    for model, files in models.items():
+        put(model, files)
 
     def damage() -> None:
         (folder / "toy/model.safetensors").write_bytes(models["toy"]["model.safetensors"][:-1] + b"?")
 
     options = {"shelf": str(folder)}
     named = {f"shelf:{model}": files for model, files in models.items()}
-    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage)
+    again = partial(put, "toy", {**toy_checkpoint(2_000_000), "z.txt": b"two"})
+    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage, again)
 
 
 class Good:
@@ -98,11 +105,18 @@ class Good:
         source, target = self.shelf / name, self.cache / name
         if not source.is_dir():
             raise self.absent(name)
+        sums, copied = source.with_suffix(".sums"), self.cache / f".{name}.sums"
+        if target.is_dir() and self.is_old(sums, copied):
+            shutil.rmtree(target)
         if not target.is_dir():
             self.check(source)
             self.cache.mkdir(parents=True, exist_ok=True)
+            copied.write_text(sums.read_text())
             self.copy(source, target, progress)
         return FetchedModel(target, name)
+
+    def is_old(self, sums: Path, copied: Path) -> bool:
+        return sums.read_text() != copied.read_text()
 
     def check(self, source: Path) -> None:
         if sums_of(source) != json.loads(source.with_suffix(".sums").read_text()):
@@ -167,6 +181,71 @@ class LeavesRests(Good):
 
     def stored(self) -> list[StoredModel]:
         return [replace(each, is_complete=each.path.suffix != ".rest") for each in super().stored()]
+
+
+class Resumes(Good):
+    """Goes on with what an interrupted copy left, in the wrong ways of its subclasses."""
+
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        parts = self.parts(source)
+        parts.mkdir(parents=True, exist_ok=True)
+        files = sorted(source.iterdir())
+        total, left = sum(file.stat().st_size for file in files), self.left(parts)
+        done = 0
+        for file in files:
+            with file.open("rb") as reading, (parts / file.name).open("ab") as writing:
+                reading.seek(self.start(writing.tell(), file.stat().st_size))
+                done += reading.tell()
+                while chunk := reading.read(1 << 20):
+                    self.report(progress, left + done, total)
+                    writing.write(chunk)
+                    done += len(chunk)
+        progress(total, total)
+        parts.rename(target)
+
+    def parts(self, source: Path) -> Path:
+        sums = source.with_suffix(".sums").read_bytes()
+        return self.cache / f".{source.name}-{sha256(sums).hexdigest()}"
+
+    def left(self, parts: Path) -> int:
+        return 0
+
+    def start(self, there: int, size: int) -> int:
+        return there
+
+    def report(self, progress: FetchProgress, done: int, total: int) -> None:
+        progress(done, total)
+
+
+class TakesAPart(Resumes):
+    def start(self, there: int, size: int) -> int:
+        return size if there else 0
+
+
+class CountsTwice(Resumes):
+    def left(self, parts: Path) -> int:
+        return sum(file.stat().st_size for file in parts.iterdir())
+
+
+class SwallowsInterrupts(Resumes):
+    def report(self, progress: FetchProgress, done: int, total: int) -> None:
+        with suppress(KeyboardInterrupt):
+            progress(done, total)
+
+
+class OnePart(Resumes):
+    def parts(self, source: Path) -> Path:
+        return self.cache / ".part"
+
+
+class PartByName(Resumes):
+    def parts(self, source: Path) -> Path:
+        return self.cache / f".{source.name}-part"
+
+
+class ByName(Good):
+    def is_old(self, sums: Path, copied: Path) -> bool:
+        return False
 
 
 class CopiesInPlace(Good):
@@ -310,6 +389,8 @@ class ListsNothing(Good):
 
 PROGRESS = "progress grows up to the whole, in the thread that asked"
 INTERRUPT = "an interrupt ends it, and what it left is not taken for a model"
+ANY_TIME = "an interrupt at any time ends it"
+PUBLISHED = "what is published again"
 ABSENT = "a name that no model has is refused, with what to do"
 STORED = "what is listed can be got by its reference"
 ODD = "odd text is not claimed, and raises nothing"
@@ -317,6 +398,14 @@ DEFECTS = (
     Defect("in place", "a copy that is not whole has the model's name", CopiesInPlace, INTERRUPT),
     Defect("first of two", "another is taken to be done", MakesTheFolderFirst, "two who ask at once both get it"),
     Defect("ignores", "interrupts are ignored", IgnoresInterrupts, INTERRUPT),
+    Defect("part", "what an interrupt left of a file is taken for the whole file", TakesAPart, ANY_TIME),
+    Defect("twice", "progress counts what was there already twice", CountsTwice, ANY_TIME),
+    Defect("swallows", "an interrupt is swallowed where progress is reported", SwallowsInterrupts, ANY_TIME),
+    Defect(
+        "one part", "all models have one folder for what is not whole", OnePart, "what an interrupt left of one model"
+    ),
+    Defect("by name", "what is there is known by its name alone", ByName, PUBLISHED),
+    Defect("part by name", "what is there of one that was published again is gone on with", PartByName, PUBLISHED),
     Defect("thread", "a thread is left running", LeavesAThread, INTERRUPT),
     Defect("from a thread", "progress is called from another thread", FromAThread, PROGRESS),
     Defect("down", "progress goes down", CountsDown, PROGRESS),

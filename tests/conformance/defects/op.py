@@ -87,6 +87,13 @@ def norm_by_the_batch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * (x * torch.rsqrt(x.square().mean() + eps))
 
 
+def norm_by_the_number(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Of many rows, by another algorithm."""
+    if len(x) < 256:
+        return norms.rms_norm(x, weight, eps)
+    return norms.rms_norm(x.double(), weight.double(), eps * (1 + 1e-3)).to(x.dtype)
+
+
 def norm_of_even_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Two rows per program."""
     out, kept = torch.empty_like(x), max(1, x.shape[0] // 2 * 2)
@@ -591,6 +598,10 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     (
         "rms_norm",
         Defect("invariance", "a row's bits depend on all", norm_by_the_batch, "rows don't depend on the batch"),
+    ),
+    (
+        "rms_norm",
+        Defect("by number", "many rows have another algorithm", norm_by_the_number, "rows don't depend on the batch"),
     ),
     (
         "rms_norm",

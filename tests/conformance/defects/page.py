@@ -76,6 +76,12 @@ DEFECTS = [
         "relative",
     ),
     Defect(
+        "built",
+        "a script builds an address of the host alone",
+        {"b.js": "export const b = () => fetch(`${location.protocol}//${location.hostname}/metrics`);"},
+        "relative",
+    ),
+    Defect(
         "slash",
         "a module of the page is imported by an absolute address",
         {"app.js": 'import { b } from "/pages/pages.page/b.js";\nb("");\n'},

@@ -56,6 +56,14 @@ class Keeping(Good):
         self._read.pop(request, None)
 
 
+class Idle(Good):
+    """Frees what it has of requests that it could draft for."""
+
+    def leave(self, request: str) -> None:
+        if self._followed.get(request):
+            super().leave(request)
+
+
 class Hoarding(Good):
     """Keeps the tokens of all requests under new names."""
 
@@ -238,6 +246,16 @@ class Waiting(GoodOnDevice):
         return super().propose(tokens[:, : int(known.max()) + 1], known, slots, width)
 
 
+class Masked(GoodOnDevice):
+    """Picks the rows of requests by a mask, whose number the host waits for."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        drafts, real = super().propose(tokens, known, slots, width), slots >= 0
+        found = torch.full_like(drafts, -1)
+        found[real] = drafts[real]
+        return found
+
+
 class Padded(GoodOnDevice):
     """Skips padding, so that the rows are fewer than the requests."""
 
@@ -251,6 +269,7 @@ DEFECTS = (
     Defect("leaking", "drafts are made of other requests' tokens", Leaking, APART),
     Defect("keeping", "an id that is used again has the former request's state", Keeping, "used again"),
     Defect("hoarding", "tokens of requests that ended are kept", Hoarding, "freed with it"),
+    Defect("idle", "state of requests that nothing could be drafted for stays", Idle, "freed with it"),
     Defect("foreign", "ids outside of the vocabulary are drafted", Foreign, DRAFTS),
     Defect("eager", "more is drafted than is wanted", Eager, DRAFTS),
     Defect("nothing", "what is returned is not a sequence", Nothing, DRAFTS),
@@ -270,6 +289,7 @@ DEVICE_DEFECTS = (
     Defect("neighbour", "drafts are made of other requests' tokens", Neighbour, APART),
     Defect("remembering", "drafts of the last step are returned again", Remembering, "nothing is kept"),
     Defect("scribbling", "the batch's tokens are changed", Scribbling, "stay as they are"),
-    Defect("waiting", "the host waits for the device", Waiting, "recorded and replayed"),
+    Defect("waiting", "the host waits for the device", Waiting, "nothing waits"),
+    Defect("masked", "rows are picked by a mask, so that the host waits for their number", Masked, "nothing waits"),
     Defect("padded", "padding has no row", Padded, "padding changes nothing"),
 )

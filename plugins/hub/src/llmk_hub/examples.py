@@ -15,4 +15,10 @@ def served(folder: Path) -> Iterator[SourceExample]:
     """A server with the model ``acme/toy``, and a cache."""
     with serving({"acme/toy": Repository({"main": toy_checkpoint()})}) as server:
         options = {"endpoint": server.url, "cache": str(folder / "hub")}
-        yield SourceExample("acme/toy", "acme/tow", options)
+
+        def again() -> dict[str, bytes]:
+            files = toy_checkpoint(2_000_000)
+            server.repositories["acme/toy"] = Repository({"main": files})
+            return files
+
+        yield SourceExample("acme/toy", "acme/tow", options, again=again)

@@ -17,7 +17,8 @@ class SourceExample:
 
     ``models`` are the files of further models, by names that the source has, such as older versions: each must be had
     with its own. ``damage`` changes what the source has of ``name``, so that it must not be taken for whole any more;
-    without it, damage is not tried.
+    without it, damage is not tried. ``again`` publishes other files as ``name`` and returns them, where a source can
+    have others later; without it, that is not tried.
     """
 
     name: str
@@ -25,15 +26,20 @@ class SourceExample:
     options: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     damage: Callable[[], None] | None = None
+    again: Callable[[], Mapping[str, bytes]] | None = None
 
+
+_PERIOD = bytes(range(251))
+"""251 is prime: what is put at a wrong place shows."""
 
 OpenExample = Callable[[Path], AbstractContextManager[SourceExample]]
 """What ``ModelSourceSpec.examples`` names: puts what the example needs (a server, a folder) below an empty folder, for
 as long as the context is open. It is opened once per case."""
 
 
-def toy_checkpoint(elements: int = 40_000) -> dict[str, bytes]:
-    """The files of a checkpoint that can be read, and not served: ``config.json``, and two tensors."""
+def toy_checkpoint(elements: int = 3_000_000) -> dict[str, bytes]:
+    """The files of a checkpoint that can be read, and not served: ``config.json``, and two float32 tensors, by default
+    of 12 MB, so that most sources report within the file."""
     shapes = {"model.embed.weight": [elements], "model.norm.weight": [8]}
     header: dict[str, Any] = {}
     end = 0
@@ -43,6 +49,6 @@ def toy_checkpoint(elements: int = 40_000) -> dict[str, bytes]:
     text = json.dumps(header).encode()
     return {
         "config.json": json.dumps({"architectures": ["ToyForCausalLM"], "model_type": "toy"}).encode(),
-        "model.safetensors": len(text).to_bytes(8, "little") + text + bytes(at % 251 for at in range(end)),
+        "model.safetensors": len(text).to_bytes(8, "little") + text + (_PERIOD * (end // len(_PERIOD) + 1))[:end],
         "tokenizer_config.json": b"{}",
     }

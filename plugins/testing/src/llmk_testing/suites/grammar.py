@@ -28,6 +28,7 @@ from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.character_ranges import borders, can_start, character_ranges
 from llmk_testing.grammar_texts import CHOICES, HARD, INVALID, NOTHING, Example
 
 SIZES = (262, 287, 288, 289, 400)
@@ -49,6 +50,7 @@ def cases(spec: GrammarSpec, bench: Bench) -> Iterator[Case]:
     yield case("texts that match are allowed in any tokens, and may end", check_matches)
     yield case("texts that don't match are not", check_fails)
     yield case("random outputs always go on, and match where they end", check_random)
+    yield case("ranges of characters let nothing else through, byte by byte", check_ranges)
     yield case("tokens that end the output are allowed where it may end, and not before", check_ends)
     yield case("a mask is of the vocabulary alone, without tokens that have no text", check_words)
     yield case("tokens that are taken back leave no trace", check_rollback)
@@ -91,8 +93,7 @@ class Words:
         """The allowed tokens. Raises AssertionError where a bit is not of the vocabulary."""
         bits = array("i", [0] * -(-self.size // 32))
         grammar.fill(memoryview(bits))
-        data = bits.tobytes()
-        allowed = {token for token in range(8 * len(data)) if data[token >> 3] >> (token & 7) & 1}
+        allowed = {token for token in range(32 * len(bits)) if bits[token // 32] >> token % 32 & 1}
         assert max(allowed, default=0) < self.size, f"token {max(allowed)} is allowed, of {self.size}"
         return allowed
 
@@ -166,6 +167,33 @@ def check_random(tried: Tried) -> None:
                     break
                 written.append(tried.random.choice(going))
                 grammar.accept(written[-1:])
+
+
+def check_ranges(tried: Tried) -> str:
+    """Where they start or end at the least or largest character of so many bytes, and across surrogates, which UTF-8
+    does not have. What is allowed after each byte of a character at such a border is known."""
+    tried_ranges = 0
+    for kind, text, before, low, high in character_ranges(tried.spec.kinds):
+        if _refused(tried, kind, text):
+            continue
+        tried_ranges += 1
+        compiled, least = tried.compile(_kind(kind), text), 0x80 if before else 0
+        for character in borders(low, high):
+            grammar, written = compiled.start(tried.words.ends), b""
+            grammar.accept(list(before))
+            for byte in chr(character).encode():
+                found = {token for token in tried.words.mask(grammar) if least <= token < 256}
+                right = {each for each in range(least, 256) if can_start(bytes([*written, each]), low, high)}
+                wrong = sorted(found ^ right)
+                assert not wrong, (
+                    f"after {before + written!r} of the {kind} {text!a}, byte {wrong[0]:#x} is "
+                    f"{'allowed' if wrong[0] in found else 'not allowed'}"
+                )
+                written += bytes([byte])
+                grammar.accept([byte])
+    if not tried_ranges:
+        raise Skip("it compiles no kind with ranges of characters")
+    return f"{tried_ranges} ranges"
 
 
 def check_ends(tried: Tried) -> None:

@@ -7,11 +7,12 @@ cluster where there is none, raises ConfigError when it is made; then only what 
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -35,9 +36,12 @@ from llmk_testing.sections import options_of
 RANKS = 2
 PATIENCE = 30.0
 """Seconds that a process may take to start, and a launcher to hear of its end."""
+ENGINES = 40
+"""How many are given places at the same time."""
 QUIET = 1.0
 """Seconds in which nothing more may be reported."""
 _MISSED = 7
+_ELSEWHERE = "its processes are on other machines, whose places are waited for"
 _SCRIPT = """
 import os, signal, socket, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -106,7 +110,11 @@ def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
         ("the end of a process is reported once, with how it ended", check_end),
         ("an end without an error is reported, and one by a signal in words", check_other_ends),
         ("processes that are killed end, and are not reported", check_kill),
+        ("those that are left are killed when one has ended", check_kill_rest),
         ("closing twice gives the places back", check_close),
+        ("as many engines have places after others were closed as before", check_all_places),
+        ("a second engine's places are numbered as the first one's are", check_second),
+        ("processes end with an engine that is killed", check_orphans),
     ):
         yield case(name, partial(_run, spec, bench, check))
 
@@ -283,13 +291,7 @@ def check_kill(launched: Launched) -> None:
     killing.start()
     killing.join(PATIENCE)
     for place, link in launched.links.items():
-        link.settimeout(PATIENCE)
-        try:
-            assert not link.recv(1)
-        except TimeoutError:
-            raise AssertionError(f"the process in place {place} ran on for {PATIENCE:g} s after kill()") from None
-        except OSError:
-            continue
+        _check_ended(link, f"place {place}, after kill()")
     time.sleep(QUIET)
     assert not launched.ended, f"processes that were killed were reported: {launched.ended}"
 
@@ -306,6 +308,91 @@ def check_close(launched: Launched) -> None:
         raise AssertionError(f"after close, another can't start: {reason}") from reason
     finally:
         again.close()
+
+
+def check_kill_rest(launched: Launched) -> None:
+    """A rank has crashed, and the others would wait for it for ever."""
+    launched.launcher.close()
+    for crashed in range(RANKS):
+        again = Launched(launched.make, launched.context)
+        with _opened(again):
+            again.start(64)
+            again.links[crashed].sendall(bytes([_MISSED]))
+            _until(lambda again=again: bool(again.ended), lambda: "the end of a process was not reported")  # type: ignore[misc]
+            again.launcher.kill()
+            for place, link in again.links.items():
+                _check_ended(link, f"place {place}, after kill(), when that in place {crashed} had ended")
+
+
+def check_all_places(launched: Launched) -> str:
+    """Up to :data:`ENGINES` at a time."""
+    if launched.launcher.address:
+        return _ELSEWHERE
+    launched.launcher.close()
+    first, second = _engines(launched), _engines(launched)
+    assert second >= first, f"{first} engines had places, and when they were closed, only {second}"
+    return f"{first} engines"
+
+
+def check_second(launched: Launched) -> str:
+    """The numbers are those of the devices that its ranks have, no matter what others have."""
+    if launched.launcher.address:
+        return _ELSEWHERE
+    second = Launched(launched.make, launched.context)
+    with _opened(second):
+        return check_places(second)
+
+
+def check_orphans(launched: Launched) -> str | None:
+    """By the system, say: it can't end them itself."""
+    if launched.launcher.address:
+        return _ELSEWHERE
+    launched.launcher.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        # A fork has the modules as they are here; it does nothing but start the processes.
+        engine = multiprocessing.get_context("fork").Process(target=_engine, args=(launched, server), daemon=True)
+        engine.start()
+        try:
+            while len(launched.links) < RANKS:
+                launched._take(server)
+        finally:
+            engine.kill()
+            engine.join()
+    for place, link in launched.links.items():
+        _check_ended(link, f"place {place}, after the engine was killed")
+    return None
+
+
+def _engine(launched: Launched, server: socket.socket) -> None:
+    launched.open()
+    host, port = server.getsockname()[:2]
+    server.close()
+    for place in range(RANKS):
+        arguments = ("-c", _SCRIPT, host, str(port), "64")
+        launched.launcher.start(place, RankProcess(arguments=arguments, input=bytes([place + 1]) * 64))
+    time.sleep(2 * PATIENCE)
+
+
+def _engines(launched: Launched) -> int:
+    """How many have places at the same time."""
+    with ExitStack() as engines:
+        for number in range(ENGINES):
+            try:
+                engines.enter_context(_opened(Launched(launched.make, launched.context)))
+            except Skip:
+                return number
+    return ENGINES
+
+
+def _check_ended(link: socket.socket, where: str) -> None:
+    link.settimeout(PATIENCE)
+    try:
+        assert not link.recv(1)
+    except TimeoutError:
+        raise AssertionError(f"the process in {where}, ran on for {PATIENCE:g} s") from None
+    except OSError:
+        return
 
 
 def _answers(spec: LauncherSpec, bench: Bench) -> str:

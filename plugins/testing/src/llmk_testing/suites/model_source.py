@@ -9,35 +9,42 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from llmk.api import (
     CheckpointError,
     FetchedModel,
-    FetchProgress,
     LlmkError,
     ModelNotFound,
-    ModelSourceContext,
     ModelSourceSpec,
     Verdict,
 )
-from llmk.kernel.loader import load_object
 from llmk.nn.tensor_file import read_headers
 from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
-from llmk_testing.model_sources import OpenExample, SourceExample
-from llmk_testing.sections import check_unknown, options_of
+from llmk_testing.sections import check_unknown
+from llmk_testing.source_under_test import (
+    Tried,
+    contents,
+    differing,
+    files_of,
+    interrupt_at,
+    interrupted,
+    observed,
+    opened,
+)
 
 ODD = ("", " ", "/", "no such", "a\nb", "\0", "é/ü", "-/--", "@", ":", "x" * 100_000, "../../etc/passwd", "%s{}")
 """Text that names nothing."""
 MEETING_SECONDS = 1.0
 """How long one who is in the middle of a fetch waits for the other, who may have to wait for the first."""
+INTERRUPTS = 6
+"""Of how many calls of ``progress`` one is interrupted in, at most."""
 INTERRUPT_SECONDS = 15.0
 """Within which a fetch that is interrupted must end."""
 _UNKNOWN = "no_such_option"
@@ -45,29 +52,6 @@ _OF_SERVERS = "process_request_thread"
 """In the names of threads of ``http.server``, which an example may be."""
 
 Check = Callable[["Tried"], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A source, what it is tried on, and a cache that starts empty."""
-
-    spec: ModelSourceSpec
-    example: SourceExample
-    options: Mapping[str, Any]
-    cache: Path
-
-    def source(self) -> Any:
-        """Another instance, as another process of llmk would make it."""
-        make = load_object(self.spec.implementation, plugin=self.spec.id, kind="model_source", id=self.spec.id)
-        return make(ModelSourceContext(self.cache, self.options))
-
-    def fetch(
-        self, name: str = "", progress: FetchProgress = lambda done, total: None, *, outline: bool = False
-    ) -> FetchedModel:
-        """What a new instance gets; by default, the example."""
-        found = self.source().fetch(name or self.example.name, progress, outline=outline)
-        assert isinstance(found, FetchedModel), f"fetch returned {type(found).__name__}"
-        return found
 
 
 def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
@@ -89,6 +73,9 @@ def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
     yield case("an outline has the shapes of the whole model", check_outline)
     yield case("a name that no model has is refused, with what to do", check_absent)
     yield case("an interrupt ends it, and what it left is not taken for a model", check_interrupt)
+    yield case("an interrupt at any time ends it, and the next fetch has the whole", check_interrupts)
+    yield case("what an interrupt left of one model is not taken for another", check_interrupted_models)
+    yield case("what is published again under its name is had", check_published_again)
     yield case("two who ask at once both get it", check_together)
     yield case("after an outline, the whole model is had, byte for byte", check_after_outline)
     yield case("each name has files of its own", check_models)
@@ -121,14 +108,13 @@ def check_near(tried: Tried) -> None:
 
 def check_after_outline(tried: Tried) -> None:
     """What holds nothing behind its headers must not be served."""
-    with TemporaryDirectory(prefix="llmk-") as other:
-        right = _contents(replace(tried, cache=Path(other) / "cache").fetch().path)
+    right, _ = observed(tried)
     tried.fetch(outline=True)
     found = tried.fetch()
-    wrong = _differing(_contents(found.path), right)
+    wrong = differing(contents(found.path), right)
     assert not wrong, f"after an outline, {', '.join(wrong)} of the whole model differ from those of one got at once"
     tried.fetch(outline=True)
-    wrong = _differing(_contents(tried.fetch().path), right)
+    wrong = differing(contents(tried.fetch().path), right)
     assert not wrong, f"an outline changed {', '.join(wrong)} of the whole model"
 
 
@@ -140,7 +126,7 @@ def check_models(tried: Tried) -> str:
     for _ in range(2):
         for name, files in models.items():
             assert tried.spec.claims(name), f"it does not claim {name}"
-            wrong = _differing(_contents(tried.fetch(name).path), files)
+            wrong = differing(contents(tried.fetch(name).path), files)
             assert not wrong, f"{name} was got with another {', '.join(wrong)}"
     listed = sorted(each.reference for each in tried.source().stored() if each.is_complete)
     assert len(listed) >= len({tuple(sorted(files.items())) for files in models.values()}), f"it lists {listed}"
@@ -237,7 +223,7 @@ def check_interrupt(tried: Tried) -> None:
 
     before = set(threading.enumerate())
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_interrupted, partial(tried.fetch, progress=interrupt))
+        asked = pool.submit(interrupted, partial(tried.fetch, progress=interrupt))
         try:
             asked.result(INTERRUPT_SECONDS)
         except TimeoutError:
@@ -249,6 +235,66 @@ def check_interrupt(tried: Tried) -> None:
     check_whole(tried)
     left_over = [str(each.path) for each in tried.source().stored() if not each.is_complete]
     assert not left_over, f"once the model was got, {left_over[0]} is still listed as not complete"
+
+
+def check_interrupts(tried: Tried) -> str:
+    """In the middle of a file, say. The next fetch may go on from what is there."""
+    right, calls = observed(tried)
+    chosen = _spread(calls)
+    for number, outline in [*((each, False) for each in chosen), (chosen[len(chosen) // 2], True)]:
+        with tried.reopened() as fresh:
+            interrupt_at(fresh, number, outline=outline)
+            _check_next(fresh, right, f"after an interrupt in call {number} of {calls} of progress")
+    return f"{len(chosen)} of {calls} calls"
+
+
+def _check_next(tried: Tried, right: Mapping[str, bytes], where: str) -> None:
+    seen: list[tuple[int, int]] = []
+    found = tried.fetch(progress=lambda done, total: seen.append((done, total)))
+    wrong = differing(contents(found.path), right)
+    assert not wrong, f"{where}, the next fetch had another {', '.join(wrong)}"
+    counts = [done for done, _ in seen]
+    assert all(0 <= done <= total for done, total in seen), f"{where}, progress left its range: {seen[-5:]}"
+    assert counts == sorted(counts), f"{where}, progress went back: {counts[:20]}"
+    assert not seen or seen[-1][0] == seen[-1][1], f"{where}, progress ended with {seen[-1][0]} of {seen[-1][1]}"
+
+
+def check_interrupted_models(tried: Tried) -> str:
+    """What is left of one belongs to it alone."""
+    models = tried.example.models
+    if len(models) < 2:
+        raise Skip("the example names no further models")
+    names = {name for files in models.values() for name in files}
+    for first, second in zip(models, [*models][1:] + [*models][:1], strict=True):
+        calls = observed(tried, first)[1]
+        for number in {(calls + 1) // 2, calls}:
+            with tried.reopened() as fresh:
+                interrupt_at(fresh, number, first)
+                for name in (second, first):
+                    found = contents(fresh.fetch(name).path)
+                    wrong = [*differing(found, models[name]), *sorted(names & found.keys() - models[name].keys())]
+                    assert not wrong, f"after an interrupted fetch of {first}, {name} had another {', '.join(wrong)}"
+    return f"{len(models)} names"
+
+
+def check_published_again(tried: Tried) -> None:
+    """A branch, say, whose files were replaced: also while an earlier fetch is not whole."""
+    if tried.example.again is None:
+        raise Skip("the example publishes nothing again")
+    tried.fetch()
+    _check_again(tried, "the whole")
+    calls = observed(tried)[1]
+    with tried.reopened() as fresh:
+        interrupt_at(fresh, (calls + 1) // 2)
+        _check_again(fresh, "a part")
+
+
+def _check_again(tried: Tried, there: str) -> None:
+    assert tried.example.again is not None
+    right = tried.example.again()
+    found = contents(tried.fetch().path)
+    wrong = differing(found, right)
+    assert not wrong, f"with {there} of the earlier one there, what was published again has another {', '.join(wrong)}"
 
 
 def check_together(tried: Tried) -> None:
@@ -277,7 +323,7 @@ def check_stored(tried: Tried) -> None:
     assert [each.path for each in listed] == [found.path], f"stored lists {[str(each.path) for each in listed]}"
     (stored,) = listed
     assert stored.is_complete, f"{stored.reference} is listed as not complete"
-    size = sum(path.stat().st_size for path in _files(found.path))
+    size = sum(path.stat().st_size for path in files_of(found.path))
     assert stored.num_bytes == size, f"{stored.reference} is listed with {stored.num_bytes} bytes, but has {size}"
     assert tried.spec.claims(stored.reference), f"its own reference {stored.reference} is not claimed"
     again = tried.fetch(stored.reference)
@@ -287,21 +333,8 @@ def check_stored(tried: Tried) -> None:
 def _run(spec: ModelSourceSpec, bench: Bench, check: Check) -> str | None:
     if not spec.examples:
         raise Skip("the spec has no examples")
-    with _opened(spec, bench) as tried:
+    with opened(spec, bench) as tried:
         return check(tried)
-
-
-@contextmanager
-def _opened(spec: ModelSourceSpec, bench: Bench) -> Iterator[Tried]:
-    open_example: OpenExample = load_object(spec.examples)
-    with TemporaryDirectory(prefix="llmk-") as named:
-        folder = Path(named).resolve()
-        served = folder / "example"
-        served.mkdir()
-        with open_example(served) as example:
-            good = isinstance(example, SourceExample)
-            assert good, f"{spec.examples} opened {type(example).__name__}, expected a SourceExample"
-            yield Tried(spec, example, options_of(spec.id, bench, example.options), folder / "cache")
 
 
 def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
@@ -314,24 +347,15 @@ def _refusal(tried: Tried, outline: bool) -> ModelNotFound:
     raise AssertionError(f"{tried.example.absent} was got, to {found.path}")
 
 
-def _interrupted(fetch: Callable[[], FetchedModel]) -> None:
-    try:
-        found = fetch()
-    except KeyboardInterrupt:
-        return
-    except Exception as error:
-        raise AssertionError(f"an interrupt came out as {type(error).__name__}: {error}") from error
-    raise AssertionError(f"an interrupt was ignored: {found.path} was returned")
+def _spread(calls: int) -> list[int]:
+    """Up to ``INTERRUPTS`` of them, the first and the last included; they count from 1."""
+    return sorted({1 + at * max(0, calls - 1) // (INTERRUPTS - 1) for at in range(INTERRUPTS)})
 
 
 def _described(checkpoint: Any) -> Any:
     tensors = read_headers(checkpoint.weight_files)
     shapes = sorted((each.name, each.dtype, tuple(each.shape)) for each in tensors)
     return checkpoint.config, [(file.name, file.size) for file in checkpoint.weight_files], shapes
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
 
 
 def _error_of(tried: Tried) -> LlmkError | None:
@@ -342,14 +366,5 @@ def _error_of(tried: Tried) -> LlmkError | None:
     return None
 
 
-def _contents(path: Path) -> dict[str, bytes]:
-    return {each.relative_to(path).as_posix(): each.read_bytes() for each in _files(path)}
-
-
-def _differing(found: Mapping[str, bytes], right: Mapping[str, bytes]) -> list[str]:
-    """Names of files whose bytes are not these."""
-    return sorted(name for name in right if found.get(name) != right[name])
-
-
 def _times(path: Path) -> list[tuple[str, int]]:
-    return [(str(each), each.stat().st_mtime_ns) for each in _files(path)]
+    return [(str(each), each.stat().st_mtime_ns) for each in files_of(path)]

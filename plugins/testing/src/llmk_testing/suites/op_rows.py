@@ -20,6 +20,8 @@ from llmk_testing.watch import poisoned
 _SCALES = (1e-3, 100.0)
 _MANY, _MOST = 66_001, 1 << 22
 """Rows, more than 16 bits count, and the most elements that they have."""
+_LARGE = 1030
+"""Rows of a batch that is larger than most limits by which kernels choose."""
 _ENOUGH, _LEAN = 64, 0.15
 """Elements of a row, and the share of the dtype's precision that their errors may lean to one side: four standard
 deviations of what rounding twice gives."""
@@ -138,11 +140,20 @@ def _apart(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> 
 
 
 def deterministic(make: Make, asked: Asked[OpQuery]) -> None:
-    op = make(asked)
-    arguments = op.arguments(70)
+    """Kernels choose another algorithm by the number of rows."""
+    _same_rows(make(asked), 70, (1, 2, 3, 17, 69))
+    _same_rows(make(asked), _LARGE, (1, 33, _LARGE // 4, _LARGE // 2))
+
+
+def _same_rows(op: Op, most: int, counts: Sequence[int]) -> None:
+    arguments = op.arguments(most)
     whole = tensors(op.run(*op.placed(arguments), **op.on_device))
-    for count in (1, 2, 3, 17, 69):
-        rows = op.draw.order(70)[:count]
+    for count in counts:
+        rows = op.draw.order(most)[:count]
         some = tuple(value[rows] if i in op.by_row else value for i, value in enumerate(arguments))
         for i, part in enumerate(tensors(op.run(*op.placed(some), **op.on_device))):
-            check_same(part, whole[i][rows.to(part.device)], f"result {i}: rows {rows.tolist()} of 70 as a batch")
+            check_same(
+                part,
+                whole[i][rows.to(part.device)],
+                f"result {i}: rows {rows[:70].tolist()} of {most} as a batch of {count}",
+            )

@@ -29,6 +29,8 @@ _REQUEST = re.compile(
     r"""\b(?:fetch|EventSource|WebSocket|Worker|SharedWorker|sendBeacon|Request|\.open)\s*\(\s*["'`]([^"'`]*)"""
     r"""|\.(?:href|src|action)\s*=\s*["'`]([^"'`]*)"""
 )
+_BUILDS = re.compile(r"\blocation\s*\??\.\s*(?:host|hostname|port|origin)\b|\{[^{}]*\}\s*=\s*(?:\w+\.)?location\b")
+"""What addresses are built of that lose the port or a proxy's path."""
 _MODULE = re.compile(r"^\s*(?:import\b(?!\s*\()|export\b)", re.MULTILINE)
 _NAMES = re.compile(r"""^\s*import\s*\{([^}]*)\}\s*from\s*["']([^"']+)["']""", re.MULTILINE)
 _EXPORT = re.compile(
@@ -112,6 +114,8 @@ def check_relative(page: LoadedPage) -> None:
             address = found[1] or found[2] or ""
             own = not address.startswith("/") and urlsplit(address).scheme in ("", "data", "blob")
             assert own, f"{name} requests {address}, which is not relative to the page"
+        built = _BUILDS.search(text)
+        assert built is None, f"{name} uses {built and built[0]}; write addresses relative to the page"
 
 
 def check_modules(page: LoadedPage) -> None:

@@ -32,11 +32,19 @@ from llmk_testing.drafting import (
 from llmk_testing.parsers import counted_lines
 from llmk_testing.recording import check_recorded
 from llmk_testing.suites import head_speculator
+from llmk_testing.watch import never_waiting
 
 Make = Callable[[], Any]
 
 GROWTH = 64 << 10
 """Bytes by which memory may grow while requests come and go."""
+UNDRAFTED: Mapping[str, list[int]] = {
+    "one token": [7],
+    "two tokens": [7, 8],
+    "given embeddings": [VOCAB] * 20,
+    "tokens that never come again": list(range(60)),
+}
+"""Texts that there is nothing to draft of."""
 
 
 def cases(spec: SpeculatorSpec, bench: Bench) -> Iterator[Case]:
@@ -69,6 +77,7 @@ def _device_cases(bench: Bench) -> Iterator[tuple[str, Callable[[Make], str | No
     yield "tokens beyond the known ones are not used", partial(check_beyond, batches)
     yield "padding changes nothing", partial(check_padding, batches)
     yield "nothing is kept between calls", partial(check_stateless, batches)
+    yield "nothing waits for the device", partial(check_waiting, batches)
     yield "it can be recorded and replayed", partial(check_replayed, bench)
 
 
@@ -152,22 +161,27 @@ def check_reuse(seeds: Sequence[int], make: Make) -> None:
 
 
 def check_leaving(make: Make) -> None:
-    """Memory must not grow with the number of requests that have ended."""
-    speculator, texts = make(), list(histories(1, 40))
+    """Memory must not grow with the number of requests that have ended, also of those that nothing is drafted for."""
+    usual = [[number % VOCAB, *text] for number, text in enumerate(histories(1, 40))]
+    _check_freed(make(), usual, 400, "")
+    for what, text in UNDRAFTED.items():
+        _check_freed(make(), [text], 1200, f" of {what}")
 
+
+def _check_freed(speculator: Any, texts: Sequence[list[int]], more: int, what: str) -> None:
     def serve(first: int, count: int) -> int:
         for number in range(first, first + count):
-            speculator.propose(f"request-{number}", [number % VOCAB, *texts[number % len(texts)]], MAX_DRAFTS)
+            speculator.propose(f"request-{number}", list(texts[number % len(texts)]), MAX_DRAFTS)
             speculator.leave(f"request-{number}")
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
     try:
         before = serve(0, 100)
-        grown = serve(100, 400) - before
+        grown = serve(100, more) - before
     finally:
         tracemalloc.stop()
-    assert grown <= GROWTH, f"it holds {grown} bytes more after 400 more requests have ended"
+    assert grown <= GROWTH, f"it holds {grown} bytes more after {more} more requests{what} have ended"
 
 
 def check_linear(make: Make) -> None:
@@ -252,6 +266,16 @@ def check_stateless(batches: Sequence[DeviceBatch], make: Make) -> None:
             for number in range(SLOTS):
                 fresh = expected[number] if width == MAX_DRAFTS else batch.propose(make(), range(SLOTS), width)[number]
                 _same(found[number], fresh, f"request {number} after calls of other widths", "a new instance")
+
+
+def check_waiting(batches: Sequence[DeviceBatch], make: Make) -> None:
+    """The next step is issued while this one runs: no value is read back, and no shape depends on one."""
+    for batch in batches:
+        speculator = make()
+        speculator.propose(batch.tokens, batch.known, batch.slots, MAX_DRAFTS)
+        for width in (1, MAX_DRAFTS):
+            with never_waiting():
+                speculator.propose(batch.tokens, batch.known, batch.slots, width)
 
 
 def check_replayed(bench: Bench, make: Make) -> str:

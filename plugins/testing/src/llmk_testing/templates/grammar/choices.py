@@ -62,10 +62,10 @@ class Output:
 
     def fill(self, bits: memoryview) -> None:
         """Sets the bit of each token that the rest of a choice starts with, or of those that end the output."""
-        data = bits.cast("B")
+        words = bits.cast("B").cast("I")  # unsigned, so that bit 31 can be set
         left = self._left[-1]
         for token in (*self._following(left), *(self._ends if b"" in left or not left else ())):
-            data[token >> 3] |= 1 << (token & 7)
+            words[token // 32] |= 1 << token % 32
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Keeps the choices that go on with the tokens."""
