@@ -12,6 +12,7 @@ from killing import check_good, results
 
 from llmk.api import LauncherSpec, Verdict, no
 from llmk.engine.processes.ranks.local_launcher import LocalLauncher
+from llmk_testing import launched
 from llmk_testing.bench import Bench
 from llmk_testing.case import Result
 from llmk_testing.suites import cases, launcher
@@ -22,7 +23,8 @@ CAN_T = Verdict(False)
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "PATIENCE", 5.0)
+    for module in (launched, launcher):
+        monkeypatch.setattr(module, "PATIENCE", 5.0)
     monkeypatch.setattr(launcher, "QUIET", 0.3)
 
 

@@ -13,84 +13,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from llmk.api import (
-    ConfigError,
     LaunchContext,
     LauncherSpec,
     LaunchQuery,
-    NotEnoughResources,
-    RankLauncher,
-    RankPlace,
     RankProcess,
     Verdict,
 )
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.launched import LATE, PATIENCE, RANKS, SAID, SCRIPT, TALKS, Launched, read, short, until
 from llmk_testing.sections import options_of
 
-RANKS = 2
-PATIENCE = 30.0
-"""Seconds that a process may take to start, and a launcher to hear of its end."""
 ENGINES = 40
 """How many are given places at the same time."""
 QUIET = 1.0
 """Seconds in which nothing more may be reported."""
 _MISSED = 7
 _ELSEWHERE = "its processes are on other machines, whose places are waited for"
-_SCRIPT = """
-import os, signal, socket, sys, threading
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-host, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-data = bytearray()
-while len(data) < size and (more := os.read(0, size - len(data))):
-    data += more
-link = socket.create_connection((host, port))
-link.sendall(bytes(data[:64]).ljust(64) + str(len(data)).encode().ljust(16))
-print("a line", data[0], flush=True)
-def follow():
-    while os.read(0, 1024):
-        pass
-    os._exit(0)
-threading.Thread(target=follow, daemon=True).start()
-code = link.recv(1)[0]
-if code == 255:
-    os.kill(os.getpid(), signal.SIGKILL)
-os._exit(code)
-"""
-"""Reads its input, sends the start of it and its length to the kit, and ends with the exit code that it is sent, or
-when its input or the connection does; by a signal, where that is 255."""
-_TALKS = """
-import os, socket, sys
-link = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-link.sendall(os.read(0, 1).ljust(64) + b"1".ljust(16))
-def say(stream, data):
-    stream.buffer.write(data)
-    stream.flush()
-say(sys.stdout, b"  two spaces\\n")
-say(sys.stderr, b"an error\\n")
-say(sys.stdout, b"not \\xff UTF-8\\n")
-say(sys.stdout, b"x" * 70000 + b"\\n")
-say(sys.stdout, b"no end")
-link.recv(1)
-"""
-"""Writes lines of several kinds, and ends when the connection does."""
-_SAID = ("  two spaces", "an error", "x" * 70_000)
-_LATE = """
-import os, socket, sys
-link = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-link.recv(1)
-size, data = int(sys.argv[3]), b""
-while len(data) < size and (more := os.read(0, size - len(data))):
-    data += more
-link.sendall(data[:64].ljust(64) + str(len(data)).encode().ljust(16))
-link.recv(1)
-"""
-"""Reads its input once the kit says so, as a process that imports for long does."""
+
 _Check = Callable[["Launched"], str | None]
 
 
@@ -117,69 +63,6 @@ def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
         ("processes end with an engine that is killed", check_orphans),
     ):
         yield case(name, partial(_run, spec, bench, check))
-
-
-@dataclass
-class Launched:
-    """A launcher that was made with ``make``, and what it has reported."""
-
-    make: Callable[[LaunchContext], RankLauncher]
-    context: LaunchContext
-    ended: list[tuple[int, str]] = field(default_factory=list)
-    said: list[tuple[int, str]] = field(default_factory=list)
-    launcher: RankLauncher = field(init=False)
-    places: list[RankPlace] = field(init=False)
-    links: dict[int, socket.socket] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)
-
-    def open(self) -> None:
-        """Makes the launcher, and has it reserve places."""
-
-        def ended(place: int, how: str) -> None:
-            self.ended.append((place, how))
-
-        def said(place: int, line: str) -> None:
-            self.said.append((place, line))
-
-        try:
-            self.launcher = self.make(replace(self.context, ended=ended, said=said))
-            self.places = list(self.launcher.place())
-        except (ConfigError, NotEnoughResources) as reason:
-            raise Skip(f"it has nowhere to start processes: {reason.message}") from reason
-
-    def start(self, size: int = 1 << 20, script: str = _SCRIPT) -> None:
-        """Starts a process in each place, with an input of its own of so many bytes, and waits until all say that they
-        have it."""
-        with socket.create_server((self.launcher.address or "127.0.0.1", 0)) as server:
-            server.settimeout(PATIENCE)
-            host, port = server.getsockname()[:2]
-            for place in range(len(self.places)):
-                arguments = ("-c", script, host, str(port), str(size))
-                data = bytes([place + 1]) * size
-                self.launcher.start(place, RankProcess(arguments=arguments, input=data))
-            while len(self.links) < len(self.places):
-                self._take(server)
-
-    def _take(self, server: socket.socket) -> None:
-        try:
-            link, _ = server.accept()
-        except TimeoutError:
-            missing = [place for place in range(len(self.places)) if place not in self.links]
-            raise AssertionError(f"the processes in places {missing} did not start within {PATIENCE:g} s") from None
-        link.settimeout(PATIENCE)
-        answer = _read(link, 80)
-        places = set(answer[:64].rstrip())
-        assert len(places) == 1, "a process got no input, or that of several"
-        place = places.pop() - 1
-        assert place not in self.links, f"two processes got the input of place {place}"
-        self.links[place], self.lengths[place] = link, int(answer[64:])
-
-    def close(self) -> None:
-        """Ends all."""
-        for link in self.links.values():
-            link.close()
-        if hasattr(self, "launcher"):
-            self.launcher.close()
 
 
 def check_places(launched: Launched) -> str:
@@ -211,7 +94,7 @@ def check_lines(launched: Launched) -> str | None:
     if not launched.launcher.address:
         return "they inherit standard error"
     wanted = [(place, f"a line {place + 1}") for place in range(RANKS)]
-    _until(lambda: set(wanted) <= set(launched.said), lambda: f"{launched.said} was said, expected {wanted}")
+    until(lambda: set(wanted) <= set(launched.said), lambda: f"{launched.said} was said, expected {wanted}")
     return None
 
 
@@ -220,7 +103,7 @@ def check_late(launched: Launched) -> None:
     size, place = 4 << 20, 1
     with socket.create_server((launched.launcher.address or "127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE)
-        arguments = ("-c", _LATE, *map(str, server.getsockname()[:2]), str(size))
+        arguments = ("-c", LATE, *map(str, server.getsockname()[:2]), str(size))
         process = RankProcess(arguments=arguments, input=bytes([place + 1]) * size)
         starting = threading.Thread(target=launched.launcher.start, args=(place, process), daemon=True)
         starting.start()
@@ -230,14 +113,14 @@ def check_late(launched: Launched) -> None:
         waits = starting.is_alive()
         link.sendall(b"g")
         link.settimeout(PATIENCE)
-        length = int(_read(link, 80)[64:])
+        length = int(read(link, 80)[64:])
     assert not waits, "start() waits until the process has read its input"
     assert length == size, f"a process that reads late got {length} bytes of {size}"
 
 
 def check_odd_lines(launched: Launched) -> str | None:
     """Tracebacks are indented, and C libraries write what they like."""
-    launched.start(64, _TALKS)
+    launched.start(64, TALKS)
     time.sleep(QUIET)
     if not launched.launcher.address and not launched.said:
         return "they inherit standard error"
@@ -248,11 +131,11 @@ def check_odd_lines(launched: Launched) -> str | None:
         def lines(place: int = place) -> list[str]:
             return [line for number, line in list(launched.said) if number == place]
 
-        _until(lambda: "no end" in lines(), lambda: f"the last line, without an end, is missing in {_short(lines())}")
-        for wanted in _SAID:
-            assert wanted in lines(), f"the line {wanted[:20]!r} is missing in {_short(lines())}"
+        until(lambda: "no end" in lines(), lambda: f"the last line, without an end, is missing in {short(lines())}")
+        for wanted in SAID:
+            assert wanted in lines(), f"the line {wanted[:20]!r} is missing in {short(lines())}"
         broken = [line for line in lines() if line.startswith("not ") and line.endswith(" UTF-8")]
-        assert broken, f"a line that is not UTF-8 is missing in {_short(lines())}"
+        assert broken, f"a line that is not UTF-8 is missing in {short(lines())}"
     return None
 
 
@@ -262,7 +145,7 @@ def check_other_ends(launched: Launched) -> str:
     launched.links[0].sendall(bytes([0]))
     launched.links[1].sendall(bytes([255]))
     places = set(range(RANKS))
-    _until(
+    until(
         lambda: {place for place, _ in list(launched.ended)} == places,
         lambda: f"ends with code 0, in place 0, and by a signal, in place 1, were reported as {launched.ended}",
     )
@@ -276,7 +159,7 @@ def check_end(launched: Launched) -> None:
     """The other one runs on."""
     launched.start(64)
     launched.links[1].sendall(bytes([_MISSED]))
-    _until(lambda: bool(launched.ended), lambda: f"the end of a process was not reported within {PATIENCE:g} s")
+    until(lambda: bool(launched.ended), lambda: f"the end of a process was not reported within {PATIENCE:g} s")
     time.sleep(QUIET)
     assert len(launched.ended) == 1, f"the end of one process was reported as {launched.ended}"
     place, how = launched.ended[0]
@@ -318,7 +201,7 @@ def check_kill_rest(launched: Launched) -> None:
         with _opened(again):
             again.start(64)
             again.links[crashed].sendall(bytes([_MISSED]))
-            _until(lambda again=again: bool(again.ended), lambda: "the end of a process was not reported")  # type: ignore[misc]
+            until(lambda again=again: bool(again.ended), lambda: "the end of a process was not reported")  # type: ignore[misc]
             again.launcher.kill()
             for place, link in again.links.items():
                 _check_ended(link, f"place {place}, after kill(), when that in place {crashed} had ended")
@@ -369,7 +252,7 @@ def _engine(launched: Launched, server: socket.socket) -> None:
     host, port = server.getsockname()[:2]
     server.close()
     for place in range(RANKS):
-        arguments = ("-c", _SCRIPT, host, str(port), "64")
+        arguments = ("-c", SCRIPT, host, str(port), "64")
         launched.launcher.start(place, RankProcess(arguments=arguments, input=bytes([place + 1]) * 64))
     time.sleep(2 * PATIENCE)
 
@@ -430,21 +313,3 @@ def _opened(launched: Launched) -> Iterator[Launched]:
         yield launched
     finally:
         launched.close()
-
-
-def _read(link: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count and (more := link.recv(count - len(found))):
-        found += more
-    return found
-
-
-def _short(lines: list[str]) -> list[str]:
-    return [line[:20] for line in lines]
-
-
-def _until(done: Callable[[], bool], what: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < end, what()
-        time.sleep(0.02)
