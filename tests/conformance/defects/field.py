@@ -62,7 +62,7 @@ class NoColons(results.Calls):
 
 
 class Forgets(results.Calls):
-    """What was held back at the end is lost, where it is the beginning of a marker alone."""
+    """What was held back at the end is lost, where it could become a marker."""
 
     def finish(self) -> list[Event]:
         held = self._held
@@ -96,7 +96,7 @@ ANY_LETTER, UNQUOTED = AnyLetter(), Unquoted()
 
 TOOL_PARSERS = (
     Defect("no-colons", "what is behind a colon in a name is cut", NoColons, "names of any letters"),
-    Defect("forgets", "a marker's beginning at the end is lost", Forgets, "ends in the beginning of a trigger"),
+    Defect("forgets", "what could become a marker is lost at the end", Forgets, "ends where a trigger starts"),
     Defect("any-letter", "a point in a name is any letter", {"writer": f"{HERE}:ANY_LETTER"}, "by their whole names"),
     Defect("unquoted", "a text is a regular expression", {"writer": f"{HERE}:UNQUOTED"}, "each keyword of a schema"),
     Defect("rests", "the rest of a piece is copied for each call", Rests, COPIED),

@@ -181,7 +181,7 @@ def _padding(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery])
 
 
 def _leaving_last(paged: Paged, play: Callable[[], Tensor]) -> Tensor:
-    """The result of a step, which leaves the cache's last block as it was: it is nobody's, and slot -1 would be its."""
+    """The result of a step, which leaves the cache's last block as it was, which slot -1 would be of."""
     dim = paged.backend.cache_layout(1).block_dim
     before = bits(paged.cache.select(dim, -1)).clone()
     with poisoned():

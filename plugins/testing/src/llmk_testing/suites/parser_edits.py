@@ -30,7 +30,7 @@ def edit_cases(spec: ParserSpec, made: Callable[[ParserContext], Factory], case:
     yield case("a call behind text that only starts like one comes back", check_behind, spec, make)
     yield case("calls with text between them come back", check_between, spec, make)
     yield case("its writer's trigger starts no other text", check_trigger, spec, make)
-    yield case("text that ends in the beginning of a trigger is content", check_beginnings, spec, make)
+    yield case("text that ends where a trigger starts is content", check_beginnings, spec, make)
     yield case("any number of calls in one piece come back", check_many, spec, make)
     yield case("time is linear in calls, their parts and their arguments", check_linear, spec, make)
     yield case("the rest of a piece is not copied for each call in it", check_copies, spec, make)
