@@ -16,6 +16,8 @@ PLANTED = {
     "orchard": Path("tools/planted_orchard_score.json"),
     "meadow": Path("tools/planted_meadow_score.json"),
     "harbor": Path("tools/planted_harbor_score.json"),
+    "estuary": Path("tools/planted_estuary_score.json"),
+    "fjord": Path("tools/planted_fjord_score.json"),
 }
 """By the stranger's wheel."""
 ARGUED = Path("tools/mutation_argued.toml")
