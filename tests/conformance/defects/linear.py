@@ -370,7 +370,7 @@ DEFECTS = (
         "doubles",
         "copies of all weights are kept",
         {"prepare": f"{__name__}:prepare_wide"},
-        "a layer holds little more than its parameters" + _FIRST,
+        "a layer holds little more than its parameters",
     ),
     Defect(
         "taken",

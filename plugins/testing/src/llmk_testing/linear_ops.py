@@ -15,6 +15,7 @@ from llmk.api import KernelSpec, LinearQuery, OpContract, OpQuery
 from llmk.api.matching import match
 from llmk.reference.op_examples import Facts, OpExamples
 from llmk_testing.bench import Bench
+from llmk_testing.binding import oracle
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case
 from llmk_testing.op_under_test import Make, Op
@@ -86,8 +87,9 @@ def _of_rows(
 
     def invariant(asked: Asked[OpQuery]) -> bool:
         declared = candidate.serves(replace(asked.query, deterministic=True))
-        others = set(candidate.spec.parts) - {"linear"}  # whose kernels are the references here
-        return bool(declared) and not others and (placed[asked.label].kernel.deterministic or not candidate.spec.parts)
+        parts = [oracle(candidate.bench.registry, name) for name in candidate.spec.parts if name != "linear"]
+        kernels = (placed[asked.label].kernel, *parts)
+        return bool(declared) and (not candidate.spec.parts or all(kernel.deterministic for kernel in kernels))
 
     one_by_one = any(invariant(asked) for asked in first)
     yield from kernel_costs.op_cases(candidate, make, first[:2], by_row=by_row, one_by_one=one_by_one)
