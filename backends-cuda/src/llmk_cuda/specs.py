@@ -147,7 +147,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
         KernelSpec(
             id="cuda.linear",
             kind="linear",
-            implementation="torch.nn.functional:linear",
+            implementation="llmk_cuda.gemm:linear",
             # The tier is portable, so that small-M kernels can rank above it in their bands.
             tier=Tier.PORTABLE,
             bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),

@@ -72,7 +72,8 @@ class CaseItem(pytest.Item):
     """One case, under the id ``spec::name``."""
 
     def __init__(self, *, parent: pytest.Session, case: Case) -> None:
-        super().__init__(case.name, parent, nodeid=f"{case.spec}::{case.name}")
+        name = f"{case.spec}::{case.name}"
+        super().__init__(name, parent, nodeid=name)
         self._case = case
 
     def runtest(self) -> None:

@@ -122,7 +122,9 @@ def expand(cache: Tensor, step: CacheStep, expansion: Expansion, k_up: Tensor, v
         LATENT=latent,
         ROPE=rope,
         KEY_BLOCK=max(16, triton.next_power_of_2(key)),
-        VALUE_BLOCK=max(16, triton.next_power_of_2(value)),
+        # Narrower ones are laid out in shared memory in another way than rows of the cache, and for a loop of one pass
+        # ptxas 12.8 then computes the address of values from a wrong register.
+        VALUE_BLOCK=max(64, triton.next_power_of_2(value)),
         ROPE_BLOCK=max(2, triton.next_power_of_2(rope)),
         BLOCK_SIZE=cache.shape[1],
         ROWS=tile.rows,

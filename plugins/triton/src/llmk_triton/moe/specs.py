@@ -19,6 +19,8 @@ _LARGE_EXPERT = 1 << 24
 _ROWS, _ROWS_OF_LARGE = 256, 128
 """Rows of an expert, on average, from which on the library is faster, measured on an H100: 256, or 128 where a weight
 has :data:`_LARGE_EXPERT` elements."""
+_MOST_SUMMED = 32
+"""Most experts of a token whose outputs one program sums: with more, it takes minutes to compile."""
 _MOST_GROUPS = 32
 """Most groups of experts, whose scores a program computes one after the other."""
 _MOST_EXPERTS = 1024
@@ -86,6 +88,8 @@ def supports_library(query: MoEQuery) -> Verdict:
     verdict = supports_moe(query)
     if query.bias:
         verdict &= no("bias", wanted="experts with biases", found="experts without biases")
+    if query.top_k > _MOST_SUMMED:
+        verdict &= no("top_k", wanted=query.top_k, found=f"up to {_MOST_SUMMED}")
     for name in ("hidden_size", "intermediate_size"):
         if getattr(query, name) % _ALIGNMENT:
             verdict &= no(name, wanted=f"a multiple of {_ALIGNMENT}", found=getattr(query, name))

@@ -19,6 +19,9 @@ from llmk_triton.common.tuned import Config, tuned
 
 _ROWS = ((8, 16), (16, 32), (48, 64))
 """(most rows per expert on average, rows per block); beyond the last, 128 rows per block."""
+_MOST_AT_ONCE = 32
+"""Most experts of a token whose outputs one program sums, each from a part of its registers: with 64, the compiler
+takes 43 seconds, with 128 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ def choose_tiles(
         return Tiles.of(found)
     itemsize = getattr(torch, dtype).itemsize
     pairs = num_tokens * top_k
-    if not scaled and (num_tokens == 1 or 4 * pairs <= num_experts):
+    few = num_tokens == 1 or 4 * pairs <= num_experts
+    if few and top_k <= _MOST_AT_ONCE and not scaled:
         return _few(target, itemsize, triton.next_power_of_2(top_k), hidden, inner)
     each = pairs / num_experts
     rows = next((rows for most, rows in _ROWS if each <= most), 128)
