@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from wrap_docs import ROOT, documents, too_long, wrap
 
-from llmk.cli.commands import add_commands
+from llmk.cli.commands.plugin_commands import add_commands
 from llmk.cli.main import COMMANDS, EXTENDED, Parser, actions_of
 from llmk.config.schema import Config
 from llmk.config.schema_tree import join, leaves

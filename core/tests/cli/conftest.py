@@ -47,6 +47,7 @@ def llmk(
     def run(*arguments: str) -> Ran:
         disabled = house.flags()["plugins.disable"]
         monkeypatch.setenv("LLMK__PLUGINS__DISABLE", json.dumps(disabled))
+        monkeypatch.setenv("PYTHONPATH", str(house.folder))  # for processes that it starts
         code = main(arguments)
         shown = capsys.readouterr()
         return Ran(code, shown.out, shown.err)

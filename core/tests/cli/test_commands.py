@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from wheelhouse import Wheelhouse, kernels
 
+from llmk.cli.commands.summaries import PLUGIN_SECONDS, SECONDS
 from llmk.cli.main import main
 from llmk.config import Config
 
@@ -204,7 +207,6 @@ class Leave:
 
 def test_help_lists_commands_of_plugins(llmk: Any, house: Wheelhouse) -> None:
     house.install("polite", GREET)
-    house.install("bad", "raise RuntimeError('no such chip')")
     ran = llmk()
     assert (ran.code, ran.err) == (0, "")
     assert "    greet     say hello, 100% of it\n" in ran.out
@@ -212,6 +214,78 @@ def test_help_lists_commands_of_plugins(llmk: Any, house: Wheelhouse) -> None:
     left = llmk("leave")
     assert (left.code, left.out) == (0, "Goodbye\n")  # it needs no other command
     assert "nowhere_at_all" in llmk("greet").err
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("raise RuntimeError('no such chip')", "RuntimeError: no such chip"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import time; time.sleep(60)", "not finished after 2 s"),
+    ],
+)
+def test_help_says_which_plugin_is_left_out(llmk: Any, house: Wheelhouse, code: str, why: str) -> None:
+    house.install("polite", GREET)
+    house.install("bad", code)
+    ran = llmk()
+    assert ran.code == 0
+    assert "    leave     say goodbye\n" in ran.out
+    assert "bad-wheel 1.0" in ran.err
+    assert why in ran.err
+    assert 'disable = ["bad"]' in ran.err
+
+
+NOISY = """
+import os, subprocess, sys, threading, time
+os.write(1, b'noise')
+print('noise', file=sys.__stdout__, flush=True)
+threading.Thread(target=time.sleep, args=(60,)).start()
+"""
+
+
+def test_what_plugins_print_and_start_does_not_disturb_the_help(llmk: Any, house: Wheelhouse) -> None:
+    house.install("polite", NOISY + GREET)
+    began = time.monotonic()
+    ran = llmk()
+    assert time.monotonic() - began < SECONDS
+    assert (ran.code, ran.err) == (0, "")
+    assert "    leave     say goodbye\n" in ran.out
+    assert "noise" not in ran.out
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)"
+"""Is not interrupted by the watchdog."""
+
+
+@pytest.mark.parametrize(
+    ("code", "how"), [("import os; os._exit(3)", "exit code 3"), (DEAF, "exit code -9|not finished after 10 s")]
+)
+def test_help_is_shown_where_a_plugin_ends_the_process(llmk: Any, house: Wheelhouse, code: str, how: str) -> None:
+    house.install("bad", code)
+    ran = llmk()
+    assert ran.code == 0
+    assert "serve a model through" in ran.out
+    assert re.search(how, ran.err)
+    assert "the import of plugin 'bad' (bad-wheel 1.0)" in ran.err
+    assert 'disable = ["bad"]' in ran.err
+
+
+def test_help_is_shown_where_plugins_take_too_long_together(llmk: Any, house: Wheelhouse) -> None:
+    for number in range(round(SECONDS / PLUGIN_SECONDS) + 1):
+        house.install(f"slow{number}", "import time; time.sleep(60)")
+    ran = llmk()
+    assert ran.code == 0
+    assert "serve a model through" in ran.out
+    assert "was not finished after 10 s" in ran.err
+    assert "the import of plugin 'slow" in ran.err
+
+
+def test_help_is_shown_where_python_can_not_be_started(llmk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    ran = llmk()
+    assert ran.code == 0
+    assert "serve a model through" in ran.out
+    assert "ended with exit code 1\n  hint: llmk plugins" in ran.err
 
 
 def test_help_is_shown_where_plugins_can_not_be_listed(llmk: Any, house: Wheelhouse, tmp_path: Path) -> None:
@@ -225,4 +299,4 @@ def test_help_is_shown_where_plugins_can_not_be_listed(llmk: Any, house: Wheelho
     ran = llmk()
     assert ran.code == 0
     assert "serve a model through" in ran.out
-    assert "commands of plugins are not listed: " in ran.err
+    assert "may be missing here: " in ran.err

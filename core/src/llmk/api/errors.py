@@ -59,8 +59,8 @@ class CheckpointError(LlmkError):
 
 
 class UnsupportedOption(CheckpointError):
-    """A checkpoint in order, with an option that the implementation of its model family doesn't have. Where another
-    implementation claims the checkpoint, such as transformers', that one is tried."""
+    """A valid checkpoint with an option that the implementation of its model family doesn't support. If another
+    implementation claims the checkpoint, such as that of transformers, it is tried next."""
 
     code = "unsupported_option"
 
@@ -96,8 +96,8 @@ class PortInUse(LlmkError):
 
 
 class RequestError(LlmkError):
-    """An invalid request. ``param`` names the invalid field: of parameters that a plugin reads, the plugin's name or
-    the path to one of them; of several fields that make one mistake together, one of them."""
+    """An invalid request. ``param`` names the invalid field. For parameters that a plugin reads, it is the plugin's
+    name or the path to one of them; if several fields are invalid only together, it is one of them."""
 
     code, http_status = "invalid_request_error", 400
 
@@ -109,7 +109,7 @@ class RequestError(LlmkError):
 class ContextLengthExceeded(RequestError):
     """The prompt, or the prompt plus the requested output, is longer than the model's context.
 
-    Clients find it by the words "this model's maximum context length is", which the message of OpenAI's API has.
+    Clients recognize this error by the words "this model's maximum context length is" of OpenAI's message.
     """
 
     code = "context_length_exceeded"

@@ -99,7 +99,7 @@ class LinearFacts:
     count: int = 1
     quantizable: bool = True
     tied: bool = False
-    """Whether the weight is the embedding's table too, in which rows are looked up."""
+    """Whether the weight is also the embedding table, in which rows are looked up."""
     parallel: Cut = ""
     units: tuple[tuple[int, int], ...] = ()
     """For ``parallel="column"``: for each packed part of the weight, the number of units (heads) and the output
@@ -142,7 +142,7 @@ class MoEFacts:
     group_scoring: str = "max"
     """How a group is scored: by its best expert (``"max"``), or by the sum of its two best (``"top2_sum"``)."""
     modules: tuple[tuple[str, ...], ...] = ()
-    """As those of :class:`LinearFacts`, for the first expert of each block; all experts of a block must have the same
+    """As ``LinearFacts.modules``, for the first expert of each block; all experts of a block must have the same
     weight format."""
     weight_format: str = "plain"
     """Set by planning: the format in which the checkpoint stores the site's weights."""
@@ -166,8 +166,8 @@ class MoEFacts:
     up projection alone, ``[E, I, H]``, and ``activation`` is a name in
     ``llmk.reference.activations.PLAIN_ACTIVATIONS``."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else the experts do, by name, such as ``{"router_softcap": 30.0}``: any fact that changes results. Kernels
-    are refused that don't know all of them (``KernelSpec.knows``), and get each as a keyword argument.
+    """Further facts that change the experts' results, by name, such as ``{"router_softcap": 30.0}``. A kernel gets each
+    as a keyword argument, and is refused if it does not know all of them (``KernelSpec.knows``).
     ``llmk.reference.moe.fused_moe`` documents those that the reference knows."""
 
 
@@ -186,7 +186,7 @@ class OpFacts:
     divided: tuple[str, ...] = ()
     """Keys of those ``facts`` that are sizes which tensor parallelism divides between ranks."""
     variant_of: str = ""
-    """As that of :class:`LinearFacts`, if planning splits the op's linear site."""
+    """As ``LinearFacts.variant_of``, if planning splits the op's linear site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class ModelFacts:
 
 
 class DescribeModel(Protocol):
-    """What ``ModelSpec.describe`` names."""
+    """The function that ``ModelSpec.describe`` names."""
 
     @abstractmethod
     def __call__(self, checkpoint: Checkpoint) -> ModelFacts:

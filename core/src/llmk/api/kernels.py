@@ -18,16 +18,16 @@ class LinearKernel(Protocol):
 
     @abstractmethod
     def __call__(self, x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
-        """``x`` is ``[tokens, in_features]``, with no row or many, and may be strided along its rows; the result is
-        ``[tokens, out_features]`` in its dtype; ``weight`` is what the spec's ``prepare`` returned, ``bias``
-        ``[out_features]`` in the dtype of ``x``. Numbers are of any magnitude that the dtype
-        has. The elements of a result's row are neighbours, and the result is the caller's, who may write over it.
-        Rows are computed together, unless the spec declares ``deterministic``; weights are widened once a call."""
+        """``x`` is ``[tokens, in_features]``, with zero or more rows, and may be strided along its rows; the result is
+        ``[tokens, out_features]`` in the dtype of ``x``; ``weight`` is what the spec's ``prepare`` returned, ``bias``
+        is ``[out_features]`` in the dtype of ``x``. Values may have any magnitude that the dtype can represent. The
+        last dimension of the result is contiguous, and the caller owns the result and may overwrite it. The rows are
+        computed together, unless the spec declares ``deterministic``; weights are widened only once per call."""
         ...
 
 
 class LooksUp(Protocol):
-    """Weights of a linear layer that are an embedding's table too (:attr:`llmk.api.LinearQuery.lookup`)."""
+    """Weights of a linear layer that are also the embedding table (:attr:`llmk.api.LinearQuery.lookup`)."""
 
     @abstractmethod
     def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
@@ -39,8 +39,9 @@ class MoEKernel(Protocol):
     """Sends every token through its experts and returns their weighted sum; ``llmk.reference.moe.fused_moe`` says what
     each argument means.
 
-    A kernel that knows a later field of the query (``KernelSpec.knows``), such as ``activation_limit``, gets it as a
-    keyword argument of the same name where it is not at its default, and each of the query's ``facts`` likewise."""
+    If the query has a field that was added later, such as ``activation_limit``, at another value than its default, a
+    kernel that knows the field (``KernelSpec.knows``) gets it as a keyword argument of the same name. Each of the
+    query's ``facts`` is passed in the same way."""
 
     @abstractmethod
     def __call__(
@@ -60,13 +61,13 @@ class MoEKernel(Protocol):
         group_scoring: str = "max",
     ) -> Tensor:
         """``x`` is ``[tokens, hidden]``, as is the result; ``router_logits`` are ``[tokens, experts]``; ``weights`` are
-        what the spec's ``prepare`` returned, where there is one. Of many tokens, an expert computes those that chose
-        it, and no others, but for what fills up tiles; those of an expert are computed together."""
+        what the spec's ``prepare`` returned, where there is one. With many tokens, an expert computes only those that
+        are routed to it, apart from padding to full tiles, and computes them together."""
         ...
 
 
 class Op(Protocol):
-    """What its reference documents: it takes the same arguments."""
+    """An op. Its reference documents the arguments and the result."""
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,20 +76,20 @@ class Op(Protocol):
 
 
 class Prepare(Protocol):
-    """What ``KernelSpec.prepare`` names, of linear and MoE kernels."""
+    """The function that ``KernelSpec.prepare`` of a linear or MoE kernel names."""
 
     @abstractmethod
     def __call__(self, parameters: dict[str, Tensor]) -> Any:
-        """The weights as the kernel takes them, of a layer's parameters by name, none of which it changes or takes
-        out. They take the memory that is planned for: little more than the parameters, and kernels keep no copies in a
-        wider dtype."""
+        """Returns the weights in the kernel's layout, made from a layer's parameters by name. The parameters and the
+        dict must not be changed. The weights must fit into the planned memory: they take little more than the
+        parameters, and kernels keep no copies in a wider dtype."""
         ...
 
 
 class CompositeOp(Protocol):
-    """What ``KernelSpec.implementation`` names where an op has ``parts``."""
+    """The factory that ``KernelSpec.implementation`` of an op with ``parts`` names."""
 
     @abstractmethod
     def __call__(self, parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-        """The op, made of its parts by name. It may look them up and keep them, and calls none of them yet."""
+        """Returns the op, built from its parts by name. The factory may keep the parts, but must not call them."""
         ...

@@ -73,12 +73,12 @@ class ParserContext:
     """The request's data that a parser may use.
 
     ``prompt_tail`` is the end of the rendered prompt (up to 256 characters), which shows whether the template has
-    already opened a reasoning block: only a marker that it ends with, white space aside, counts, as messages may have
-    markers in them. ``thinking`` is the request's switch for reasoning, ``None`` if it is not set; a block that the
-    model opens is one in any case. ``tools`` are the request's tools as OpenAI function objects
+    already opened a reasoning block: only a marker at its very end counts, apart from white space, since messages may
+    contain markers. ``thinking`` is the request's switch for reasoning, ``None`` if it is not set; a block that the
+    model opens itself is always reasoning. ``tools`` are the request's tools as OpenAI function objects
     (``{"name", "description", "parameters"}``). ``template_options`` are the keyword arguments of the chat template.
-    All choices of a request share these, so a parser changes none. Line breaks that the prompt ends
-    with behind a marker count as those of the answer would.
+    All choices of a request share this object, so a parser must not change it. Line breaks after a marker at the end of
+    the prompt are treated like line breaks after a marker in the generated text.
     """
 
     prompt_tail: str = ""
@@ -107,8 +107,8 @@ class ReasoningParser(Protocol):
 class ToolParser(Protocol):
     """Splits content text into :class:`TextDelta` and tool-call events.
 
-    Text that only starts like a call is content, and a call may follow it at once. What the model wrote is passed on:
-    arguments that a tool's schema does not name, too, and none that it did not write.
+    Text that only starts like a call is content, and a call may follow it immediately. Arguments are passed on as the
+    model wrote them: also those that the tool's schema does not list, and none that the model did not write.
     """
 
     def __init__(self, context: ParserContext) -> None: ...
@@ -137,13 +137,13 @@ class WrittenCall:
 class CallWriter(Protocol):
     """Writes the tool calls of a dialect, and the grammar of those that a model may write.
 
-    :attr:`~llmk.api.ParserSpec.writer` names one. Parsing what it writes gives the calls back, and no content: what
-    stands between calls is either a part of the dialect, or not written.
+    :attr:`~llmk.api.ParserSpec.writer` names one. Parsing what it writes returns the same calls and no content: text
+    between calls is either part of the dialect, or not written.
     """
 
     trigger: str
     """The text with which every call, or list of calls, starts: where it appears in content, a call must follow. So it
-    is as long as what a parser needs to recognize a call. Empty if calls have no marker."""
+    must be long enough for a parser to recognize a call. Empty if calls have no marker."""
 
     @abstractmethod
     def render(self, calls: Sequence[WrittenCall]) -> str:

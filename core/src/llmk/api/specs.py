@@ -142,22 +142,22 @@ class KernelSpec(CheckedSpec):
     If another field differs from its default, the kernel is refused: a field of the first release that the kernel
     leaves out, or a field that was added later, which it must name (``FIRST_FIELDS | {"field"}``).
 
-    For experts, also those of the query's ``facts`` that it takes. For an op, also facts that were added to it later:
-    where a query has one that the op's reference names, all its kernels must know it. Neutral facts are left out."""
+    For experts, also the query's ``facts`` that it takes. For an op, also facts that were added to the op later: if a
+    query has one that the op's reference names, every kernel must know it. Neutral facts are left out."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of a function that implements :class:`~llmk.api.Prepare`, called once
-    after loading. It must not change the tensors, which other kernels may share. On the host they may lie in the
-    checkpoint's file, so they, like weights without a ``prepare``, are aligned to their elements only."""
+    after loading. It must not change the tensors, which other kernels may share. On the host they may be mapped from
+    the checkpoint's file, so they, like weights without a ``prepare``, are aligned only to their element size."""
     layout: str = "plain"
     """The name of the layout of an attention's cache, or of what ``prepare`` returns; pieces of a site share it."""
     host_lengths: bool = False
     """Attention: whether the backend needs ``CacheStep.host_query_lens`` and ``host_seq_lens`` of steps that are not
-    captured: no step then has a request whose length only the device knows. Optional use is not declared."""
+    captured: then no step has a request whose length only the device knows. Optional use is not declared."""
     parts: tuple[str, ...] = ()
     deterministic: bool = False
-    """Whether a row's result is bitwise independent of the other rows in the batch (``docs/determinism.md``). Like
-    ``capture``, of an op with ``parts`` without these."""
+    """Whether a row's result is bitwise independent of the other rows in the batch (``docs/determinism.md``). For
+    an op with ``parts``, this and ``capture`` don't cover the parts."""
     capture: Capture = "none"
     host_cost_us: float = 0.0
     """Host time that the kernel needs for planning, in microseconds per step."""
@@ -209,7 +209,7 @@ class PlatformSpec(CheckedSpec):
     possible without torch. The engine's process may call it in a thread while it imports torch. Exceptions are ignored,
     since :meth:`Device.setup` is always called later, possibly before ``f`` has returned."""
     ranks: RankRules = field(default_factory=RankRules)
-    """What holds of the processes that run a model together on this platform."""
+    """Rules for the processes (ranks) that run one model together on this platform."""
     examples: str = ""
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
@@ -260,7 +260,7 @@ class ModelSpec(CheckedSpec):
     which facts and modules are made. A model that has its own modules gives no tree, but ``describe``, a function that
     implements :class:`~llmk.api.DescribeModel`, and ``implementation``, a class that implements ``llmk.nn.Model``.
     ``ahead`` names one that implements ``llmk.tree.MakeAhead``: from the config to heads that predict further tokens.
-    ``architectures`` are values of that key in ``config.json``; ``"*"`` matches all that no other spec supports.
+    ``architectures`` are values of that key in ``config.json``; ``"*"`` matches any that no other spec supports.
     """
 
     _optional_locations: ClassVar[tuple[str, ...]] = ("tree", "implementation", "describe", "ahead")

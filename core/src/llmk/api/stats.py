@@ -46,7 +46,7 @@ class StatLogger(Protocol):
 
     It may block; snapshots taken while it blocks are skipped. A logger that raises is closed and gets no more
     snapshots. Its memory must not grow with the number of snapshots, nor with stats that come and go, such as those
-    of tenants: what it remembers of these has a bound.
+    of tenants: what it keeps of these must be bounded.
     """
 
     def __init__(self, context: StatLoggerContext) -> None: ...

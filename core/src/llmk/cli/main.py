@@ -226,11 +226,14 @@ def _add_commands(subparsers: argparse._SubParsersAction[Any], wanted: str, argu
     is_action = wanted in COMMANDS and _names_action(wanted, arguments)
     if "--version" in leading or not (is_listed or is_action or wanted not in COMMANDS):
         return
-    from llmk.cli.commands import add_commands, list_commands
-
     if is_listed:
+        from llmk.cli.commands.summaries import list_commands
+
         list_commands(subparsers)
-    elif is_action:
+        return
+    from llmk.cli.commands.plugin_commands import add_commands
+
+    if is_action:
         add_commands(actions_of(subparsers.choices[wanted]), wanted)
     else:
         add_commands(subparsers, called=wanted)

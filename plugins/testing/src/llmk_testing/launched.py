@@ -103,9 +103,10 @@ class Launched:
                 data = bytes([place + 1]) * size
                 self.launcher.start(place, RankProcess(arguments=arguments, input=data))
             while len(self.links) < len(self.places):
-                self._take(server)
+                self.take(server)
 
-    def _take(self, server: socket.socket) -> None:
+    def take(self, server: socket.socket) -> None:
+        """Waits for the connection of one more process, and keeps it by the process's place, which its input tells."""
         try:
             link, _ = server.accept()
         except TimeoutError:

@@ -238,7 +238,7 @@ def check_orphans(launched: Launched) -> str | None:
         engine.start()
         try:
             while len(launched.links) < RANKS:
-                launched._take(server)
+                launched.take(server)
         finally:
             engine.kill()
             engine.join()

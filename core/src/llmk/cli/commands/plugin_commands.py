@@ -1,18 +1,18 @@
-"""Commands that plugins provide."""
+"""Adds the commands that plugins provide to the command line."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
-from llmk.api import Command, CommandSpec, LlmkError, PluginError
-from llmk.api.errors import describe
-from llmk.cli.output import say
+from llmk.api import Command, CommandSpec, PluginError
+from llmk.cli.commands.summaries import escaped
 from llmk.config import load
-from llmk.kernel.first_party import missing_wheel
+from llmk.kernel.first_party import how_to_install, missing_wheel
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 
@@ -28,16 +28,6 @@ FIRST_PARTY = {
 """Commands of llmk's own wheels, which are listed even if the wheel is not installed."""
 
 
-def list_commands(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Adds the commands that plugins provide to ``llmk``, by their names and summaries alone. Where these can't be had,
-    says why on standard error: the help is what people read when something is broken."""
-    try:
-        add_commands(subparsers, called="")
-    except Exception as error:
-        why = error if isinstance(error, LlmkError) else describe(error)
-        say(f"llmk: commands of plugins are not listed: {why}")
-
-
 def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "", *, called: str | None = None) -> None:
     """Adds the commands that plugins provide to ``llmk``, or to the command ``group``; ``args.run`` runs the command.
 
@@ -45,9 +35,29 @@ def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "", *
     wheels that are not installed are added too, and say what to install. Only the command ``called`` is imported, so
     that it does not depend on others; with ``None``, all are.
     """
-    found: dict[str, Registered[CommandSpec]] = {}
     with redirect_stdout(sys.stderr):  # what a plugin prints must not be taken for a command's output
-        registry = Registry.discover(load().config.plugins)
+        found = _commands(Registry.discover(load().config.plugins))
+    for word, name in _words(found, group):
+        if word in subparsers.choices:
+            continue
+        if name in found and called not in (None, word):
+            subparsers.add_parser(word, help=escaped(found[name].spec.summary))
+        elif name in found:
+            _add(subparsers, word, found[name])
+        else:
+            error = PluginError(f"llmk {name} is not installed", hint=how_to_install(name))
+            _add_broken(subparsers, word, _summary(found, name), error)
+
+
+def summaries(registry: Registry) -> dict[str, str]:
+    """What the commands of plugins do that are called by one word; raises PluginError if two have the same name."""
+    found = _commands(registry)
+    return {word: _summary(found, name) for word, name in _words(found, "")}
+
+
+def _commands(registry: Registry) -> dict[str, Registered[CommandSpec]]:
+    """Commands of plugins by name; raises PluginError if two have the same."""
+    found: dict[str, Registered[CommandSpec]] = {}
     for registered in registry.of(CommandSpec):
         name = registered.spec.name
         if name in found:
@@ -56,18 +66,19 @@ def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "", *
                 hint=f'[plugins] disable = ["{registered.plugin.name}"] leaves one out',
             )
         found[name] = registered
-    for name in sorted({*found, *FIRST_PARTY}):
-        above, _, word = name.rpartition(" ")
-        if above != group or word in subparsers.choices:
-            continue
-        if name in found and called not in (None, word):
-            subparsers.add_parser(word, help=_help(found[name].spec.summary))
-        elif name in found:
-            _add(subparsers, word, found[name])
-        elif wheel := missing_wheel(name):
-            text = f"{FIRST_PARTY[name]} (not installed: {wheel})"
-            hint = f"it is in {wheel}: pip install {wheel}"
-            _add_broken(subparsers, word, text, PluginError(f"llmk {name} is not installed", hint=hint))
+    return found
+
+
+def _words(found: Iterable[str], group: str) -> list[tuple[str, str]]:
+    """Commands of a group, and those of llmk's own wheels that are not installed: the last word and the whole name of
+    each."""
+    names = sorted({*found, *(name for name in FIRST_PARTY if missing_wheel(name))})
+    return [(name.rpartition(" ")[2], name) for name in names if name.rpartition(" ")[0] == group]
+
+
+def _summary(found: Mapping[str, Registered[CommandSpec]], name: str) -> str:
+    """What a command does, or that it is not installed."""
+    return found[name].spec.summary if name in found else f"{FIRST_PARTY[name]} (not installed: {missing_wheel(name)})"
 
 
 def _add(subparsers: argparse._SubParsersAction[Any], word: str, found: Registered[CommandSpec]) -> None:
@@ -78,19 +89,14 @@ def _add(subparsers: argparse._SubParsersAction[Any], word: str, found: Register
     except Exception as error:
         _add_broken(subparsers, word, f"{found.spec.summary} (broken)", error)
         return
-    parser = subparsers.add_parser(word, help=_help(found.spec.summary))
+    parser = subparsers.add_parser(word, help=escaped(found.spec.summary))
     command.add_arguments(parser)
     parser.set_defaults(run=command.run)
 
 
-def _help(summary: str) -> str:
-    """A text as argparse takes it."""
-    return summary.replace("%", "%%")
-
-
 def _add_broken(subparsers: argparse._SubParsersAction[Any], word: str, text: str, error: Exception) -> None:
     """Adds a command that accepts any arguments and raises ``error`` when it is called."""
-    parser = subparsers.add_parser(word, help=_help(text), prefix_chars="\0", add_help=False)
+    parser = subparsers.add_parser(word, help=escaped(text), prefix_chars="\0", add_help=False)
     parser.add_argument("rest", nargs="*")
     parser.set_defaults(run=partial(_refuse, error))
 
