@@ -34,13 +34,17 @@ class Documented:
 
 @cache
 def document(location: str) -> Documented:
-    """What stands at ``"module:name"``. Raises LookupError where nothing does."""
+    """What stands at ``"module:name"``: a class, a function or an alias of a type. Raises LookupError where nothing
+    does."""
     module, _, name = location.partition(":")
-    for node in _parse(module).body:
+    body = parse(module).body
+    for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ClassDef) and node.name == name:
             return Documented(name, f"class {name}", prose(ast.get_docstring(node)), tuple(_members(node)))
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return Documented(name, _signature(node), prose(ast.get_docstring(node)))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and not name.isupper():
+            return Documented(name, ast.unparse(node), prose(_told(after)))
     raise LookupError(f"nothing stands at {location}")
 
 
@@ -66,14 +70,20 @@ def _members(node: ast.ClassDef) -> Iterator[Documented]:
     """Public fields, each with the docstring behind it, and public methods."""
     for item, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            text = str(after.value.value) if told else ""  # type: ignore[union-attr]
             if not item.target.id.startswith("_"):
-                yield Documented(item.target.id, ast.unparse(item), prose(text))
+                yield Documented(item.target.id, ast.unparse(item), prose(_told(after)))
         elif isinstance(item, ast.Assign) and not ast.unparse(item).startswith("_"):
             yield Documented(ast.unparse(item.targets[0]), ast.unparse(item), "")
-        elif isinstance(item, ast.FunctionDef) and (not item.name.startswith("_") or item.name == "__init__"):
+        elif isinstance(item, ast.FunctionDef) and (
+            not item.name.startswith("_") or item.name in ("__init__", "__call__")
+        ):
             yield Documented(item.name, _signature(item), prose(ast.get_docstring(item)))
+
+
+def _told(after: ast.stmt | None) -> str:
+    """The docstring behind a field or an alias."""
+    told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    return str(after.value.value) if told else ""  # type: ignore[union-attr]
 
 
 def _signature(node: ast.FunctionDef) -> str:
@@ -84,7 +94,8 @@ def _signature(node: ast.FunctionDef) -> str:
 
 
 @cache
-def _parse(module: str) -> ast.Module:
+def parse(module: str) -> ast.Module:
+    """The source of a module of this repository. Raises LookupError where there is none."""
     found = find_spec(module.split(".")[0])
     for folder in (found.submodule_search_locations or ()) if found else ():
         path = Path(folder, *module.split(".")[1:])

@@ -6,14 +6,15 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from docstrings import Documented, document, listed
+from docstrings import document, listed
 from first_party import registry
 from generated import ROOT, Page, code, table
+from signature_names import is_linked, others
 
 from llmk.api import KernelSpec, Tier, hooks
 from llmk.kernel.registry import HOOKS as KINDS
@@ -22,6 +23,8 @@ from llmk.kernel.registry import Registered
 HOOKS = {name: hook for name, hook in vars(hooks).items() if name.startswith("llmk_")}
 FOLDER = "docs/plugins/hooks"
 DEFECTS = ROOT / "tests/conformance/defects"
+KIT = ROOT / "docs/plugins/conformance.md"
+_CODE = re.compile(r"`([^`]+)`")
 
 CONTRACTS = {
     "llmk_platforms": (
@@ -127,7 +130,7 @@ _TESTING = "llmk_testing"
 EXAMPLES = {
     "llmk_platforms": (f"{_TESTING}.platform_example:PlatformExample",),
     "llmk_moe_kernels": ("llmk.reference.moe:MoEExamples",),
-    "llmk_ops": ("llmk.reference.op_examples:OpExamples",),
+    "llmk_ops": ("llmk.reference.op_examples:OpExamples", "llmk.reference.op_examples:Draw"),
     "llmk_models": (f"{_TESTING}.model_example:ModelExample",),
     "llmk_model_sources": (f"{_TESTING}.model_sources:SourceExample",),
     "llmk_checkpoint_formats": (f"{_TESTING}.format_example:FormatExample",),
@@ -142,8 +145,16 @@ EXAMPLES = {
     "llmk_io_processors": (f"{_TESTING}.suites.io_processor:IOExamples",),
     "llmk_logits_processors": (f"{_TESTING}.logits_examples:LogitsExamples",),
     "llmk_stat_loggers": (f"{_TESTING}.stat_examples:StatExamples",),
+    "llmk_commands": (f"{_TESTING}.command_example:CommandExample",),
 }
 """What a spec's ``examples`` may name."""
+
+_ERRORS = ("LlmkError", "ConfigError", "CheckpointError", "ModelNotFound", "UnsupportedOption", "RequestError")
+GENERAL = (
+    *(f"llmk.api.verdict:{name}" for name in ("Verdict", "Reason", "no")),
+    *(f"llmk.api.errors:{name}" for name in (*_ERRORS, "NotEnoughResources", "EngineDead")),
+)
+"""What plugins of all kinds return and raise."""
 
 WITH_KERNELS = ("llmk.api.specs:Needs", "llmk.api.specs:TokenBand", "llmk.api.specs:Tier")
 
@@ -163,7 +174,7 @@ def overview() -> str:
         if purpose is None:
             raise ValueError(f"{_path(name)} doesn't say what the hook is for")
         rows.append((f"[`{name}`]({Path(_path(name)).name})", purpose[1].replace("\n", " ")))
-    return table(("hook", "what it is for"), rows)
+    return f"{table(('hook', 'what it is for'), rows)}\n\n## Verdicts and errors\n\n{_listed(GENERAL)}"
 
 
 def _path(name: str) -> str:
@@ -172,11 +183,13 @@ def _path(name: str) -> str:
 
 def render(name: str) -> str:
     """What is made of the page of the hook ``name``."""
+    parts = list(returned(name)), CONTRACTS.get(name, ()), EXAMPLES.get(name, ())
     sections = [
         ("Signature", f"```text\n{document(f'{hooks.__name__}:{name}').signature}\n```"),
-        ("What it returns", "\n".join(listed(item, 3) for item in returned(name))),
-        ("What it follows, and is given", "\n".join(listed(document(at), 3) for at in CONTRACTS.get(name, ()))),
-        ("What the conformance kit is given", "\n".join(listed(document(at), 3) for at in EXAMPLES.get(name, ()))),
+        ("What it returns", _listed(parts[0])),
+        ("What it follows, and is given", _listed(parts[1])),
+        ("What the conformance kit is given", f"{_examples(name)}\n\n{_listed(parts[2])}".strip()),
+        ("Other names", _others([at for part in parts for at in part])),
         ("Ops of the core", _ops() if name == "llmk_ops" else ""),
         ("Mistakes that the conformance kit finds", _defects(name)),
         ("In this repository", _specs(name)),
@@ -184,13 +197,49 @@ def render(name: str) -> str:
     return "\n\n".join(f"## {title}\n\n{text.strip()}" for title, text in sections if text)
 
 
-def returned(name: str) -> Iterator[Documented]:
+def _examples(hook: str) -> str:
+    """What specs of the hook name as ``examples``, by the table of the kit's page."""
+    rows = (re.split(r"(?<!\\\\)\|", line)[1:-1] for line in KIT.read_text().splitlines() if line.startswith("| `"))
+    found = [row[2].strip() for row in rows if len(row) == 3 and {*KINDS.get(hook, ())} & {*_CODE.findall(row[0])}]
+    told = next((cell for cell in found if cell and not cell.startswith("of `")), "")
+    return f"`examples` of a spec names {told} ([what is checked](../conformance.md#what-is-checked))." if told else ""
+
+
+def _listed(locations: Iterable[str]) -> str:
+    return "\n".join(listed(document(at), 3) for at in locations)
+
+
+def _others(locations: Sequence[str]) -> str:
+    """What the signatures name that the page does not explain: links to where it is, and definitions."""
+    links, own = [], []
+    for at in others(locations, _explained()):
+        name = at.partition(":")[2]
+        page = f"../{at.split('.')[1]}.md" if is_linked(at) else _explained().get(at, "")
+        if page:
+            links.append(f"[`{name}`]({page}#{name.lower()})")
+        else:
+            own.append(at)
+    elsewhere = f"On other pages: {', '.join(links)}." if links else ""
+    return f"{elsewhere}\n\n{_listed(own)}".strip()
+
+
+@cache
+def _explained() -> dict[str, str]:
+    """The pages on which types of several hooks are explained."""
+    pages = dict.fromkeys(GENERAL, "index.md")
+    for name in HOOKS:
+        for at in (*CONTRACTS.get(name, ()), *returned(name)):
+            pages.setdefault(at, Path(_path(name)).name)
+    return pages
+
+
+def returned(name: str) -> Iterator[str]:
     """The types of what a hook returns, of ``llmk.api``."""
     found = re.fullmatch(r"Iterable\[([\w| ]+)\]", str(inspect.signature(HOOKS[name]).return_annotation))
     types = found[1].split(" | ") if found else []
-    yield from (document(f"{vars(hooks)[each].__module__}:{each}") for each in types)
+    yield from (f"{vars(hooks)[each].__module__}:{each}" for each in types)
     if "KernelSpec" in types:
-        yield from map(document, WITH_KERNELS)
+        yield from WITH_KERNELS
 
 
 def _ops() -> str:

@@ -19,7 +19,7 @@ from llmk.api.cache import (
     SlidingWindowCache,
     StateTensor,
 )
-from llmk.api.checkpoint import Checkpoint, CheckpointFile, CheckpointReader, DecodeRows, StoredTensor
+from llmk.api.checkpoint import Checkpoint, CheckpointFile, CheckpointReader, DecodeRows, StoredTensor, parse_json
 from llmk.api.decoding.grammar import (
     CompiledGrammar,
     Grammar,
@@ -366,6 +366,7 @@ __all__ = [
     "hookimpl",
     "match",
     "no",
+    "parse_json",
     "parse_torch_versions",
     "sharded",
     "torch_version_file",

@@ -96,7 +96,13 @@ class Memory(Protocol):
     def measure(self, run: Callable[[], None]) -> int | None:
         """Calls ``run``, waits for it, and returns its peak memory in addition to what was allocated before; the cache
         must leave that much free. Memory that the allocator keeps for reuse doesn't count, so that the order of
-        allocations doesn't matter. ``None`` if unknown."""
+        allocations doesn't matter. ``None`` if unknown, as where nothing counts allocations: what steps
+        take is then estimated from the model's sizes.
+
+        What ``run`` raises is raised, and the next call measures as if nothing had been. With an
+        allocator of torch: note what is allocated, reset the peak, run, synchronize, and return the peak less what was
+        noted. Counting free memory of the device instead is wrong where others use
+        it, and where the allocator reserves more than it hands out."""
         ...
 
 
@@ -115,7 +121,13 @@ class Graphs(Protocol):
         """Captures ``run``, whose tensors must outlive the graph; returns the replay.
 
         The replay returns what ``run`` returned: a tensor, or a tuple, list or dataclass of such. It is valid until any
-        graph is replayed, so that all graphs may share memory.
+        graph is replayed, so that all graphs may share memory. Each replay has run the step once, the first too. Where
+        ``on_demand`` is 0, ``capture`` may call ``run`` several times itself, to warm up and to record; the values that
+        it returned then mean nothing. An exception of ``run`` is raised, and other graphs go on to work.
+
+        ``run`` calls kernels of any kind, changes tensors in place (inputs, the cache), and reads nothing of a tensor
+        on the host. Inputs are changed in place before a replay, which is issued on the current stream, without waiting
+        for it.
         """
         ...
 

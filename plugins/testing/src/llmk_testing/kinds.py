@@ -70,6 +70,12 @@ KINDS = {
         section="select.op",
         value="acme.rms_norm",
     ),
+    "op-contract": Kind(
+        help="an op of your own, with what is right, and a kernel of it",
+        summary="An op of its own",
+        section="select.llmk_acme_tanh",
+        value="acme.tanh_in_place",
+    ),
     "platform": Kind(help="a device that models can run on", summary="A platform", section="platform", value="acme"),
     "model": Kind(
         help="a model family, made of llmk's layers",
@@ -80,6 +86,11 @@ KINDS = {
         help="gets models that are named, rather than given as a folder",
         summary="A source of models",
         usage="name a model that it claims: llmk serve acme:NAME --set plugin.acme.shelf=/srv/models",
+    ),
+    "checkpoint-format": Kind(
+        help="checkpoints that are not Hugging Face folders",
+        summary="A format of checkpoints",
+        usage="name a file of the format: llmk serve model.bundle",
     ),
     "quantization": Kind(
         help="a format of stored weights, or a quantization of plain weights while they load",
@@ -146,6 +157,22 @@ KINDS = {
         key="stat_loggers",
         value="acme.lines",
         is_list=True,
+    ),
+    "launcher": Kind(
+        help="what starts the processes of a model that is spread over devices",
+        summary="A launcher",
+        section="select.launcher",
+        value="acme.prefixed",
+    ),
+    "page": Kind(
+        help="a page for browsers, which the server serves",
+        summary="A page",
+        usage="open it while llmk serves: http://localhost:8000/acme",
+    ),
+    "command": Kind(
+        help="a command of llmk",
+        summary="A command",
+        usage="call it: llmk acme-compare CHECKPOINT OTHER",
     ),
     "config": Kind(
         help="platform defaults, configuration checks, its own options, and a look at the plan",

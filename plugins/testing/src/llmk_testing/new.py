@@ -33,6 +33,7 @@ COMMON = {
     "conformance.py": "tests/test_conformance.py",
 }
 """Files of every distribution and their destinations; all others go into its package."""
+WRITTEN = (".py", ".json", ".html", ".css", ".js")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Project:
         return re.sub("|".join(names), lambda found: names[found.group()], text)
 
     def _sources(self) -> list[Path]:
-        return sorted(path for path in self._templates.rglob("*.*") if path.suffix in (".py", ".json"))
+        return sorted(path for path in self._templates.rglob("*.*") if path.suffix in WRITTEN)
 
     @property
     def _templates(self) -> Path:
@@ -100,8 +101,11 @@ class Project:
         facts = self.facts
         version = Version(metadata.version(CORE))
         bound = f">={version.major}.{version.minor},<{version.major}.{version.minor + 1}"
-        others = [source for source in self._sources() if source.suffix == ".py" and source.name != "specs.py"]
-        data = [f"{source.parent.name}/*.json" for source in self._sources() if source.suffix == ".json"]
+        modules = [source for source in self._sources() if source.suffix == ".py" and source.name != "specs.py"]
+        data = [source for source in self._sources() if source.suffix != ".py"]
+        patterns = sorted({f"{source.parent.name}/*{source.suffix}" for source in data})
+        rows = {f"{module.name}": self.rename(_about(module)) for module in modules}
+        rows |= {f"{source.parent.name}/{source.name}": "package data" for source in data}
         return {
             "distribution": self.distribution,
             "name": self.name,
@@ -111,10 +115,8 @@ class Project:
             "core": f"{CORE}{bound}",
             "core_testing": f"{CORE}[testing]{bound}",
             "authors": _authors(self.author),
-            "data": json.dumps(["py.typed", *data]),
-            "files": "\n".join(
-                f"| `src/{self.package}/{each.name}` | {self.rename(_about(each))} |" for each in others
-            ),
+            "data": json.dumps(["py.typed", *patterns]),
+            "files": "".join(f"\n| `src/{self.package}/{name}` | {about} |" for name, about in rows.items()),
             "usage": self.rename(facts.readme),
             "check": self.check,
             "pytest": f"pytest --llmk-platform {self.on}" if self.on else "pytest",

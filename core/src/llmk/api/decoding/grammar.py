@@ -59,7 +59,11 @@ class Grammar(Protocol):
 
         ``bits`` are ``ceil(vocab_size / 32)`` int32 words, all 0 at first (format ``"i"``, contiguous, writable): token
         ``t`` is allowed where bit ``t % 32`` of word ``t // 32`` is 1. Where the output may end here, the tokens that
-        end it must be allowed too. A row that allows nothing fails the request.
+        end it must be allowed too. A row that allows nothing fails the request. Bits of the last word that stand for no
+        token of the vocabulary are ignored.
+
+        Behind a token that ended the output, exactly those that end it are allowed: drafts may go on behind an end, and
+        such a row must not be empty. They may be accepted there, too, and are taken back by :meth:`rollback`.
         """
         ...
 
@@ -86,8 +90,10 @@ class Grammar(Protocol):
         ...
 
     def forced(self) -> Sequence[int]:
-        """The tokens that must come next, in order, as far as that is known; empty where there is a choice. They are
-        verified as drafts where the host drafts, so a wrong one costs time, not correctness."""
+        """The tokens that must come next, in order, as far as that is known; empty where there is a choice. Each is the
+        only one that :meth:`fill` allows behind those before it: of several tokens that spell the same text, none is
+        forced. They are verified as drafts where the host drafts, so a wrong one costs time, not correctness. It is
+        called after each :meth:`accept` of sampled tokens, must not change what is accepted, and may be left out."""
         return ()
 
 

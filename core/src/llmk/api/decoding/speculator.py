@@ -75,9 +75,11 @@ class DeviceSpeculator(Protocol):
         Args:
             tokens: int32 ``[slots, max_len + 1]``, the prompt and output of every request of the batch, by slot. What
                 stands behind a request's known tokens is arbitrary. Must not be changed.
-            known: int64 ``[requests]``, how many tokens of each request are known: the first draft is for this index.
-            slots: int64 ``[requests]``, each request's row of ``tokens``; -1 is padding, whose drafts are ignored.
-            width: drafts per request, at most :attr:`SpeculatorContext.max_drafts`.
+            known: int64 ``[requests]``, how many tokens of each request are known, 1 to ``max_len``: the first draft
+                is for this index. That of padding is arbitrary, also 0, so clamp what is made an index of it.
+            slots: int64 ``[requests]``, each request's row of ``tokens``, in any order; -1 is padding, whose drafts are
+                ignored. Recorded steps have padding anywhere, also nothing else.
+            width: drafts per request, 1 or more, at most :attr:`SpeculatorContext.max_drafts`.
         """
         ...
 

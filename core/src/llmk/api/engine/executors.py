@@ -65,7 +65,12 @@ class ExecutorContext:
 
     Attributes:
         plan: the choices, among them those of the executor's kernels, for the shapes of one device.
-        checkpoint: where the weights are.
+        checkpoint: where the weights are. ``llmk.nn.tensor_file.stored_tensors(checkpoint)`` lists its tensors, of any
+            format: each is bytes ``start`` to ``stop - 1`` of ``file.open()``, or what its ``decode`` makes of them.
+            ``llmk.tree.weight_map(llmk.tree.lower(query.tree, fuse=False))`` are the names and shapes that the model
+            wants; ``aliases`` and ``modules`` of the tree's linear layers are other names, and parts, that checkpoints
+            may have in their place. Where that lists quantization, weights are other tensors: refuse it, unless
+            ``knows`` has it.
         block_size: tokens per block of attention caches.
         max_model_len: tokens of the longest request, prompt and output.
         max_num_seqs: slots, so the most requests in a step.
@@ -120,8 +125,11 @@ class StepSampling(Protocol):
 
 class StepRequest(Protocol):
     """A request that enters the batch at ``slot``. ``token_ids`` are all tokens known so far, of which the first
-    ``num_computed`` are in the cache already. ``block_ids`` has one list per cache group. ``seed`` is that of its
-    random choices."""
+    ``num_computed`` are in the cache already: those of a prefix that another request left there. ``block_ids`` has one
+    list per cache group: token number ``i`` (from 0, which is its position too) is in block ``i // block_size`` of the
+    list, at ``i % block_size``, where ``block_size`` is that of the group. ``seed`` is that of its random choices.
+
+    A request that was preempted enters again, with the tokens that it had got as known ones, in any slot."""
 
     slot: int
 
@@ -145,9 +153,14 @@ class StepRequest(Protocol):
 class StepWork(Protocol):
     """Compute the next ``num_tokens`` tokens of ``slot``, after the ``before`` tokens that are in the cache by then.
 
+    These are at positions ``before`` to ``before + num_tokens - 1``, which are their indices in the known tokens, too.
     ``new_blocks`` (one list per cache group, or none at all) are appended to its block tables first. With ``sample``,
     the last known token is among these tokens: the next is sampled from its logits, and is the request's known token
-    number ``before + num_tokens``. A later step may compute it before its result was read."""
+    number ``before + num_tokens``. A later step may compute it before its result was read.
+
+    That number is the position of :func:`llmk.reference.sampling.sample.sample`, which draws by ``(seed, position)``
+    alone: whoever draws like it gives the same tokens as the engine, in any batch and after a preemption. Without
+    ``sample``, nothing is sampled, and the tokens behind are known already."""
 
     slot: int
     before: int

@@ -79,7 +79,12 @@ class RankPlace:
 class RankProcess:
     """A process to start: the arguments of Python, and what to write to its standard input, which must stay open: the
     process ends when it is closed, so that it does not outlive what started it. ``input`` holds secrets: it must not be
-    stored, or sent without encryption over a network that others can read."""
+    stored, or sent without encryption over a network that others can read.
+
+    The process is run by the Python of the place, which has the same wheels, in the environment of what starts it (on
+    this machine, that of this process); a launcher may add variables of its own, and sets none for the rank. What the
+    platform wants (:meth:`llmk.api.RankRules.environment`) is in ``input``: the process sets it before it imports
+    torch."""
 
     arguments: tuple[str, ...]
     input: bytes
@@ -104,15 +109,21 @@ class RankLauncher(Protocol):
 
     @abstractmethod
     def start(self, place: int, process: RankProcess) -> None:
-        """Starts a process in a place, without waiting for it. What fails may be raised, or reported as its end."""
+        """Starts a process in a place, without waiting for it or for its reading of the input. What fails may be
+        raised, or reported as its end. Called once for each place, from one thread.
+
+        It may still be called after :meth:`kill`, where a process ended while others were being started. What is
+        started then may run until :meth:`close`, which follows."""
         ...
 
     @abstractmethod
     def kill(self) -> None:
-        """Kills all processes at once, without waiting for them; from any thread, any number of times."""
+        """Kills all processes at once, without waiting for them; from any thread, any number of times. What they
+        started is killed with them, as far as the launcher can."""
         ...
 
     @abstractmethod
     def close(self) -> None:
-        """Kills what still runs, and gives the places back. Idempotent."""
+        """Kills what still runs, waits for it to end, and gives the places back. Idempotent. Nothing else is called
+        after it, but :meth:`kill`."""
         ...

@@ -23,7 +23,10 @@ class ReadCheckpoint(Protocol):
             options: the plugin's own section of the configuration, not yet validated.
 
         Raises:
-            CheckpointError: the files are damaged, belong to several checkpoints, or hold a model that can't be served.
+            CheckpointError: the files are damaged, belong to several checkpoints, or have something that the format's
+                reader can't read, such as a newer version or an unknown encoding. The message names the file and what
+                it has, the hint what to do.
+            ConfigError: ``options`` has one that there is not, or a wrong value. The message names it.
         """
         ...
 

@@ -28,7 +28,10 @@ class FetchedModel:
 @dataclass(frozen=True, slots=True)
 class StoredModel:
     """A model that a source has on this machine. ``reference`` names it to llmk; ``path`` is as in
-    :class:`FetchedModel`, ``num_bytes`` its size on disk. ``is_complete``: no download of it is unfinished."""
+    :class:`FetchedModel`, ``num_bytes`` its size on disk. ``is_complete``: no download of it is unfinished.
+
+    ``revision`` is which version of the model is there, as the source names versions (a commit, a tag, a date), for
+    people to read; ``""`` where it has none. A version that users can request is a part of ``reference``, too."""
 
     reference: str
     revision: str
@@ -60,13 +63,14 @@ class ModelSource(Protocol):
         """The model that ``reference`` names, downloaded where it is not there yet. A KeyboardInterrupt ends it soon.
 
         ``outline``: only metadata is needed. The source may then return a folder whose weight files are as long as the
-        real ones, but hold nothing behind their headers.
+        real ones, but hold nothing behind their headers. It must not be returned later as the whole model.
         """
         ...
 
     @abstractmethod
     def stored(self) -> Iterable[StoredModel]:
-        """The models on this machine, whole or not. Nothing is downloaded."""
+        """The models on this machine, whole or not. Nothing is downloaded. Outlines are none of them: they can't be
+        served, and are got again when they are needed. ``fetch`` of a listed reference returns its path."""
         ...
 
 
