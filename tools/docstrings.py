@@ -67,7 +67,7 @@ def _entries(text: str) -> str:
 
 
 def _members(node: ast.ClassDef) -> Iterator[Documented]:
-    """Public fields, each with the docstring behind it, and public methods."""
+    """Public fields, each with the docstring behind it, public methods, and how it is made and called."""
     for item, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             if not item.target.id.startswith("_"):

@@ -133,7 +133,7 @@ EXAMPLES = {
     "llmk_ops": ("llmk.reference.op_examples:OpExamples", "llmk.reference.op_examples:Draw"),
     "llmk_models": (f"{_TESTING}.model_example:ModelExample",),
     "llmk_model_sources": (f"{_TESTING}.model_sources:SourceExample",),
-    "llmk_checkpoint_formats": (f"{_TESTING}.format_example:FormatExample",),
+    "llmk_checkpoint_formats": tuple(f"{_TESTING}.format_example:Format{name}" for name in ("Example", "Content")),
     "llmk_quantization_methods": tuple(
         f"{_TESTING}.quantization_example:{name}" for name in ("QuantizationExample", "ConfigExample")
     ),

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -63,19 +62,26 @@ def claims_stripped(name: str) -> Verdict:
 
 
 def sums_of(folder: Path) -> dict[str, str]:
-    return {file.name: sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 @contextmanager
 def filled(folder: Path) -> Iterator[SourceExample]:
     models = {"toy": {**toy_checkpoint(), "z.txt": b"one"}, "toy2": toy_checkpoint(20_000)}
 
-    def put(model: str, files: dict[str, bytes]) -> dict[str, bytes]:
-        (folder / model).mkdir(exist_ok=True)
+    def put(model: str, files: Mapping[str, bytes]) -> None:
+        """A name that leads out of the model stands in a list next to it."""
+        shutil.rmtree(folder / model, ignore_errors=True)
+        (folder / f"{model}.list").unlink(missing_ok=True)
         for name, data in files.items():
-            (folder / model / name).write_bytes(data)
+            inside = (folder / model).resolve() in (folder / model / name).resolve().parents
+            place = folder / model / (name if inside else "escape")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+            if not inside:
+                (folder / f"{model}.list").write_text(name)
         (folder / f"{model}.sums").write_text(json.dumps(sums_of(folder / model)))
-        return files
 
     for model, files in models.items():
         put(model, files)
@@ -85,8 +91,11 @@ def filled(folder: Path) -> Iterator[SourceExample]:
 
     options = {"shelf": str(folder)}
     named = {f"shelf:{model}": files for model, files in models.items()}
-    again = partial(put, "toy", {**toy_checkpoint(2_000_000), "z.txt": b"two"})
-    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage, again)
+
+    def away() -> None:
+        folder.rename(folder.with_name("away"))
+
+    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage, lambda files: put("toy", files), away)
 
 
 class Good:
@@ -103,6 +112,8 @@ class Good:
     def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
         name = reference.removeprefix("shelf:")
         source, target = self.shelf / name, self.cache / name
+        if not self.shelf.is_dir():
+            raise self.away(name)
         if not source.is_dir():
             raise self.absent(name)
         sums, copied = source.with_suffix(".sums"), self.cache / f".{name}.sums"
@@ -125,13 +136,25 @@ class Good:
     def absent(self, name: str) -> Exception:
         return ModelNotFound(f"there is no shelf:{name}", hint="look at the shelf")
 
+    def away(self, name: str) -> Exception:
+        return CheckpointError(f"shelf:{name} can't be had: there is no shelf", hint="mount it")
+
+    def files(self, source: Path) -> list[Path]:
+        return sorted(file for file in source.rglob("*") if file.is_file())
+
+    def place(self, folder: str, source: Path, file: Path) -> Path:
+        return Path(folder, file.relative_to(source))
+
     def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
         with tempfile.TemporaryDirectory(prefix=".", dir=self.cache) as folder:
-            files = sorted(source.iterdir())
+            files = self.files(source)
+            sizes = [file.stat().st_size for file in files]
             for number, file in enumerate(files):
-                progress(number, len(files))
-                shutil.copy(file, folder)
-            progress(len(files), len(files))
+                progress(sum(sizes[:number]), sum(sizes))
+                place = self.place(folder, source, file)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, place)
+            progress(sum(sizes), sum(sizes))
             try:
                 Path(folder).rename(target)
             except OSError:
@@ -142,7 +165,7 @@ class Good:
     def stored(self) -> list[StoredModel]:
         found = []
         for folder in self.cache.glob("[!.]*"):
-            size = sum(file.stat().st_size for file in folder.iterdir())
+            size = sum(file.stat().st_size for file in self.files(folder))
             found.append(StoredModel(f"shelf:{folder.name}", "", folder, size))
         return found
 
@@ -189,11 +212,13 @@ class Resumes(Good):
     def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
         parts = self.parts(source)
         parts.mkdir(parents=True, exist_ok=True)
-        files = sorted(source.iterdir())
+        files = self.files(source)
         total, left = sum(file.stat().st_size for file in files), self.left(parts)
         done = 0
         for file in files:
-            with file.open("rb") as reading, (parts / file.name).open("ab") as writing:
+            place = self.place(str(parts), source, file)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("rb") as reading, place.open("ab") as writing:
                 reading.seek(self.start(writing.tell(), file.stat().st_size))
                 done += reading.tell()
                 while chunk := reading.read(1 << 20):
@@ -224,7 +249,7 @@ class TakesAPart(Resumes):
 
 class CountsTwice(Resumes):
     def left(self, parts: Path) -> int:
-        return sum(file.stat().st_size for file in parts.iterdir())
+        return sum(file.stat().st_size for file in self.files(parts))
 
 
 class SwallowsInterrupts(Resumes):
@@ -241,6 +266,104 @@ class OnePart(Resumes):
 class PartByName(Resumes):
     def parts(self, source: Path) -> Path:
         return self.cache / f".{source.name}-part"
+
+
+class Flattens(Good):
+    def place(self, folder: str, source: Path, file: Path) -> Path:
+        return Path(folder, file.name)
+
+
+class LeavesEmptyOut(Good):
+    def files(self, source: Path) -> list[Path]:
+        return [file for file in super().files(source) if file.stat().st_size]
+
+
+class Escapes(Good):
+    """Believes the names of files."""
+
+    def place(self, folder: str, source: Path, file: Path) -> Path:
+        names = source.with_suffix(".list")
+        return Path(folder, names.read_text()) if file.name == "escape" else super().place(folder, source, file)
+
+
+class AddsTo(Good):
+    """What is published again to what is there."""
+
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        kept = self.cache / f".{target.name}-kept"
+        if kept.is_dir():
+            for file in self.files(kept):
+                with suppress(OSError):
+                    shutil.copy(file, source / file.name) if not (source / file.name).exists() else None
+        super().copy(source, target, progress)
+        shutil.copytree(target, kept, dirs_exist_ok=True)
+
+
+class CrashesAway(Good):
+    def away(self, name: str) -> Exception:
+        return FileNotFoundError(name)
+
+
+class SilentAway(Good):
+    def away(self, name: str) -> Exception:
+        return CheckpointError("there is no shelf", hint="mount it")
+
+
+class ByBeginning(Good):
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        names = [each for each in ("shelf:toy2", "shelf:toy") if reference.startswith(each)]
+        return super().fetch(names[0] if names else reference, progress, outline=outline)
+
+
+class LockThatStays(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        lock = self.cache / ".lock"
+        while True:
+            with suppress(FileExistsError):
+                lock.touch(exist_ok=False)
+                break
+            time.sleep(0.05)
+        try:
+            super().copy(source, target, progress)
+        finally:
+            lock.unlink()
+
+
+class NeedsTorch(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        import torch
+
+        assert torch
+        super().copy(source, target, progress)
+
+
+class ListsParts(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        part = self.cache / f"{target.name}-part"
+        part.mkdir()
+        try:
+            super().copy(source, target, progress)
+        finally:
+            part.rmdir()
+
+
+class CountsMegabytes(Good):
+    def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
+        super().copy(source, target, lambda done, total: progress(done >> 20, total >> 20))
+
+
+class OneRevision(Good):
+    """Keeps all that was published, and does not tell it apart."""
+
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        name = reference.removeprefix("shelf:")
+        target, copied = self.cache / name, self.cache / f".{name}.sums"
+        if target.is_dir() and self.shelf.is_dir() and self.is_old(self.shelf / f"{name}.sums", copied):
+            target.rename(self.cache / f"{name}-{time.monotonic_ns()}")
+        return super().fetch(reference, progress, outline=outline)
+
+    def stored(self) -> list[StoredModel]:
+        return [replace(each, reference=each.reference.partition("-")[0]) for each in super().stored()]
 
 
 class ByName(Good):
@@ -391,6 +514,8 @@ PROGRESS = "progress grows up to the whole, in the thread that asked"
 INTERRUPT = "an interrupt ends it, and what it left is not taken for a model"
 ANY_TIME = "an interrupt at any time ends it"
 PUBLISHED = "what is published again"
+FILES = "files of any name and size"
+AWAY = "a source that is away"
 ABSENT = "a name that no model has is refused, with what to do"
 STORED = "what is listed can be got by its reference"
 ODD = "odd text is not claimed, and raises nothing"
@@ -406,6 +531,19 @@ DEFECTS = (
     ),
     Defect("by name", "what is there is known by its name alone", ByName, PUBLISHED),
     Defect("part by name", "what is there of one that was published again is gone on with", PartByName, PUBLISHED),
+    Defect("adds", "what is published again has files of the earlier one", AddsTo, PUBLISHED),
+    Defect("one revision", "what was published again is not told apart", OneRevision, PUBLISHED),
+    Defect("flattens", "files in folders are put next to the others", Flattens, FILES),
+    Defect("empty", "files of no bytes are left out", LeavesEmptyOut, FILES),
+    Defect("escapes", "names of files lead out of the model", Escapes, "no file is written outside"),
+    Defect("crashes", "a shelf that is away is a crash", CrashesAway, AWAY),
+    Defect("silent away", "with the shelf away, an error does not name the model", SilentAway, AWAY),
+    Defect("beginning", "a model is found by the beginning of a name", ByBeginning, "a longer name"),
+    Defect("lock", "the lock of a process that was killed stays", LockThatStays, "a process that is killed"),
+    Defect("torch", "torch is needed", NeedsTorch, "a model is got without torch"),
+    Defect("parts", "a part is listed as complete", ListsParts, "while it is got"),
+    Defect("megabytes", "progress is in megabytes", CountsMegabytes, PROGRESS),
+    Defect("unchecked part", "what an interrupt left is not checked", Resumes, "what an interrupt left is checked"),
     Defect("thread", "a thread is left running", LeavesAThread, INTERRUPT),
     Defect("from a thread", "progress is called from another thread", FromAThread, PROGRESS),
     Defect("down", "progress goes down", CountsDown, PROGRESS),

@@ -253,7 +253,7 @@ class DecodeRows(Protocol):
     def __call__(self, stored: Tensor) -> Tensor:
         """The values of some rows, ``[rows, *columns]`` in the dtype of the :class:`StoredTensor`, of their bytes,
         uint8 ``[rows, bytes per row]``, or, where :attr:`multiple` is 0, ``[1, all bytes]``. Called by several threads
-        at once."""
+        at once, and more than once for the same rows. Raises CheckpointError where the bytes can't be decoded."""
         ...
 
 
@@ -261,8 +261,9 @@ class DecodeRows(Protocol):
 class StoredTensor:
     """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); its data is bytes ``start`` to ``stop - 1``.
 
-    With ``decode``, ``dtype`` and ``shape`` are those of the decoded values; the bytes are as many for every row,
-    unless all rows are decoded at once.
+    Without ``decode``, they are the elements as they are used, little-endian, row by row, and as many as ``shape``
+    says. With ``decode``, ``dtype`` and ``shape`` are those of the decoded values; the bytes are as many for every row,
+    unless all rows are decoded at once. A tensor may have one element, or none, and no dimensions.
     """
 
     name: str
@@ -309,8 +310,9 @@ class Checkpoint:
     Other files are opened with :meth:`file`.
 
     A checkpoint of another format has a ``reader`` for its tensors and tokenizer, and no ``weight_files``; its ``path``
-    may be a file. ``name`` is what it is served as, unless the configuration says otherwise; by default, the name of
-    ``path``.
+    may be a file, and its ``weight_bytes`` are those of its tensors on disk, or of its files. ``chat_template`` is the
+    default one; ``tokenizer_config`` may have further ones. ``name`` is what it is served as, unless the configuration
+    says otherwise; by default, the name of ``path``.
     """
 
     path: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,9 +16,7 @@ def served(folder: Path) -> Iterator[SourceExample]:
     with serving({"acme/toy": Repository({"main": toy_checkpoint()})}) as server:
         options = {"endpoint": server.url, "cache": str(folder / "hub")}
 
-        def again() -> dict[str, bytes]:
-            files = toy_checkpoint(2_000_000)
-            server.repositories["acme/toy"] = Repository({"main": files})
-            return files
+        def publish(files: Mapping[str, bytes]) -> None:
+            server.repositories["acme/toy"] = Repository({"main": dict(files)})
 
-        yield SourceExample("acme/toy", "acme/tow", options, again=again)
+        yield SourceExample("acme/toy", "acme/tow", options, publish=publish, away=server.end)

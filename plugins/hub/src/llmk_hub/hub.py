@@ -10,8 +10,7 @@ from typing import Any
 from huggingface_hub import hf_hub_download
 from pydantic import ValidationError
 
-from llmk.api import ConfigError, FetchedModel, FetchProgress, ModelSourceContext, StoredModel
-from llmk.api.checkpoint import parse_json
+from llmk.api import ConfigError, FetchedModel, FetchProgress, ModelSourceContext, StoredModel, parse_json
 from llmk.api.errors import CheckpointError
 from llmk_hub.download import download
 from llmk_hub.errors import FAILURES, Unreachable, explained, not_cached

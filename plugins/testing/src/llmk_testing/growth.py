@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def bytes_kept(act: Callable[[int], object], counts: tuple[int, int]) -> tuple[int, int]:
@@ -27,3 +28,15 @@ def _held_after(act: Callable[[int], object], numbers: range) -> int:
         act(number)
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
+
+
+@contextmanager
+def little_memory(most: int, what: str) -> Iterator[None]:
+    """Raises AssertionError where more than ``most`` bytes are taken at a time; ``what`` takes them."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= most, f"{what} take {peak:,} bytes of memory, more than {most:,}"

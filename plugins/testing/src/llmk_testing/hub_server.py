@@ -101,6 +101,11 @@ class HubServer(ThreadingHTTPServer):
             found.times -= 1
         return found
 
+    def end(self) -> None:
+        """Listens no more."""
+        self.shutdown()
+        self.server_close()
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that go away are no errors here."""
 
@@ -114,8 +119,7 @@ def serving(repositories: Mapping[str, Repository]) -> Iterator[HubServer]:
     try:
         yield server
     finally:
-        server.shutdown()
-        server.server_close()
+        server.end()
 
 
 def _etag(data: bytes) -> str:

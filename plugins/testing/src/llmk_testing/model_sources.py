@@ -17,8 +17,11 @@ class SourceExample:
 
     ``models`` are the files of further models, by names that the source has, such as older versions: each must be had
     with its own. ``damage`` changes what the source has of ``name``, so that it must not be taken for whole any more;
-    without it, damage is not tried. ``again`` publishes other files as ``name`` and returns them, where a source can
-    have others later; without it, that is not tried.
+    without it, damage is not tried.
+
+    ``publish`` makes the source have these files as ``name`` from then on, in place of others; names of files may have
+    folders, and may be such as lead out of the model, which the source must not follow. It raises ValueError for names
+    that the source can't have. ``away`` takes the source away: its server ends, its share is not there.
     """
 
     name: str
@@ -26,7 +29,8 @@ class SourceExample:
     options: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     damage: Callable[[], None] | None = None
-    again: Callable[[], Mapping[str, bytes]] | None = None
+    publish: Callable[[Mapping[str, bytes]], None] | None = None
+    away: Callable[[], None] | None = None
 
 
 _PERIOD = bytes(range(251))

@@ -20,7 +20,7 @@ class ReadCheckpoint(Protocol):
         Args:
             files: the file that the user named, or all files of the format in the folder that the user named, sorted
                 by name.
-            options: the plugin's own section of the configuration, not yet validated.
+            options: the plugin's own section of the configuration, as the user wrote it.
 
         Raises:
             CheckpointError: the files are damaged, belong to several checkpoints, or have something that the format's

@@ -28,10 +28,12 @@ class FetchedModel:
 @dataclass(frozen=True, slots=True)
 class StoredModel:
     """A model that a source has on this machine. ``reference`` names it to llmk; ``path`` is as in
-    :class:`FetchedModel`, ``num_bytes`` its size on disk. ``is_complete``: no download of it is unfinished.
+    :class:`FetchedModel`, ``num_bytes`` the size of its files there. ``is_complete``: no download of it is unfinished.
 
-    ``revision`` is which version of the model is there, as the source names versions (a commit, a tag, a date), for
-    people to read; ``""`` where it has none. A version that users can request is a part of ``reference``, too."""
+    ``revision`` is which version of the model is there, as the source names versions (a commit, a tag, a digest), for
+    people to read, and tells apart what is stored under one reference; ``""`` where there is no other. A version that
+    users can request is a part of ``reference``, too.
+    """
 
     reference: str
     revision: str
@@ -42,8 +44,11 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelSourceContext:
-    """The constructor argument of a source. ``options`` is the plugin's own section of the configuration, not yet
-    validated. ``cache`` is a folder of its own in llmk's cache, which may not exist yet."""
+    """The constructor argument of a source. ``options`` is the plugin's own section of the configuration, as the user
+    wrote it: a source that is made with an unknown option, or a value that can't be, raises
+    :class:`~llmk.api.ConfigError`, whose message names the option. ``cache`` is a folder of its own in llmk's cache,
+    which may not exist yet.
+    """
 
     cache: Path
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -52,15 +57,19 @@ class ModelSourceContext:
 class ModelSource(Protocol):
     """Gets models onto this machine, and knows those that it has. Torch is not needed.
 
-    Both methods may raise :class:`~llmk.api.LlmkError`, which says what to do: a model that there is not
-    (:class:`~llmk.api.ModelNotFound`), or that can't be had (:class:`~llmk.api.CheckpointError`).
+    Both methods may raise :class:`~llmk.api.LlmkError`, which names the model and says what to do: there is no such
+    model (:class:`~llmk.api.ModelNotFound`), or it can't be had, as it is damaged or its source is away
+    (:class:`~llmk.api.CheckpointError`). Several processes and threads may call them at once, and one that is killed
+    leaves nothing that others wait for or take for a model.
     """
 
     def __init__(self, context: ModelSourceContext) -> None: ...
 
     @abstractmethod
     def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
-        """The model that ``reference`` names, downloaded where it is not there yet. A KeyboardInterrupt ends it soon.
+        """The model that ``reference`` names, downloaded where it is not there yet: with all files that llmk reads, in
+        their folders, and none outside of the model's. What is published again under its name is had, with the files
+        that it has now. A KeyboardInterrupt ends it soon; what it left is not taken for a model.
 
         ``outline``: only metadata is needed. The source may then return a folder whose weight files are as long as the
         real ones, but hold nothing behind their headers. It must not be returned later as the whole model.
@@ -69,8 +78,8 @@ class ModelSource(Protocol):
 
     @abstractmethod
     def stored(self) -> Iterable[StoredModel]:
-        """The models on this machine, whole or not. Nothing is downloaded. Outlines are none of them: they can't be
-        served, and are got again when they are needed. ``fetch`` of a listed reference returns its path."""
+        """The models on this machine, whole or not, but no outlines, which can't be served. Nothing is downloaded, and the
+        source may be away. ``fetch`` of a listed reference returns its path."""
         ...
 
 

@@ -17,10 +17,12 @@ from typing import Any
 
 from llmk.api import (
     CheckpointError,
+    ConfigError,
     FetchedModel,
     LlmkError,
     ModelNotFound,
     ModelSourceSpec,
+    StoredModel,
     Verdict,
 )
 from llmk.nn.tensor_file import read_headers
@@ -38,6 +40,7 @@ from llmk_testing.source_under_test import (
     observed,
     opened,
 )
+from llmk_testing.suites.model_source_files import PUBLISHED
 
 ODD = ("", " ", "/", "no such", "a\nb", "\0", "é/ü", "-/--", "@", ":", "x" * 100_000, "../../etc/passwd", "%s{}")
 """Text that names nothing."""
@@ -48,6 +51,8 @@ INTERRUPTS = 6
 INTERRUPT_SECONDS = 15.0
 """Within which a fetch that is interrupted must end."""
 _UNKNOWN = "no_such_option"
+_UNITS = 16
+"""How far bytes that are sent may be from those that they become: other units are farther."""
 _OF_SERVERS = "process_request_thread"
 """In the names of threads of ``http.server``, which an example may be."""
 
@@ -75,13 +80,14 @@ def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
     yield case("an interrupt ends it, and what it left is not taken for a model", check_interrupt)
     yield case("an interrupt at any time ends it, and the next fetch has the whole", check_interrupts)
     yield case("what an interrupt left of one model is not taken for another", check_interrupted_models)
-    yield case("what is published again under its name is had", check_published_again)
     yield case("two who ask at once both get it", check_together)
     yield case("after an outline, the whole model is had, byte for byte", check_after_outline)
     yield case("each name has files of its own", check_models)
     yield case("what is damaged is not taken for a model", check_damage)
     yield case("options are validated where they are read", check_raw_options)
     yield case("what is listed can be got by its reference", check_stored)
+    for name, check in PUBLISHED:
+        yield case(name, check)
 
 
 def check_odd(spec: ModelSourceSpec) -> None:
@@ -128,7 +134,12 @@ def check_models(tried: Tried) -> str:
             assert tried.spec.claims(name), f"it does not claim {name}"
             wrong = differing(contents(tried.fetch(name).path), files)
             assert not wrong, f"{name} was got with another {', '.join(wrong)}"
-    listed = sorted(each.reference for each in tried.source().stored() if each.is_complete)
+    stored = [each for each in tried.source().stored() if each.is_complete]
+    for each in stored:
+        _check_listed(tried, each)
+    told_apart = {(each.reference, each.revision) for each in stored}
+    assert len(told_apart) == len(stored), f"two that are listed have one reference and revision: {stored}"
+    listed = sorted(each.reference for each in stored)
     assert len(listed) >= len({tuple(sorted(files.items())) for files in models.values()}), f"it lists {listed}"
     return f"{len(models)} names"
 
@@ -137,6 +148,7 @@ def check_damage(tried: Tried) -> str:
     """Of a disk, or of a transfer that ended early."""
     if tried.example.damage is None:
         raise Skip("the example has no damage")
+    right = observed(tried)[0]
     tried.example.damage()
     error = _error_of(tried)
     assert error is not None, "what is damaged was got"
@@ -144,6 +156,10 @@ def check_damage(tried: Tried) -> str:
     assert not listed, f"it lists {listed[0]}, which is damaged"
     assert isinstance(error, CheckpointError), f"raised {type(error).__name__} instead of CheckpointError"
     assert error.hint, f"no hint says what to do: {error.message}"
+    if tried.example.publish is not None:
+        tried.example.publish(right)
+        wrong = differing(contents(tried.fetch().path), right)
+        assert not wrong, f"after the damage was repaired, {', '.join(wrong)} are still damaged"
     return error.message
 
 
@@ -151,6 +167,7 @@ def check_raw_options(tried: Tried) -> None:
     """A model is got before the configuration is validated."""
     error = _error_of(replace(tried, options={**tried.options, _UNKNOWN: 1}))
     assert error is not None, f"a section with the option {_UNKNOWN}, which there is not, was taken"
+    assert isinstance(error, ConfigError), f"raised {type(error).__name__} instead of ConfigError"
     assert _UNKNOWN in str(error), f"the error does not name the option {_UNKNOWN}: {error}"
 
 
@@ -179,13 +196,15 @@ def check_progress(tried: Tried) -> str:
         seen.append((done, total))
         threads.add(threading.get_ident())
 
-    tried.fetch(progress=progress)
+    found = tried.fetch(progress=progress)
     assert seen, "progress was never called while a model was got"
     assert threads == {threading.get_ident()}, "progress was called from another thread than the one that called fetch"
     assert all(0 <= done <= total for done, total in seen), f"progress left its range: {seen[:5]}"
     counts = [done for done, _ in seen]
     assert counts == sorted(counts), f"progress went back: {counts[:20]}"
     assert seen[-1][0] == seen[-1][1] > 0, f"progress ended with {seen[-1][0]} of {seen[-1][1]} bytes"
+    size, total = sum(path.stat().st_size for path in files_of(found.path)), seen[-1][1]
+    assert size <= _UNITS * total <= _UNITS**2 * size, f"progress ended with {total} bytes for a model of {size}"
     return f"{len(seen)} calls"
 
 
@@ -277,26 +296,6 @@ def check_interrupted_models(tried: Tried) -> str:
     return f"{len(models)} names"
 
 
-def check_published_again(tried: Tried) -> None:
-    """A branch, say, whose files were replaced: also while an earlier fetch is not whole."""
-    if tried.example.again is None:
-        raise Skip("the example publishes nothing again")
-    tried.fetch()
-    _check_again(tried, "the whole")
-    calls = observed(tried)[1]
-    with tried.reopened() as fresh:
-        interrupt_at(fresh, (calls + 1) // 2)
-        _check_again(fresh, "a part")
-
-
-def _check_again(tried: Tried, there: str) -> None:
-    assert tried.example.again is not None
-    right = tried.example.again()
-    found = contents(tried.fetch().path)
-    wrong = differing(found, right)
-    assert not wrong, f"with {there} of the earlier one there, what was published again has another {', '.join(wrong)}"
-
-
 def check_together(tried: Tried) -> None:
     """Two servers that start at the same time."""
 
@@ -323,11 +322,15 @@ def check_stored(tried: Tried) -> None:
     assert [each.path for each in listed] == [found.path], f"stored lists {[str(each.path) for each in listed]}"
     (stored,) = listed
     assert stored.is_complete, f"{stored.reference} is listed as not complete"
-    size = sum(path.stat().st_size for path in files_of(found.path))
+    _check_listed(tried, stored)
+
+
+def _check_listed(tried: Tried, stored: StoredModel) -> None:
+    size = sum(path.stat().st_size for path in files_of(stored.path))
     assert stored.num_bytes == size, f"{stored.reference} is listed with {stored.num_bytes} bytes, but has {size}"
     assert tried.spec.claims(stored.reference), f"its own reference {stored.reference} is not claimed"
     again = tried.fetch(stored.reference)
-    assert again.path == found.path, f"{stored.reference} is listed at {found.path}, and was got to {again.path}"
+    assert again.path == stored.path, f"{stored.reference} is listed at {stored.path}, and was got to {again.path}"
 
 
 def _run(spec: ModelSourceSpec, bench: Bench, check: Check) -> str | None:

@@ -6,15 +6,16 @@ import hashlib
 import json
 import math
 import os
+import re
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmk_testing.format_example import FormatExample
+from llmk_testing.format_example import FormatContent, FormatExample
 from llmk_testing.model_sources import SourceExample, toy_checkpoint
 from llmk_testing.stat_examples import Runs, StatExamples
 
@@ -55,7 +56,14 @@ def store(folder: Path) -> Iterator[SourceExample]:
         sha256 = hashlib.sha256(largest).hexdigest()
         (folder / "blobs" / sha256[:2] / sha256).write_bytes(largest[:-1] + bytes([largest[-1] ^ 1]))
 
-    yield SourceExample("fjord:toy", "fjord:tow", {"store": str(folder)}, models, damage)
+    def put(files: Mapping[str, bytes]) -> None:
+        publish(folder, "toy", "2.0", files)
+
+    def away() -> None:
+        folder.rename(folder.with_name("unmounted"))
+
+    options = {"store": str(folder)}
+    yield SourceExample("fjord:toy", "fjord:tow", options, models, damage, put, away)
 
 
 TOKENIZER = json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "é": 1}, "merges": []}})
@@ -70,46 +78,84 @@ ZLIB: dict[str, tuple[str, Sequence[int], bytes]] = {
     "lm_head.weight": ("BF16", (6, 4), bytes(range(100, 148))),
     "model.mask": ("BOOL", (3, 2), bytes([0, 1, 1, 0, 0, 1])),
 }
-WIDTHS = {"BF16": 2, "F32": 4, "I8": 1, "BOOL": 1}
+WIDTHS = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
+"""Bytes of an element; of other dtypes it is one."""
+
+
+CONTENT = FormatContent(
+    config=CONFIG,
+    tensors=PLAIN | ZLIB,
+    tokenizer=TOKENIZER,
+    generation_config={"top_k": 7},
+    tokenizer_config={"eos_token": "a"},
+    chat_template="{{ messages[0].content }}",
+)
 
 
 def pack(
-    change: Mapping[str, Mapping[str, Any]] | None = None, header: Mapping[str, Any] | None = None, rest: bytes = b""
+    change: Mapping[str, Mapping[str, Any]] | None = None,
+    header: Mapping[str, Any] | None = None,
+    rest: bytes = b"",
+    content: FormatContent = CONTENT,
+    compressed: Iterable[str] = ZLIB,
 ) -> bytes:
     """A pack, with changed entries of tensors, or of the header. Offsets do not depend on them."""
     begin = 4096
-    data, tensors = TOKENIZER.encode(), {}
-    for name, (dtype, shape, content) in {**PLAIN, **ZLIB}.items():
-        width = WIDTHS[dtype]
-        planes = b"".join(content[byte::width] for byte in range(width))
-        stored = zlib.compress(planes) if name in ZLIB else content
+    data, tensors = content.tokenizer.encode(), {}
+    for name, (dtype, shape, values) in content.tensors.items():
+        width = WIDTHS.get(dtype, 1)
+        planes = b"".join(values[byte::width] for byte in range(width))
+        stored = zlib.compress(planes) if name in compressed else values
         start = begin + len(data)
         tensors[name] = {"dtype": dtype, "shape": shape, "start": start, "stop": start + len(stored)}
-        tensors[name] |= {"encoding": "zlib" if name in ZLIB else "plain"} | dict((change or {}).get(name, {}))
+        tensors[name] |= {"encoding": "zlib" if name in compressed else "plain"} | dict((change or {}).get(name, {}))
         data += stored
-    tokenizer = TOKENIZER.encode()
+    tokenizer = content.tokenizer.encode()
     described = {
         "size": begin + len(data) + len(rest),
-        "config": CONFIG,
-        "generation_config": {"top_k": 7},
-        "tokenizer_config": {"eos_token": "a"},
-        "chat_template": "{{ messages[0].content }}",
+        "config": content.config,
+        "generation_config": content.generation_config,
+        "tokenizer_config": content.tokenizer_config,
+        "chat_template": content.chat_template,
         "tokenizer": {"start": begin, "stop": begin + len(tokenizer), "crc32": zlib.crc32(tokenizer)},
         "tensors": tensors,
         **(header or {}),
     }
-    text = json.dumps(described).encode()
+    text = json.dumps(described, ensure_ascii=False).encode()
     text += b" " * (begin - 24 - len(text))
     return MAGIC + struct.pack("<QII", len(text), zlib.crc32(text), 0) + text + data + rest
+
+
+def plain(content: FormatContent) -> bytes:
+    """No tensor is compressed."""
+    return pack(content=content, compressed=())
+
+
+def packed(content: FormatContent) -> bytes | None:
+    """All tensors are, which scalars can't be."""
+    scalars = not all(shape for _, shape, _ in content.tensors.values())
+    return None if scalars else pack(content=content, compressed=content.tensors)
+
+
+def sealed(data: bytes) -> bytes:
+    """With the right length of the file and the right checksum of the header."""
+    length = int.from_bytes(data[8:16], "little")
+    text = data[24 : 24 + length]
+    if len(text) == length:
+        size = re.search(rb'"size": *(\d+)', text)
+        number = b"%d" % len(data)
+        if size and len(number) <= len(size[1]):
+            text = text[: size.start(1)] + number.ljust(len(size[1])) + text[size.end(1) :]
+    return data[:16] + struct.pack("<I", zlib.crc32(text)) + data[20:24] + text + data[24 + length :]
 
 
 _EMBEDDING, _NORM = "model.embed_tokens.weight", "model.norm.weight"
 _WHOLE = pack()
 PACK = FormatExample(
     file=_WHOLE,
-    config=CONFIG,
-    tensors=PLAIN | {name: (dtype, shape, b"") for name, (dtype, shape, _) in ZLIB.items()},
-    tokenizer=TOKENIZER,
+    content=CONTENT,
+    write=(plain, packed),
+    seal=sealed,
     damaged={
         "the last byte is missing": _WHOLE[:-1],
         "there is a byte too many": _WHOLE + b"\0",

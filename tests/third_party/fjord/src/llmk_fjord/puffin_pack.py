@@ -70,6 +70,8 @@ class Inflate:
         dtype = getattr(torch, TORCH[self.dtype])
         if not size:
             return torch.empty(self.shape, dtype=dtype)
+        if size == width:  # torch takes the strides of one element for those of bytes
+            return torch.frombuffer(bytearray(data), dtype=dtype).view(self.shape)
         planes = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(width, -1)
         return planes.t().contiguous().view(dtype).view(self.shape)
 

@@ -106,7 +106,7 @@ class Barn(ModelSource):
         if not found or not self._barn:
             why = "set plugin.meadow.barn to the folder of archives" if found else "name it as barn:NAME@VERSION"
             raise ModelNotFound(f"there is no model {reference}", hint=why)
-        index = self._index()
+        index = self._index(reference)
         versions = index.get(found[1], [])
         wanted = [each for each in versions if found[2] in (None, each["version"])]
         if not wanted:
@@ -117,12 +117,13 @@ class Barn(ModelSource):
         entry = wanted[-1]
         return Archive(found[1], entry["version"], Path(self._barn) / entry["file"], entry["sha256"])
 
-    def _index(self) -> dict[str, list[dict[str, str]]]:
+    def _index(self, reference: str) -> dict[str, list[dict[str, str]]]:
         path = Path(self._barn) / "index.json"
         try:
             index: Any = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} can't be read: {error}", hint="set plugin.meadow.barn to a barn") from None
+            message = f"{reference} can't be had: {path} can't be read: {error}"
+            raise CheckpointError(message, hint="set plugin.meadow.barn to a barn") from None
         return dict(index)
 
     def _unpack(self, archive: Archive, place: Path, progress: FetchProgress, outline: bool) -> None:

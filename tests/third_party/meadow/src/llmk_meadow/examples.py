@@ -115,8 +115,9 @@ NICELY: dict[str, Any] = {"command": ["nice", "-n", "1"]}
 def barn(folder: Path) -> Iterator[SourceExample]:
     """A barn with two versions of one model."""
     models = {version: toy_checkpoint(elements) for version, elements in (("1.0", 30_000), ("2.0", 40_000))}
-    entries = []
-    for version, checkpoint in models.items():
+    entries: dict[str, dict[str, str]] = {}
+
+    def put(version: str, checkpoint: Mapping[str, bytes]) -> Path:
         path = folder / f"toy-{version}.tar"
         with tarfile.open(path, "w") as tar:
             for name, data in checkpoint.items():
@@ -124,8 +125,12 @@ def barn(folder: Path) -> Iterator[SourceExample]:
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        entries.append({"version": version, "file": path.name, "sha256": digest})
-    (folder / "index.json").write_text(json.dumps({"toy": entries}))
+        entries[version] = {"version": version, "file": path.name, "sha256": digest}
+        (folder / "index.json").write_text(json.dumps({"toy": list(entries.values())}))
+        return path
+
+    for version, checkpoint in models.items():
+        path = put(version, checkpoint)
     named = {f"barn:toy@{version}": files for version, files in models.items()} | {"barn:toy": models["2.0"]}
 
     def damage() -> None:
@@ -133,4 +138,10 @@ def barn(folder: Path) -> Iterator[SourceExample]:
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
 
-    yield SourceExample("barn:toy", "barn:tow", {"barn": str(folder)}, named, damage)
+    def publish(files: Mapping[str, bytes]) -> None:
+        put(f"{len(entries) + 1}.0", files)
+
+    def away() -> None:
+        folder.rename(folder.with_name("unmounted"))
+
+    yield SourceExample("barn:toy", "barn:tow", {"barn": str(folder)}, named, damage, publish, away)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,8 +13,20 @@ from llmk_testing.model_sources import SourceExample, toy_checkpoint
 @contextmanager
 def filled(folder: Path) -> Iterator[SourceExample]:
     """Puts the model onto the shelf; the kit removes the folder."""
-    model = folder / "toy"
-    model.mkdir()
-    for name, data in toy_checkpoint().items():
-        (model / name).write_bytes(data)
-    yield SourceExample("acme:toy", "acme:tow", {"shelf": str(folder)})
+
+    def publish(files: Mapping[str, bytes]) -> None:
+        """In place of the model that is there."""
+        places = {folder / "toy" / name: data for name, data in files.items()}
+        if not all((folder / "toy").resolve() in place.resolve().parents for place in places):
+            raise ValueError("a file is not in the model's folder")
+        shutil.rmtree(folder / "toy", ignore_errors=True)
+        for place, data in places.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+
+    def away() -> None:
+        """As a share that is not mounted."""
+        folder.rename(folder.with_name("unmounted"))
+
+    publish(toy_checkpoint())
+    yield SourceExample("acme:toy", "acme:tow", {"shelf": str(folder)}, publish=publish, away=away)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -11,7 +12,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from llmk.api import ConfigError, FetchedModel, FetchProgress, ModelNotFound, ModelSourceContext, StoredModel
+from llmk.api import (
+    CheckpointError,
+    ConfigError,
+    FetchedModel,
+    FetchProgress,
+    ModelNotFound,
+    ModelSourceContext,
+    StoredModel,
+)
 
 from .specs import PREFIX, Options
 
@@ -33,17 +42,23 @@ class Shelf:
 
     def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
         """Copies into a folder of its own, which gets its name when all is there: a copy that is interrupted is never
-        taken for a model, and two that copy at once don't meet. ``outline`` would allow less; a share is quick."""
+        taken for a model, and two that copy at once don't meet. The name is that of what the shelf has now, so a model
+        that is put there again is copied again. ``outline`` would allow less; a share is quick."""
         name = reference.removeprefix(PREFIX)
-        source, target = self._shelf / name, self._cache / name
-        if target.is_dir():
-            return FetchedModel(target, name)
+        source = self._shelf / name
+        if not self._shelf.is_dir():
+            what = f"{reference} can't be had: there is no folder {self._shelf}"
+            raise CheckpointError(what, hint="mount it, or set [plugin.acme] shelf")
         if not source.is_dir():
             raise self._absent(reference, name)
+        target = self._cache / name / _revision(source)
+        if target.is_dir():
+            return FetchedModel(target, name)
         self._cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".copying-", dir=self._cache) as folder:
             copy = Path(folder, name)
             _copy(source, copy, progress)
+            target.parent.mkdir(exist_ok=True)
             try:
                 os.rename(copy, target)
             except OSError:
@@ -53,9 +68,9 @@ class Shelf:
 
     def stored(self) -> Iterator[StoredModel]:
         """What was copied."""
-        for folder in sorted(self._cache.glob("[!.]*")):
+        for folder in sorted(self._cache.glob("[!.]*/*")):
             size = sum(file.stat().st_size for file in _files(folder))
-            yield StoredModel(f"{PREFIX}{folder.name}", "", folder, size)
+            yield StoredModel(f"{PREFIX}{folder.parent.name}", folder.name, folder, size)
 
     def _absent(self, reference: str, name: str) -> ModelNotFound:
         """Names the model, what there is, and what to do."""
@@ -78,6 +93,12 @@ def _copy(source: Path, target: Path, progress: FetchProgress) -> None:
                 done += len(chunk)
         shutil.copystat(file, place)
     progress(done, total)
+
+
+def _revision(source: Path) -> str:
+    """Another one for other files."""
+    facts = [(str(file.relative_to(source)), file.stat().st_size, file.stat().st_mtime_ns) for file in _files(source)]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,0 +1,157 @@
+"""Cases of formats of checkpoints whose example writes files: any content is read as it was written, content that
+contradicts itself is refused, and neither takes the memory of the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
+
+from llmk.api import CheckpointError
+from llmk_testing.case import Skip
+from llmk_testing.format_contents import (
+    DTYPES,
+    contradictions,
+    large,
+    many,
+    surplus,
+    tensor,
+    tensor_contents,
+    text_contents,
+)
+from llmk_testing.format_example import FormatContent, Write
+from llmk_testing.format_under_test import FILE, Tried, check_content
+from llmk_testing.growth import little_memory
+from llmk_testing.stored_values import check_threads, decode_all
+
+_LARGE = 24 << 20
+_LITTLE = 8 << 20
+"""Bytes of memory that may be taken for a file with a tensor of ``_LARGE`` bytes."""
+_MOST_PICKLED = 64 << 10
+"""Bytes of a reader that holds the names of files and no content."""
+
+
+def _dtypes_and_shapes(tried: Tried) -> str:
+    """One tensor at a time."""
+    compared, refused = 0, []
+    for write in _writers(tried):
+        for what, content in tensor_contents(tried.example.content, tried.seed):
+            data = write(content)
+            if data is None:
+                refused.append(what)
+                continue
+            with _named(f"a tensor {what}"):
+                check_content(tried, data, content)
+            compared += 1
+    assert compared, "the example's functions write no tensor"
+    return f"{compared} tensors; none of {len(refused)} others, such as {refused[0]}" if refused else f"{compared}"
+
+
+def _texts(tried: Tried) -> str:
+    """Each may be missing, too."""
+    compared = 0
+    for write in _writers(tried):
+        for what, content in text_contents(tried.example.content):
+            if (data := write(content)) is not None:
+                with _named(what):
+                    check_content(tried, data, content)
+                compared += 1
+    return f"{compared} texts"
+
+
+def _many(tried: Tried) -> str:
+    """Several threads decode them."""
+    compared = 0
+    for write in _writers(tried):
+        known = [dtype for dtype in DTYPES if write(_one(tried, dtype)) is not None]
+        content = many(tried.example.content, known, tried.seed)
+        if not known or (data := write(content)) is None:
+            continue
+        compared += check_content(tried, data, content)
+        tensors = tried.found(data)[1]
+        check_threads(tensors, [content.tensors[each.name] for each in tensors])
+    return f"{compared} tensors"
+
+
+def _contradictions(tried: Tried) -> str:
+    """Where the file is read, or where its values are decoded."""
+    refused = 0
+    for write in _writers(tried):
+        for what, content in contradictions(tried.example.content, tried.seed):
+            if (data := _perhaps(write, content)) is not None:
+                assert _is_refused(tried, data), f"a file was read as a checkpoint, although of its tensor {what}"
+                refused += 1
+        for _, content in surplus(tried.example.content, tried.seed):
+            if (data := _perhaps(write, content)) is not None and not _is_refused(tried, data):
+                assert not tried.is_harmless(data)
+    return f"{refused} files"
+
+
+def _without_tensors(tried: Tried) -> str:
+    """A server starts a process for each rank, and each reads what the file means."""
+    sizes = []
+    for write in _writers(tried):
+        content = replace(large(tried.example.content, _LARGE, tried.seed), tokenizer='{"a": "' + "b" * 300_000 + '"}')
+        if (data := write(content)) is None:
+            continue
+        file = tried.file(data)
+        with little_memory(_LITTLE, f"of a file of {len(data):,} bytes, claims and reader"):
+            assert tried.spec.claims(file), "it does not claim its own file"
+            reader = tried.read([file], tried.example.options).reader
+            assert reader is not None, "the checkpoint has no reader"
+            list(reader.tensors())
+            reader.tokenizer()
+        sizes.append(len(ForkingPickler.dumps(reader)))
+        assert sizes[-1] <= _MOST_PICKLED, f"pickled, its reader has {sizes[-1]:,} bytes: it holds content of the file"
+    return f"{max(sizes, default=0)} bytes of a reader"
+
+
+WRITTEN = (
+    ("tensors of every dtype and shape are read as they were written", _dtypes_and_shapes),
+    ("any texts are read as they were written", _texts),
+    ("several tensors are read as they were written, by several threads", _many),
+    ("a tensor that is not as long as its shape says is refused", _contradictions),
+    ("what a file means is read without its tensors", _without_tensors),
+)
+"""Names of cases, and what they run."""
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Says of which content an assertion is."""
+    try:
+        yield
+    except (AssertionError, CheckpointError) as error:
+        raise AssertionError(f"of {what}: {error}") from error
+
+
+def _writers(tried: Tried) -> Iterator[Write]:
+    if not tried.example.write:
+        raise Skip("the example writes no files")
+    yield from tried.example.write
+
+
+def _one(tried: Tried, dtype: str) -> FormatContent:
+    return replace(tried.example.content, tensors={"model.norm.weight": tensor(dtype, (5, 3), tried.seed)})
+
+
+def _perhaps(write: Write, content: FormatContent) -> bytes | None:
+    """What a writer makes of numbers that a file may have no room for."""
+    try:
+        return write(content)
+    except Exception:
+        return None
+
+
+def _is_refused(tried: Tried, data: bytes) -> bool:
+    if message := tried.refusal(data):
+        assert FILE in message, f"the error does not name the file: {message}"
+        return True
+    try:
+        for each in tried.found(data)[1]:
+            decode_all(each)
+    except CheckpointError:
+        return True
+    return False
