@@ -80,7 +80,9 @@ def _features(machine: str, found: set[str]) -> frozenset[str]:
     return frozenset(found | own if _NATIVE else found)
 
 
-def _x86(flags: str, arch: str, version: int, dtypes: tuple[str, ...], *, known: bool = True) -> PlatformExample:
+def _x86(
+    flags: str, arch: str, version: int, dtypes: tuple[str, ...], *, known: bool = True, needs: str = ""
+) -> PlatformExample:
     text = f"processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nflags\t\t: {flags}\n\nprocessor\t: 1\nflags\t\t: mmx\n"
     return PlatformExample(
         name=f"x86 with {flags}",
@@ -100,18 +102,20 @@ def _x86(flags: str, arch: str, version: int, dtypes: tuple[str, ...], *, known:
             "num_devices": 1,
         },
         known=known,
+        needs=needs.split(),
     )
 
 
 _MEMORY = "MemTotal:       16777216 kB\nMemFree:         1000 kB\nMemAvailable:    8388608 kB\n"
 _WIDENED = ("bfloat16",) if _NATIVE else ()
+_AVX512 = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni"
 _X86 = (
     _x86("fpu sse2", "x86_64", 2, ("float32",)),
     _x86("fpu sse2 avx2", "x86_64", 2, ("float32",), known=False),
     _x86(AVX2, "x86_64-avx2", 3, ("float32", *_WIDENED)),
     _x86(f"{AVX2} avx_vnni avx512f", "x86_64-avx2", 3, ("float32", *_WIDENED), known=False),
     _x86(AVX512, "x86_64-avx512", 4, ("float32", *_WIDENED), known=False),
-    _x86(f"{AVX512} avx512_bf16", "x86_64-avx512", 4, ("bfloat16", "float32")),
+    _x86(f"{AVX512} avx512_bf16", "x86_64-avx512", 4, ("bfloat16", "float32"), needs=f"{_AVX512} avx512_bf16"),
     _x86(f"{AVX512} amx_tile", "x86_64-avx512", 4, ("float32", *_WIDENED), known=False),
     _x86(AMX, "x86_64-amx", 5, ("bfloat16", "float32", "float16")),
     _x86(f"{AMX} amx_fp16", "x86_64-amx", 5, ("bfloat16", "float32", "float16"), known=False),

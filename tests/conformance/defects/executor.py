@@ -12,10 +12,13 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import PendingTokens, Step, StepWork
+from llmk.reference.rope.rotation import cos_sin_cache
 
 sys.path.append(str(Path(__file__).parents[2] / "third_party/fjord/src"))
 
 from llmk_fjord.gannet_executor import Done, PlainExecutor, Slot
+
+from llmk_testing.suites.executor_driven import Work
 
 
 class Good(PlainExecutor):
@@ -101,6 +104,150 @@ class OwnSeeds(Good):
         return super()._draw(work, logits)
 
 
+class NoTemperature(Good):
+    def _draw(self, work: StepWork, logits: Tensor) -> int:
+        slot = self._slots[work.slot]
+        slot.temperature = min(1, slot.temperature * 1e9)
+        return super()._draw(work, logits)
+
+
+class FirstOfStep(Good):
+    """All are sampled as the first is."""
+
+    def submit(self, step: Step) -> PendingTokens:
+        self.first = step.work[0].slot if step.work else 0
+        return super().submit(step)
+
+    def _draw(self, work: StepWork, logits: Tensor) -> int:
+        slot, first = self._slots[work.slot], self._slots[self.first]
+        slot.temperature, slot.top_k, slot.top_p = first.temperature, first.top_k, first.top_p
+        return super()._draw(work, logits)
+
+
+class KeepsParameters(Good):
+    """What was asked for in a slot holds for the next one there."""
+
+    def submit(self, step: Step) -> PendingTokens:
+        for number in step.freed:
+            self.kept = {**getattr(self, "kept", {}), number: self._slots[number].temperature}
+        return super().submit(step)
+
+    def _draw(self, work: StepWork, logits: Tensor) -> int:
+        slot = self._slots[work.slot]
+        slot.temperature = getattr(self, "kept", {}).get(work.slot, slot.temperature)
+        return super()._draw(work, logits)
+
+
+class SamePosition(Good):
+    """Each position has the same random number."""
+
+    def _draw(self, work: StepWork, logits: Tensor) -> int:
+        slot, position = self._slots[work.slot], work.before + work.num_tokens
+        tokens = slot.tokens[:position]
+        token = super()._draw(Work(work.slot, before=0, num_tokens=1), logits)
+        slot.tokens[:] = [*tokens, token]
+        return token
+
+
+class ShiftedSeeds(SamePosition):
+    """The next position has what the next seed has at this one."""
+
+    def _draw(self, work: StepWork, logits: Tensor) -> int:
+        slot, moved = self._slots[work.slot], work.before + work.num_tokens
+        slot.seed += moved
+        token = super()._draw(work, logits)
+        slot.seed -= moved
+        return token
+
+
+class SlotSeeds(Good):
+    def _draw(self, work: StepWork, logits: Tensor) -> int:
+        slot = self._slots[work.slot]
+        slot.seed += work.slot
+        token = super()._draw(work, logits)
+        slot.seed -= work.slot
+        return token
+
+
+class KeysAlone(Good):
+    """Counts half of what a block has."""
+
+    def _spec(self, attend: Any) -> Any:
+        spec = super()._spec(attend)
+        return replace(spec, page_bytes=spec.page_bytes // 2)
+
+
+class WideCache(Good):
+    """Allocates float32, no matter the dtype of the cache."""
+
+    def allocate(self, num_blocks: int, groups: Any) -> None:
+        super().allocate(num_blocks, groups)
+        for kept in self._kept:
+            kept.keys, kept.values = kept.keys.float(), kept.values.float()
+
+
+class AllMemory(Good):
+    def available(self) -> int:
+        return 1 << 50
+
+
+class ClosesOnce(Good):
+    def close(self) -> None:
+        if self._closed:
+            raise RuntimeError("it is closed")
+        super().close()
+
+
+class TakesInfinite(Good):
+    def _compute(self, work: StepWork) -> Tensor:
+        logits = super()._compute(work)
+        return torch.where(logits.isinf(), logits.sign() * 1e30, logits)
+
+
+class NamesSlots(Good):
+    def submit(self, step: Step) -> PendingTokens:
+        found = super().submit(step).result()
+        slots = [work.slot for work in step.work if work.sample]
+        return Done(replace(found, broken=tuple(slots[row] for row in found.broken)))
+
+
+class KeepsTables(Good):
+    """Block tables are the engine's own lists."""
+
+    def submit(self, step: Step) -> PendingTokens:
+        pending = super().submit(step)
+        for request in step.new:
+            self._slots[request.slot].tables = request.block_ids  # type: ignore[assignment]
+        return pending
+
+
+class NoBias(Good):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in self._weights.items():
+            if isinstance(value, tuple):
+                self._weights[name] = (value[0], None)
+
+
+class PlainRotation(Good):
+    """Does not scale positions as the checkpoint says."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for turn in self._ropes:
+            base = turn.parameters["rope_theta"]
+            own = {"rope_type": "default", "rope_theta": base}
+            self._ropes[turn] = cos_sin_cache(own, turn.dim, self.context.max_model_len, base)
+
+
+class ShortRotation(Good):
+    """Lacks the last position."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._ropes = {turn: table[:-1] for turn, table in self._ropes.items()}
+
+
 class TakesNaN(Good):
     def submit(self, step: Step) -> PendingTokens:
         return Done(replace(super().submit(step).result(), broken=()))
@@ -123,4 +270,20 @@ DEFECTS = (
     Defect("min_p", "min_p is ignored", NoMinP, DRAWN),
     Defect("off", "a top_k that is off is 1", OffIsOne, DRAWN),
     Defect("nan", "NaN is not reported", TakesNaN, "logits that are NaN"),
+    Defect("infinite", "infinite logits are not reported", TakesInfinite, "logits that are infinite"),
+    Defect("names_slots", "of broken requests the slots are named", NamesSlots, "those with NaN are named"),
+    Defect("no_temperature", "all are drawn at temperature 1", NoTemperature, "as the temperature says"),
+    Defect("first_of_step", "all of a step are sampled as the first is", FirstOfStep, "by its own parameters"),
+    Defect("keeps_parameters", "a slot keeps its sampling parameters", KeepsParameters, "by its own parameters"),
+    Defect("same_position", "a seed draws the same at each position", SamePosition, "new at each position"),
+    Defect("shifted_seeds", "a seed draws what the one before draws next", ShiftedSeeds, "new at each position"),
+    Defect("slot_seeds", "a seed draws others in another slot", SlotSeeds, "new at each position"),
+    Defect("keys_alone", "values are not counted among a block's bytes", KeysAlone, "memory is counted"),
+    Defect("wide_cache", "the cache is always of float32", WideCache, "memory is counted"),
+    Defect("all_memory", "more memory is available than is free", AllMemory, "memory is counted"),
+    Defect("closes_once", "closing twice raises", ClosesOnce, "memory is counted"),
+    Defect("keeps_tables", "block tables are the engine's own lists", KeepsTables, "steps may follow"),
+    Defect("no_bias", "biases of linear layers are dropped", NoBias, "qwen2 in several files"),
+    Defect("plain_rotation", "the rotation is not scaled", PlainRotation, "with scaled rotation"),
+    Defect("short_rotation", "the last position has no rotation", ShortRotation, "with whole prompts"),
 )

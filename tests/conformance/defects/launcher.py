@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from tempfile import NamedTemporaryFile
 from typing import Any, ClassVar
 
 from defects import Defect
@@ -24,22 +28,47 @@ class Good:
         self.processes: dict[int, Any] = {}
         self.killed = False
 
+    @property
+    def ranks(self) -> int:
+        return self.context.query.tensor * self.context.query.pipeline
+
     def place(self) -> Sequence[RankPlace]:
-        return [RankPlace(node="there", address="127.0.0.1", index=index) for index in range(self.context.query.tensor)]
+        return [RankPlace(node="there", address="127.0.0.1", index=index) for index in range(self.ranks)]
 
     def start(self, place: int, process: RankProcess) -> None:
+        if self.killed:
+            return
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        child: Any = subprocess.Popen([sys.executable, *process.arguments], **pipes)  # type: ignore[call-overload]
+        command = [sys.executable, *process.arguments]
+        own = {**pipes, **self.options(process)}
+        child: Any = subprocess.Popen(command, start_new_session=True, **own)  # type: ignore[call-overload]
         self.processes[place] = child
         threading.Thread(target=self.follow, args=(place, child, process.input), daemon=True).start()
 
+    def options(self, process: RankProcess) -> dict[str, Any]:
+        return {}
+
     def follow(self, place: int, child: Any, data: bytes) -> None:
-        self.give(child, data)
-        for line in child.stdout:
-            self.tell(place, self.text(line))
-        code = child.wait()
+        threading.Thread(target=self.give, args=(child, data), daemon=True).start()
+        reader = threading.Thread(target=self.read, args=(place, child), daemon=True)
+        reader.start()
+        code = self.wait(child, reader)
         if not self.killed and self.counts(code):
             self.report(place, code)
+
+    def read(self, place: int, child: Any) -> None:
+        for line in child.stdout:
+            self.tell(place, self.text(line))
+
+    def wait(self, child: Any, reader: threading.Thread) -> int:
+        code = int(child.wait())
+        self.kill_group(child)
+        reader.join()
+        return code
+
+    def kill_group(self, child: Any) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
     def text(self, line: bytes) -> str:
         return line.decode(errors="replace").rstrip("\r\n")
@@ -60,7 +89,8 @@ class Good:
     def kill(self) -> None:
         self.killed = True
         for child in self.processes.values():
-            child.kill()
+            if child.returncode is None:
+                self.kill_group(child)
 
     def close(self) -> None:
         self.kill()
@@ -211,7 +241,7 @@ class Local(Good):
     address = ""
 
     def place(self) -> Sequence[RankPlace]:
-        return [RankPlace(index=index) for index in range(self.context.query.tensor)]
+        return [RankPlace(index=index) for index in range(self.ranks)]
 
 
 class Numbers(Local):
@@ -257,6 +287,147 @@ class ClosesOnce(Good):
         del self.processes
 
 
+class TensorAlone(Good):
+    @property
+    def ranks(self) -> int:
+        return self.context.query.tensor
+
+
+class OneProcess(Good):
+    """Neither what a process started nor what it left."""
+
+    def kill_group(self, child: Any) -> None:
+        child.kill()
+
+
+class Leaves(Good):
+    def wait(self, child: Any, reader: threading.Thread) -> int:
+        code = int(child.wait())
+        reader.join(0.2)
+        return code
+
+
+class HearsOutput(Good):
+    """Waits for the end of the output, which what the process left has open."""
+
+    def wait(self, child: Any, reader: threading.Thread) -> int:
+        reader.join()
+        return super().wait(child, reader)
+
+
+class EndsWithOutput(Good):
+    def wait(self, child: Any, reader: threading.Thread) -> int:
+        reader.join()
+        self.kill_group(child)
+        return super().wait(child, reader)
+
+
+class EarlyEnd(Good):
+    def wait(self, child: Any, reader: threading.Thread) -> int:
+        return int(child.wait())
+
+    def tell(self, place: int, line: str) -> None:
+        time.sleep(0.0002)
+        super().tell(place, line)
+
+
+class LateReader(Good):
+    """Reads when the process has ended, which it can't while its output is not read."""
+
+    def read(self, place: int, child: Any) -> None:
+        child.wait()
+        super().read(place, child)
+
+
+class StartsLate(Good):
+    def start(self, place: int, process: RankProcess) -> None:
+        self.killed = False
+        super().start(place, process)
+
+
+class NeedsPlaces(Good):
+    def close(self) -> None:
+        self.processes[0].poll()
+        super().close()
+
+
+class Locks(Good):
+    def __init__(self, context: LaunchContext) -> None:
+        super().__init__(context)
+        self.lock = threading.Lock()
+
+    def report(self, place: int, code: int) -> None:
+        with self.lock:
+            super().report(place, code)
+
+    def kill(self) -> None:
+        with self.lock:
+            super().kill()
+
+
+class Shows(Good):
+    def options(self, process: RankProcess) -> dict[str, Any]:
+        return {"env": {**os.environ, "INPUT": process.input[:4096].hex()}}
+
+
+class Stores(Good):
+    def give(self, child: Any, data: bytes) -> None:
+        with NamedTemporaryFile("wb", delete=False) as file:
+            file.write(data)
+        super().give(child, data)
+
+
+class Bare(Local):
+    def options(self, process: RankProcess) -> dict[str, Any]:
+        return {"env": {}}
+
+
+class OtherFolder(Local):
+    def options(self, process: RankProcess) -> dict[str, Any]:
+        return {"cwd": "/"}
+
+
+class LeavesZombies(Local):
+    def close(self) -> None:
+        self.kill()
+
+
+class NamesAll(Local):
+    def place(self) -> Sequence[RankPlace]:
+        return [replace(each, devices=tuple("abcdefgh")) for each in super().place()]
+
+
+class SameNames(Local):
+    def place(self) -> Sequence[RankPlace]:
+        names = tuple(map(str, range(self.ranks)))
+        return [replace(each, devices=names) for each in super().place()]
+
+
+class Scattered(Good):
+    def place(self) -> Sequence[RankPlace]:
+        half = [RankPlace(node=f"n{index % 2}", address="::1", index=index // 2) for index in range(self.ranks)]
+        return half if self.ranks % 2 == 0 else super().place()
+
+
+class KeepsHalf(Local):
+    """Has eight places, and takes some before it finds that they are too few."""
+
+    free: ClassVar[int] = 8
+    held = 0
+
+    def place(self) -> Sequence[RankPlace]:
+        taken = min(self.ranks, KeepsHalf.free)
+        KeepsHalf.free -= taken
+        if taken < self.ranks:
+            raise NotEnoughResources(f"this machine has {taken} free places, and {self.ranks} ranks need one each")
+        self.held = taken
+        return super().place()
+
+    def close(self) -> None:
+        super().close()
+        KeepsHalf.free, self.held = KeepsHalf.free + self.held, 0
+
+
 DEFECTS = [
     Defect("too_few", "a rank has no place", TooFew, "a place for each rank"),
     Defect("same_device", "ranks on a machine have the same device", SameDevice, "a place for each rank"),
@@ -285,4 +456,23 @@ DEFECTS = [
     Defect("numbers", "a device's number is that among all of the machine", Numbers, "a second engine"),
     Defect("orphans", "each process holds the input of its own open", Orphans, "an engine that is killed"),
     Defect("closes_once", "closing twice raises", ClosesOnce, "closing twice"),
+    Defect("tensor_alone", "stages of a pipeline have no places", TensorAlone, "each rank of each stage"),
+    Defect("scattered", "places of a machine are not next to each other", Scattered, "each rank of each stage"),
+    Defect("keeps_half", "what was reserved before a place was missing is kept", KeepsHalf, "or none is reserved"),
+    Defect("names_all", "there are more names of devices than ranks", NamesAll, "a place for each rank"),
+    Defect("same_names", "two engines have the same devices", SameNames, "a second engine"),
+    Defect("one_process", "what a process started is not killed", OneProcess, "what a process started"),
+    Defect("leaves", "what a process left stays when it ends", Leaves, "what a process left"),
+    Defect("hears_output", "an end is heard when all output has ended", HearsOutput, "what a process left"),
+    Defect("ends_with_output", "a process ends with its output", EndsWithOutput, "closes its output"),
+    Defect("early_end", "an end is reported before the last lines", EarlyEnd, "after the last line"),
+    Defect("late_reader", "output is read after the end", LateReader, "after the last line"),
+    Defect("starts_late", "a process is started after all were killed", StartsLate, "nothing is started after"),
+    Defect("needs_places", "it can't be closed before it has started any", NeedsPlaces, "before anything"),
+    Defect("locks", "it can't be killed where an end is reported", Locks, "where an end is reported"),
+    Defect("shows", "the input is in the environment", Shows, "no one sees its input"),
+    Defect("stores", "the input is stored", Stores, "no one sees its input"),
+    Defect("bare", "the environment is not handed on", Bare, "Python, environment and folder"),
+    Defect("other_folder", "processes run in another folder", OtherFolder, "Python, environment and folder"),
+    Defect("zombies", "killed processes are not waited for", LeavesZombies, "have ended when close returns"),
 ]

@@ -14,11 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe, RankRules
+from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe, RankRules, no
 from llmk.reference.norms import rms_norm
 from llmk_cpu.platform import CPUPlatform
 from llmk_cpu.probe import probe
 from llmk_testing.bench import Bench
+from llmk_testing.platform_example import PlatformExample
 
 Change = Callable[[PlatformSpec, Bench], tuple[PlatformSpec, Bench]]
 
@@ -470,7 +471,88 @@ def probe_of_a_set(host: Host) -> Probe:
     return replace(found, facts=found.facts and replace(found.facts, features=set(found.facts.features)))
 
 
+def probe_of_one(host: Host) -> Probe:
+    """Takes AVX-512 for whole where its foundation is there."""
+    found = probe(host)
+    if found.facts is None or "avx512f" not in found.facts.features:
+        return found
+    return replace(found, facts=replace(found.facts, arch="x86_64-avx512", arch_version=(4,)))
+
+
+def probe_of_text(host: Host) -> Probe:
+    """Looks for an extension in the text."""
+    found = probe(host)
+    if found.facts is None or "avx512_bf16" not in host.read("/proc/cpuinfo"):
+        return found
+    return replace(found, facts=replace(found.facts, dtypes=("bfloat16", "float32")))
+
+
+CARDS = "LLMK_CARDS"
+_CARD = PlatformFacts(name="cpu", arch="card", device_type="cpu")
+MACHINES = (
+    PlatformExample(
+        name="three cards, of which the first is broken",
+        files={f"/cards/{number}": "ready" if number else "broken" for number in range(3)},
+        facts={"num_devices": 2},
+        devices=("1", "2"),
+    ),
+)
+
+
+def probe_by_position(host: Host) -> Probe:
+    """Takes the numbers in a list of cards for positions among those that are ready."""
+    cards = [number for number in range(8) if host.read(f"/cards/{number}") == "ready"]
+    listed = [int(each) for each in host.environ.get(CARDS, "").split(",") if each.isdecimal()]
+    shown = [cards[place] for place in listed if place < len(cards)] if listed else cards
+    return Probe(OK, replace(_CARD, num_devices=len(shown))) if shown else Probe(no("no_visible_device"))
+
+
+class FirstCPUs(CPUPlatform):
+    """By default, there are threads for the cores of the CPUs from 0 on."""
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        super().__init__(facts)
+        self.device = SimpleNamespace(setup=self.setup)  # type: ignore[assignment]
+
+    def setup(self, index: int, threads: int = 0) -> None:
+        cpus, folder = range(len(os.sched_getaffinity(0))), "/sys/devices/system/cpu"
+        cores = {Host().read(f"{folder}/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
+        torch.set_num_threads(threads or len(cores))
+
+
 DEFECTS = (
+    Defect(
+        "one_extension",
+        "an extension stands for others that belong to it",
+        "extensions of a processor",
+        lambda spec, bench: (replace(spec, probe=probe_of_one), bench),
+    ),
+    Defect(
+        "extension_in_text",
+        "extensions whose names start alike are taken for each other",
+        "extensions of a processor",
+        lambda spec, bench: (replace(spec, probe=probe_of_text), bench),
+    ),
+    Defect(
+        "positions",
+        "names of devices are taken for positions among those that are usable",
+        "devices are visible by their own names",
+        lambda spec, bench: (
+            replace(
+                spec,
+                probe=probe_by_position,
+                ranks=RankRules(visible=(CARDS,)),
+                examples="defects.platform:MACHINES",
+            ),
+            bench,
+        ),
+    ),
+    Defect(
+        "first_cpus",
+        "threads are for the cores of the first CPUs",
+        "threads are for the cores",
+        lambda spec, bench: (replace(spec, implementation="defects.platform:FirstCPUs"), bench),
+    ),
     Defect(
         "probe_imports_torch",
         "the probe imports torch",

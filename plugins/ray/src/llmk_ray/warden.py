@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -42,10 +43,12 @@ class Warden:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=own | environment,
+            start_new_session=True,
         )
         assert process.stdin is not None
         assert process.stdout is not None
         threading.Thread(target=_give, args=(process, data), daemon=True).start()
+        threading.Thread(target=_end_group, args=(process,), daemon=True).start()
         for line in process.stdout:
             yield "said", line.decode(errors="replace").rstrip("\n")
         yield "ended", _ending(process.wait())
@@ -59,6 +62,13 @@ def _give(process: subprocess.Popen[bytes], data: bytes) -> None:
         process.stdin.flush()
     except BrokenPipeError:
         return
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills what the process left when it ended, which may have its output open."""
+    process.wait()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ending(code: int) -> str:

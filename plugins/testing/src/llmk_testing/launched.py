@@ -74,6 +74,8 @@ class Launched:
     said: list[tuple[int, str]] = field(default_factory=list)
     launcher: RankLauncher = field(init=False)
     places: list[RankPlace] = field(init=False)
+    heard: list[tuple[str, int, str]] = field(default_factory=list)
+    """Both in the order in which they were reported, each with its name, ``"ended"`` or ``"said"``."""
     links: dict[int, socket.socket] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)
 
@@ -82,9 +84,11 @@ class Launched:
 
         def ended(place: int, how: str) -> None:
             self.ended.append((place, how))
+            self.heard.append(("ended", place, how))
 
         def said(place: int, line: str) -> None:
             self.said.append((place, line))
+            self.heard.append(("said", place, line))
 
         try:
             self.launcher = self.make(replace(self.context, ended=ended, said=said))
@@ -97,16 +101,18 @@ class Launched:
         have it."""
         with socket.create_server((self.launcher.address or "127.0.0.1", 0)) as server:
             server.settimeout(PATIENCE)
-            host, port = server.getsockname()[:2]
             for place in range(len(self.places)):
-                arguments = ("-c", script, host, str(port), str(size))
-                data = bytes([place + 1]) * size
-                self.launcher.start(place, RankProcess(arguments=arguments, input=data))
+                self.start_at(server, place, bytes([place + 1]) * size, script)
             while len(self.links) < len(self.places):
                 self.take(server)
 
+    def start_at(self, server: socket.socket, place: int, data: bytes, script: str = SCRIPT) -> None:
+        """Starts a process that connects to ``server``."""
+        host, port = server.getsockname()[:2]
+        arguments = ("-c", script, host, str(port), str(len(data)))
+        self.launcher.start(place, RankProcess(arguments=arguments, input=data))
+
     def take(self, server: socket.socket) -> None:
-        """Waits for the connection of one more process, and keeps it by the process's place, which its input tells."""
         try:
             link, _ = server.accept()
         except TimeoutError:

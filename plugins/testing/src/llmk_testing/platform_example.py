@@ -17,7 +17,10 @@ class PlatformExample:
     ``files`` are the machine's files by absolute path, ``machine`` and ``system`` what ``uname`` says there. ``facts``
     are fields of :class:`~llmk.api.PlatformFacts` and their values, which the probe must return; ``None``: the platform
     is not usable there, for the reasons of these ``refused`` codes. Where the machine is ``known``, one of the spec's
-    known machines must have the same facts, but for the memory and the device's name. ``said`` are functions of a
+    known machines must have the same facts, but for the memory and the device's name. ``needs`` are the flags of its
+    ``/proc/cpuinfo`` without any one of which some of these ``facts`` are others, all of them; ``devices`` the names by
+    which the variables of ``ranks.visible`` may list its usable devices, each alone, as numbers where they have any.
+    ``said`` are functions of a
     :class:`~llmk.api.Host`, such as those that the memory facet uses, each with what it must return.
     """
 
@@ -29,6 +32,8 @@ class PlatformExample:
     facts: Mapping[str, Any] | None = None
     refused: Sequence[str] = ()
     known: bool = False
+    needs: Sequence[str] = ()
+    devices: Sequence[str] = ()
     said: Sequence[tuple[Callable[[Host], Any], Any]] = ()
 
     def host(self, root: Path) -> Host:

@@ -127,7 +127,8 @@ class StepRequest(Protocol):
     """A request that enters the batch at ``slot``. ``token_ids`` are all tokens known so far, of which the first
     ``num_computed`` are in the cache already: those of a prefix that another request left there. ``block_ids`` has one
     list per cache group: token number ``i`` (from 0, which is its position too) is in block ``i // block_size`` of the
-    list, at ``i % block_size``, where ``block_size`` is that of the group. ``seed`` is that of its random choices.
+    list, at ``i % block_size``, where ``block_size`` is that of the group. ``seed`` is that of its random choices: with
+    a token's number, it alone decides what is drawn from a distribution.
 
     A request that was preempted enters again, with the tokens that it had got as known ones, in any slot."""
 

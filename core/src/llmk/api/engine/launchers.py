@@ -49,7 +49,8 @@ class LaunchContext:
         query: how many ranks there are, and for which platform.
         resource: what clusters call a device of the platform (:attr:`llmk.api.RankRules.resource`).
         ended: call it, from any thread, when a process has ended that was not killed by :meth:`RankLauncher.kill`,
-            with the number of its place and how it ended (``"was killed by SIGKILL"``), as far as that is known.
+            with the number of its place and how it ended (``"was killed by SIGKILL"``), as far as that is known. By
+            then all that it wrote was said, and what it had started and left is killed. It may call ``kill``.
         said: call it, from any thread, with the number of a place and each line that the process there wrote to its
             standard output or error. Where a process inherits those of this one, there is nothing to call.
         options: the plugin's section of the configuration, checked.
@@ -67,7 +68,8 @@ class RankPlace:
     """Where a rank runs. ``node`` is what messages call the machine, and ``address`` is its own, by which the others
     reach it; both are empty for this machine, where there is no other. ``index`` is the number of the rank's device
     among those that the ranks on the machine have; ``devices`` are their names, as the platform's environment lists
-    them, where the processes are not limited to them yet."""
+    them, where the processes are not limited to them yet, one for each rank there: ``devices[index]`` is its own. No
+    other engine's rank has it meanwhile."""
 
     node: str = ""
     address: str = ""
@@ -79,12 +81,12 @@ class RankPlace:
 class RankProcess:
     """A process to start: the arguments of Python, and what to write to its standard input, which must stay open: the
     process ends when it is closed, so that it does not outlive what started it. ``input`` holds secrets: it must not be
-    stored, or sent without encryption over a network that others can read.
+    stored, shown in the process's arguments or environment, or sent without encryption over a network that others can
+    read.
 
-    The process is run by the Python of the place, which has the same wheels, in the environment of what starts it (on
-    this machine, that of this process); a launcher may add variables of its own, and sets none for the rank. What the
-    platform wants (:meth:`llmk.api.RankRules.environment`) is in ``input``: the process sets it before it imports
-    torch."""
+    It is run by the Python of the place, which has the same wheels. On this machine, that, the environment and the
+    working folder are those of this process; variables may be added. What the platform wants
+    (:meth:`llmk.api.RankRules.environment`) is in ``input``: the process sets it before it imports torch."""
 
     arguments: tuple[str, ...]
     input: bytes
@@ -103,27 +105,28 @@ class RankLauncher(Protocol):
 
     @abstractmethod
     def place(self) -> Sequence[RankPlace]:
-        """Reserves a place for each rank, and returns them, close ones next to each other. Called once. Raises
-        NotEnoughResources, which says what is missing where."""
+        """Reserves a place for each of the ``tensor * pipeline`` ranks, and returns them, close ones next to each
+        other, as those of one node are. Called once. Raises NotEnoughResources, which says what is missing where; then
+        nothing is reserved."""
         ...
 
     @abstractmethod
     def start(self, place: int, process: RankProcess) -> None:
         """Starts a process in a place, without waiting for it or for its reading of the input. What fails may be
-        raised, or reported as its end. Called once for each place, from one thread.
+        raised, or reported as its end. Called once for each place, from one thread. After :meth:`kill` it starts none:
+        it returns, or raises.
 
-        It may still be called after :meth:`kill`, where a process ended while others were being started. What is
-        started then may run until :meth:`close`, which follows."""
+        The process leads a process group, or a session. It may close its output, and go on."""
         ...
 
     @abstractmethod
     def kill(self) -> None:
-        """Kills all processes at once, without waiting for them; from any thread, any number of times. What they
-        started is killed with them, as far as the launcher can."""
+        """Kills all processes at once, with all that is in their process groups, without waiting for them; from any
+        thread, any number of times, also before any was started."""
         ...
 
     @abstractmethod
     def close(self) -> None:
-        """Kills what still runs, waits for it to end, and gives the places back. Idempotent. Nothing else is called
-        after it, but :meth:`kill`."""
+        """Kills what still runs, waits for its end, where it is on this machine, and gives the places back. Idempotent;
+        may be called before :meth:`place`, and after one that raised."""
         ...

@@ -58,6 +58,12 @@ def write(process: subprocess.Popen[bytes], data: bytes) -> None:
         process.stdin.flush()
 
 
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a child that leads a process group, and what is left of the group when the child has just ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left; macOS: those that are have ended
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 class ParentLink:
     """What the parent gives, in the child, which may go on meanwhile. From here on it ends, and removes the folder,
     when the parent is gone.

@@ -21,6 +21,7 @@ from subprocess import Popen
 from typing import Any
 
 import msgspec
+import psutil
 import zmq
 import zmq.asyncio
 
@@ -153,7 +154,7 @@ class ProcessClient(LoopClient):
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-        await _end_group(process.pid)
+        await _end_session(process.pid)
 
     async def _listen(self) -> None:
         decoder = msgspec.msgpack.Decoder(Reply)
@@ -215,15 +216,25 @@ class ProcessClient(LoopClient):
         return True
 
 
-async def _end_group(leader: int) -> None:
-    """Kills what is left of an engine's process group, such as workers that hang and hold the device's memory, and
-    gives it a second to go.
+async def _end_session(leader: int) -> None:
+    """Kills what is left of an engine's session, such as workers that hang and hold the device's memory, and gives it a
+    second to go. Workers lead process groups of their own in it.
     """
+    for _ in range(50):
+        left = [pid for pid in psutil.pids() if _session(pid) == leader]
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            return
+        await asyncio.sleep(0.02)
+
+
+def _session(pid: int) -> int | None:
+    """The leader of a process's session; ``None``: the process has ended, or is not ours to ask about."""
     with contextlib.suppress(OSError):
-        os.killpg(leader, signal.SIGKILL)
-        for _ in range(50):
-            await asyncio.sleep(0.02)
-            os.killpg(leader, 0)
+        return os.getsid(pid)
+    return None
 
 
 class _Channel:

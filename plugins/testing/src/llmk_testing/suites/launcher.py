@@ -12,9 +12,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from llmk.api import (
@@ -29,12 +30,15 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.launched import LATE, PATIENCE, RANKS, SAID, SCRIPT, TALKS, Launched, read, short, until
 from llmk_testing.sections import options_of
+from llmk_testing.suites import launcher_lives
 
 ENGINES = 40
 """How many are given places at the same time."""
 QUIET = 1.0
 """Seconds in which nothing more may be reported."""
 _MISSED = 7
+_SPREADS = ((1, 1), (2, 1), (2, 2), (1, 3), (4, 3), (64, 1), (16, 16), (1 << 14, 1))
+"""Tensor parallel ranks and stages, up to more than a machine has places for."""
 _ELSEWHERE = "its processes are on other machines, whose places are waited for"
 
 _Check = Callable[["Launched"], str | None]
@@ -61,22 +65,43 @@ def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
         ("as many engines have places after others were closed as before", check_all_places),
         ("a second engine's places are numbered as the first one's are", check_second),
         ("processes end with an engine that is killed", check_orphans),
+        ("what a process started is killed with it", launcher_lives.check_family),
+        ("what a process left is killed when it ends, which is heard", launcher_lives.check_left),
+        ("an end is reported after the last line", launcher_lives.check_last_lines),
+        ("a process that closes its output goes on", launcher_lives.check_closed_output),
+        ("nothing is started after kill", launcher_lives.check_late_start),
+        ("it can be killed and closed before anything was started", launcher_lives.check_idle),
+        ("it can be killed where an end is reported", launcher_lives.check_stop_from_report),
+        (
+            "its Python, environment and folder are the engine's, and no one sees its input",
+            launcher_lives.check_here,
+        ),
+        ("processes have ended when close returns", launcher_lives.check_closed),
     ):
         yield case(name, partial(_run, spec, bench, check))
+    yield case("each rank of each stage has a place, or none is reserved", partial(_counts, spec, bench))
 
 
 def check_places(launched: Launched) -> str:
     """Devices of a machine have numbers from 0; a machine has one name, and one address."""
     places = launched.places
-    assert len(places) == RANKS, f"place() returned {len(places)} places for {RANKS} ranks"
-    named = {(bool(place.node), bool(place.address)) for place in places}
-    assert named <= {(True, True), (False, False)}, f"a place has a node and no address, or an address alone: {places}"
+    query = launched.context.query
+    ranks = query.tensor * query.pipeline
+    assert len(places) == ranks, f"place() returned {len(places)} places for {query.tensor} x {query.pipeline} ranks"
+    has = {(bool(place.node), bool(place.address)) for place in places}
+    assert has <= {(True, True), (False, False)}, f"a place has a node and no address, or an address alone: {places}"
     is_remote = bool(launched.launcher.address)
-    assert named == {(is_remote, is_remote)}, f"places are {places}, and the launcher's address is that of {is_remote=}"
+    assert has == {(is_remote, is_remote)}, f"places are {places}, and the launcher's address is that of {is_remote=}"
     for node in {place.node for place in places}:
         indices = sorted(place.index for place in places if place.node == node)
         assert indices == list(range(len(indices))), f"the devices of {node or 'this machine'} are {indices}"
-    return f"on {len({place.node for place in places})} machines"
+        named = {place.devices for place in places if place.node == node}
+        good = len(named) == 1 and all(not names or len(set(names)) == len(names) == len(indices) for names in named)
+        assert good, f"the {len(indices)} ranks of {node or 'this machine'} have devices named {named}, not one each"
+    nodes = [place.node for place in places]
+    turns = 1 + sum(one != other for one, other in pairwise(nodes))
+    assert turns == len(set(nodes)), f"places of one machine are not next to each other: {nodes}"
+    return f"on {len(set(nodes))} machines"
 
 
 def check_input(launched: Launched) -> None:
@@ -223,6 +248,10 @@ def check_second(launched: Launched) -> str:
         return _ELSEWHERE
     second = Launched(launched.make, launched.context)
     with _opened(second):
+        both = {name for place in launched.places for name in place.devices} & {
+            name for place in second.places for name in place.devices
+        }
+        assert not both, f"two engines have the devices {', '.join(sorted(both))} at the same time"
         return check_places(second)
 
 
@@ -294,12 +323,50 @@ def _run(spec: LauncherSpec, bench: Bench, check: _Check) -> str | None:
     query = LaunchQuery(platform=bench.facts, tensor=RANKS)
     if not (verdict := spec.supports(query)):
         raise Skip("; ".join(map(str, verdict.reasons)))
-    section: Mapping[str, Any] = load_object(spec.examples) if spec.examples else {}
-    context = LaunchContext(
-        query=query, resource="CPU", ended=_ignore, said=_ignore, options=options_of(spec.id, bench, section)
-    )
-    with _opened(Launched(load_object(spec.implementation), context)) as launched:
+    with _opened(_made(spec, bench, query)) as launched:
         return check(launched)
+
+
+def _made(spec: LauncherSpec, bench: Bench, query: LaunchQuery) -> Launched:
+    section: Mapping[str, Any] = load_object(spec.examples) if spec.examples else {}
+    options = options_of(spec.id, bench, section)
+    context = LaunchContext(query=query, resource="CPU", ended=_ignore, said=_ignore, options=options)
+    return Launched(load_object(spec.implementation), context)
+
+
+def _counts(spec: LauncherSpec, bench: Bench) -> str:
+    """One after the other, up to what there are no places for; then as many can be had as before."""
+    tried, most = [], LaunchQuery(platform=bench.facts)
+    for tensor, pipeline in _SPREADS:
+        query = LaunchQuery(platform=bench.facts, tensor=tensor, pipeline=pipeline)
+        if not spec.supports(query):
+            continue
+        launched = _made(spec, bench, query)
+        try:
+            launched.open()
+        except Skip as reason:
+            if not tried:
+                raise
+            _check_nothing_kept(_made(spec, bench, most), str(reason), launched)
+            break
+        with closing(launched):
+            check_places(launched)
+        tried.append(f"{tensor} x {pipeline}")
+        most = query if tensor * pipeline > most.tensor * most.pipeline else most
+    return ", ".join(tried)
+
+
+def _check_nothing_kept(most: Launched, reason: str, failed: Launched) -> None:
+    assert reason.strip(" :").count(" ") > 5, f"NotEnoughResources says {reason!r}: say what is missing, and where"
+    query = most.context.query
+    try:
+        most.open()
+    except Skip as again:
+        was = f"{query.tensor} x {query.pipeline} ranks, which had places before"
+        raise AssertionError(f"after a place() that raised, there are none for {was}: {again}") from again
+    finally:
+        most.close()
+        failed.close()
 
 
 def _ignore(place: int, text: str) -> None:

@@ -22,7 +22,14 @@ from llmk.kernel.interpreter import PYTHON
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.settings import THREADS, leaving_settings
-from llmk_testing.suites import platform_device, platform_graphs, platform_machines, platform_memory, platform_ranks
+from llmk_testing.suites import (
+    platform_derived,
+    platform_device,
+    platform_graphs,
+    platform_machines,
+    platform_memory,
+    platform_ranks,
+)
 
 _PATIENCE = 120.0
 
@@ -214,6 +221,8 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         "machines that lack a file or a line get an answer": partial(platform_machines.check_gaps, spec),
         "machines whose files are garbled get an answer": partial(platform_ranks.check_garbled, spec),
         "options that nothing has checked get an answer": partial(platform_ranks.check_options, spec),
+        "extensions of a processor count as its examples need them": partial(platform_derived.check_needs, spec),
+        "devices are visible by their own names": partial(platform_derived.check_devices, spec),
         "what it says of ranks can be used": partial(platform_ranks.check_ranks, spec),
         "its probe understands what ranks are given": partial(platform_ranks.check_visible, spec),
         "its plugin's defaults can be set": partial(_defaults, spec, bench),
@@ -222,6 +231,7 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
     on_device: dict[str, Callable[[], str | None]] = {
         "creating the platform does not initialize the device": partial(_alone, spec, _MADE),
         "setup leaves what all code of the process shares": partial(_alone, spec, _SET_UP),
+        "threads are for the cores that the process has": partial(_alone, spec, platform_derived.CORES),
         "facts stay when memory is taken": partial(platform_machines.check_same, spec, bench),
         **platform_device.checks(bench),
         **platform_graphs.checks(spec, bench),

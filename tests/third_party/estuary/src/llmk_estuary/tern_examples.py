@@ -230,6 +230,7 @@ MACHINES = (
             "device_name": "Tern TN100",
             "shared_device": False,
         },
+        devices=("0", "1"),
     ),
     PlatformExample(
         name="cards of two models, of which one is broken, by number",
@@ -246,6 +247,7 @@ MACHINES = (
             "memory_bytes": 80 * _GB,
             "num_devices": 2,
         },
+        devices=("1", "2", "3"),
     ),
     PlatformExample(
         name="one of eleven cards, by its number",
@@ -294,6 +296,7 @@ MACHINES = (
             "device_name": "AMD EPYC 9554",
         },
         known=True,
+        needs=("avx512_bf16", "avx512f"),
         said=(
             (tern_machine.total_memory, 65536000 << 10),
             (tern_machine.available_memory, 40960000 << 10),
@@ -329,6 +332,7 @@ MACHINES = (
         machine="aarch64",
         facts={"arch": "host-asimd-bf16", "arch_family": "tern_arm", "memory_bytes": 4 * _GB, "device_name": ""},
         known=True,
+        needs=("asimddp", "bf16"),
         said=((tern_machine.available_memory, 2 * _GB), (_cores, 4)),
     ),
     PlatformExample(name="an old processor", files={"/proc/cpuinfo": _NEHALEM}, refused=("no_device",)),

@@ -76,7 +76,7 @@ class Slots:
         ]
         with self._lock:
             if self._is_closed:
-                raise RuntimeError("the launcher was closed")
+                raise RuntimeError("the launcher was killed or closed")
             try:
                 child = subprocess.Popen(
                     [*prefix, sys.executable, *process.arguments],
@@ -99,14 +99,13 @@ class Slots:
     def kill(self) -> None:
         """Kills the process groups of all ranks. Their ends are not reported."""
         with self._lock:
+            self._is_closed = True
             running = list(self._running)
         for each in running:
             each.kill()
 
     def close(self) -> None:
         """Kills, waits for the ends, and gives the devices back."""
-        with self._lock:
-            self._is_closed = True
         self.kill()
         for each in self._running:
             each.join()

@@ -205,6 +205,8 @@ _TWO = {
 }
 _GROUP = "/sys/fs/cgroup/work/serve"
 
+_LEVEL_2 = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
+_LEVEL_3 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
 MACHINES = (
     PlatformExample(
         name="two nodes",
@@ -223,6 +225,8 @@ MACHINES = (
             "device_name": "Harbour 7",
         },
         known=True,
+        needs=(*_LEVEL_2, *_LEVEL_3),
+        devices=("0", "1"),
         said=(
             (_numbers, [0, 1]),
             (_all_cpus, [(0, 1, 4, 5), (2, 3, 6, 7)]),
@@ -250,6 +254,7 @@ MACHINES = (
             "memory_bytes": 500000 * 1024,
         },
         known=True,
+        needs=(*_LEVEL_2, *_LEVEL_3, "avx512_bf16", "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
     ),
     PlatformExample(
         name="two nodes of Arm",
@@ -262,6 +267,8 @@ MACHINES = (
         },
         facts={"arch": "aarch64-bf16", "arch_version": (9,), "num_devices": 2, "device_name": ""},
         known=True,
+        needs=("bf16", "sve2"),
+        devices=("0", "2"),
         said=((_numbers, [0, 2]),),
     ),
     PlatformExample(

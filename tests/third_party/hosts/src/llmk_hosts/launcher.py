@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -16,7 +19,7 @@ class HostsLauncher:
         self._context, self._options = context, context.options
         self.address = self._options["address"]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._killed = False
+        self._killed, self._lock = False, threading.Lock()
 
     def place(self) -> Sequence[RankPlace]:
         wanted, hosts = self._context.query.tensor * self._context.query.pipeline, self._options["hosts"]
@@ -27,28 +30,47 @@ class HostsLauncher:
     def start(self, place: int, process: RankProcess) -> None:
         command = [part.format(host=self._options["hosts"][place]) for part in self._options["command"]]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        self._running[place] = subprocess.Popen([*command, *process.arguments], **pipes)
-        threading.Thread(target=self._follow, args=(place, process.input), daemon=True).start()
+        with self._lock:
+            if self._killed:
+                return
+            running = subprocess.Popen([*command, *process.arguments], start_new_session=True, **pipes)
+            self._running[place] = running
+        reader = threading.Thread(target=self._read, args=(place, running), daemon=True)
+        reader.start()
+        threading.Thread(target=_write, args=(running, process.input), daemon=True).start()
+        threading.Thread(target=self._wait, args=(place, running, reader), daemon=True).start()
 
-    def _follow(self, place: int, data: bytes) -> None:
-        running = self._running[place]
-        try:
-            running.stdin.write(data)
-            running.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has ended, with the exit code that follows
+    def _read(self, place: int, running: subprocess.Popen[bytes]) -> None:
         for line in running.stdout:
             self._context.said(place, line.decode(errors="replace").rstrip())
+
+    def _wait(self, place: int, running: subprocess.Popen[bytes], reader: threading.Thread) -> None:
         code = running.wait()
+        _kill_group(running)  # what it left has its output open
+        reader.join()
         if not self._killed:
-            self._context.ended(place, f"ended with exit code {code}")
+            how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+            self._context.ended(place, how)
 
     def kill(self) -> None:
-        self._killed = True
-        for running in list(self._running.values()):
-            running.kill()
+        with self._lock:
+            self._killed = True
+        for running in self._running.values():
+            if running.returncode is None:
+                _kill_group(running)
 
     def close(self) -> None:
         self.kill()
         for running in self._running.values():
             running.wait()
+
+
+def _write(running: subprocess.Popen[bytes], data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it has ended, with the exit code that is reported
+        running.stdin.write(data)
+        running.stdin.flush()
+
+
+def _kill_group(running: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)

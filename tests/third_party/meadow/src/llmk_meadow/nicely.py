@@ -25,7 +25,7 @@ from llmk.api import (
 from llmk_meadow.options import read
 
 LAST_WORDS = 1.0
-"""How many seconds an ended process's output is waited for, which a child of it may still hold."""
+"""How many seconds :meth:`Nicely.close` waits for each thread."""
 
 
 def supports(query: LaunchQuery) -> Verdict:
@@ -107,7 +107,9 @@ class Nicely(RankLauncher):
 
     def _wait(self, place: int, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
         code = process.wait()
-        reader.join(LAST_WORDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, int(signal.SIGKILL))  # what it started and left, which may hold its output
+        reader.join()
         with self._lock:
             killed = self._killed
         if not killed:

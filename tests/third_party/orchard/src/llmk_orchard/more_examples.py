@@ -41,6 +41,7 @@ def _machine(line: str, version: int, features: set[str], dtypes: tuple[str, ...
             "device_name": f"Grove of generation {version}",
         },
         known=True,
+        needs=sorted(features),
         said=[(cores, 5), (total_bytes, 2 << 20), (free_bytes, 1 << 20), (flags, frozenset(line.split()))],
     )
 

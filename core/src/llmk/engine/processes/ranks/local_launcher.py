@@ -12,8 +12,8 @@ from llmk.engine.processes import child_process as child
 
 
 class LocalLauncher(RankLauncher):
-    """A child for each rank. One that is stopped (SIGSTOP) for long is killed: the others would wait for it, all of
-    them for ever."""
+    """A child for each rank, which leads a process group: what it starts ends with it. One that is stopped (SIGSTOP)
+    for long is killed: the others would wait for it, all of them for ever."""
 
     address = ""
 
@@ -23,7 +23,7 @@ class LocalLauncher(RankLauncher):
         self._killed: dict[int, str] = {}
         """Why, by place, of processes that were not left to end by themselves."""
         self._watchers: list[threading.Thread] = []
-        self._closing = threading.Event()
+        self._closing, self._lock = threading.Event(), threading.Lock()
         self._watch("stopped", self._end_stopped)
 
     def place(self) -> Sequence[RankPlace]:
@@ -31,14 +31,20 @@ class LocalLauncher(RankLauncher):
 
     def start(self, place: int, process: RankProcess) -> None:
         command = (sys.executable, *process.arguments)
-        started = self._processes[place] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2)
+        with self._lock:
+            if self._closing.is_set():
+                return
+            # In the engine's session: that is what is killed where the engine can't do it any more.
+            started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, process_group=0)
+            self._processes[place] = started
         self._watch(f"rank{place}", self._run, place, started, process.input)
 
     def kill(self) -> None:
-        self._closing.set()
+        with self._lock:
+            self._closing.set()
         for process in list(self._processes.values()):
-            if process.poll() is None:
-                process.kill()
+            if process.returncode is None:
+                child.kill_group(process)
 
     def close(self) -> None:
         self.kill()
@@ -54,6 +60,7 @@ class LocalLauncher(RankLauncher):
         """Gives a child what it needs, and waits for its end."""
         child.write(process, data)
         code = process.wait()
+        child.kill_group(process)
         if not self._closing.is_set():
             self._ended(place, self._killed.get(place) or child.ending(code))
 
@@ -64,4 +71,4 @@ class LocalLauncher(RankLauncher):
                 stop = stops.setdefault(place, child.StopWatch(process.pid))
                 if (seconds := stop.seconds) >= child.STOPPED_SECONDS:
                     self._killed[place] = f"was stopped (SIGSTOP) for {seconds:.0f} s, and was killed"
-                    process.kill()
+                    child.kill_group(process)
