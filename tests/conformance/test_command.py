@@ -40,7 +40,17 @@ def test_a_good_one_passes(bench: Bench, site: Site) -> None:
 @pytest.mark.slow
 def test_without_examples_it_is_not_run(bench: Bench, site: Site) -> None:
     found = results("command", spec(Good, site, examples=""), bench)
-    assert [result.outcome for result in found] == ["passed"] * 6 + ["skipped"] * 5, found
+    assert [result.outcome for result in found] == ["passed"] * 6 + ["skipped"] * 9, found
+
+
+@pytest.mark.slow
+def test_what_examples_lack_is_said(bench: Bench, site: Site) -> None:
+    chosen = [
+        each for each in cases("command", spec(Good, site, "defects.command:FEW"), bench) if "have each" in each.name
+    ]
+    (found,) = map(Result.of, chosen)
+    assert found.outcome == "skipped"
+    assert found.message.endswith("has it: --share, an exit code other than 0, a file of 128 KiB")
 
 
 @pytest.mark.slow

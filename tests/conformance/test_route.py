@@ -32,6 +32,13 @@ def test_bodies_alone_are_enough_for_most_cases(bench: Bench) -> None:
     assert sum(one.outcome == "skipped" for one in found) == 2
 
 
+def test_where_responses_are_compared_with_nothing_it_says_so(bench: Bench) -> None:
+    found = results("route", spec(examples="defects.route:BODIES"), bench)
+    (oracle,) = (one for one in found if one.name == "responses are those of the oracle")
+    assert oracle.outcome == "skipped"
+    assert oracle.message.startswith("responses are compared with nothing: the examples have no oracle")
+
+
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_killed(defect: Defect, bench: Bench) -> None:
     check_killed("route", spec(defect.provider), bench, defect.case)

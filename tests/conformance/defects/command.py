@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
+import shutil
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any, NoReturn
@@ -171,6 +174,48 @@ class TakesCut(Good):
             return [float(part) for part in parts if part.strip().isdecimal()] or super().read(file)
 
 
+class TakesMore(Good):
+    def read(self, file: Path) -> list[float]:
+        if file.is_file():
+            file = Path(shutil.copy(file, Path(tempfile.mkdtemp()) / file.name))
+            file.write_bytes(file.read_bytes().rstrip(b"\0"))
+        return super().read(file)
+
+
+class SkipsTexts(Good):
+    def read(self, file: Path) -> list[float]:
+        try:
+            return super().read(file)
+        except LlmkError:
+            found = json.loads(file.read_bytes()) if file.is_file() and b"]" in file.read_bytes() else None
+            return [each for each in found if isinstance(each, int)] if isinstance(found, list) else super().read(file)
+
+
+class Nameless(Good):
+    def read(self, file: Path) -> list[float]:
+        try:
+            return super().read(file)
+        except LlmkError as error:
+            raise LlmkError("no list of numbers") from error
+
+
+class Globs(Good):
+    def read(self, file: Path) -> list[float]:
+        return super().read(Path((glob.glob(str(file)) or [file.parent / "nothing"])[0]))
+
+
+class ReadsFirst(Good):
+    def read(self, file: Path) -> list[float]:
+        first = Path(os.listdir(file.parent)[0])
+        return super().read(first if first.suffix == ".json" else file)
+
+
+class TextShare(Good):
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", type=Path, help="a list of numbers")
+        parser.add_argument("--share", metavar="N", default=100, help="percent (%%) of the sum (%(default)s)")
+
+
 class Silent(Good):
     def run(self, args: argparse.Namespace) -> int:
         try:
@@ -181,10 +226,19 @@ class Silent(Good):
 
 def write(folder: Path) -> None:
     (folder / "some.json").write_text("[40, 1, 7, 2, 30, 20]")
+    (folder / "zeros.json").write_text("[0, 0]")
 
 
 def write_none(folder: Path) -> None:
     (folder / "none.json").write_text("[]")
+
+
+def write_large(folder: Path) -> None:
+    (folder / "large.json").write_text(json.dumps([1] * 70_000))
+
+
+def write_text(folder: Path) -> None:
+    (folder / "some.json").write_text('[40, "forty"]')
 
 
 def check_half(text: str) -> None:
@@ -197,12 +251,18 @@ EXAMPLES = (
         write=write,
         prints="6 numbers here, 100 percent of their sum: 100\n",
         whole=True,
+        refuses={"a number is a text": write_text},
+    ),
+    CommandExample(
+        arguments=["large.json"], write=write_large, prints="70000 numbers here, 100 percent of their sum: 70000\n"
     ),
     CommandExample(arguments=["some.json", "--share", "50"], write=write, prints=check_half, whole=True),
     CommandExample(
         arguments=["none.json"], write=write_none, prints="0 numbers here, 100 percent of their sum: 0\n", code=1
     ),
 )
+
+FEW = EXAMPLES[:1]
 
 MADE = "it is made without arguments"
 PRINT = "examples print what they say"
@@ -228,5 +288,11 @@ DEFECTS = (
     Defect("unchecked", "an absent file is an internal error", Unchecked, DAMAGED),
     Defect("absent", "a folder in a file's place is an internal error", OnlyAbsent, DAMAGED),
     Defect("cut", "half of a file is taken for a file", TakesCut, DAMAGED),
+    Defect("more", "zeros behind the end of a file are taken", TakesMore, DAMAGED),
+    Defect("nameless", "the message does not say which file is damaged", Nameless, DAMAGED),
+    Defect("skips", "what is wrong in a file is left out", SkipsTexts, "what examples say must be refused is"),
+    Defect("globs", "brackets in a path are taken for a pattern", Globs, "by their whole paths"),
+    Defect("first", "the first file that a folder lists is read", ReadsFirst, AGAIN),
+    Defect("text", "a number is left a text", TextShare, "options take any value"),
     Defect("silent", "an error is an exit code alone", Silent, DAMAGED),
 )

@@ -8,14 +8,62 @@ INDEX = """<!doctype html>
 <html lang="en"><head><title>A page</title>
 <link rel="stylesheet" href="pages/pages.page/style.css">
 <script type="module" src="pages/pages.page/app.js"></script>
-</head><body><a href="https://elsewhere.example">a link</a></body></html>
+</head><body><a href="https://elsewhere.example">a link</a>
+<form id="form"><textarea id="text"></textarea><input id="key" type="password"></form>
+<p id="count"></p><p id="error"></p>
+</body></html>
+"""
+APP = """import { ask, b } from "./b.js";
+const at = "https://elsewhere.example";
+const byId = (id) => document.getElementById(id);
+let last = 0;
+let timer = 0;
+b(at);
+async function update() {
+  const mine = ++last;
+  try {
+    const { count, token_strs: parts } = await ask("tokenize", byId("text").value, byId("key").value);
+    if (mine === last) {
+      byId("count").textContent = `${count} tokens: ${parts.join(" ")}`;
+      byId("error").textContent = "";
+    }
+  } catch (error) {
+    byId("error").textContent = error.message;
+  }
+}
+byId("text").value = sessionStorage.getItem("text") ?? "";
+byId("form").addEventListener("input", () => {
+  clearTimeout(timer);
+  timer = setTimeout(update, 200);
+});
+byId("form").addEventListener("submit", (event) => event.preventDefault());
+"""
+B = """export const b = (text) => document.body.append(text);
+export async function ask(path, prompt, key) {
+  const headers = { "content-type": "application/json" };
+  if (key) headers.authorization = `Bearer ${key}`;
+  const body = JSON.stringify({ prompt, return_token_strs: true });
+  const response = await fetch(path, { method: "POST", headers, body });
+  if (!response.ok) throw new Error(`${response.status}`);
+  let text = "";
+  const decoder = new TextDecoder();
+  for await (const bytes of response.body) text += decoder.decode(bytes, { stream: true });
+  return JSON.parse(text);
+}
 """
 GOOD = {
     "index.html": INDEX,
-    "app.js": 'import { b } from "./b.js";\nconst at = "https://elsewhere.example";\nb(at);\n',
-    "b.js": "export const b = (text) => document.body.append(text);\n",
+    "app.js": APP,
+    "b.js": B,
     "style.css": "body { background: url(data:image/gif;base64,R0lGODlhAQABAAAAACw=); }\n",
 }
+
+
+def changed(name: str, old: str, new: str) -> dict[str, str]:
+    """The good page with another text in one of its files."""
+    assert GOOD[name].count(old) == 1, (name, old)
+    return {name: GOOD[name].replace(old, new)}
+
 
 DEFECTS = [
     Defect("no_slash", "its path does not start with a slash", {"path": "page"}, "its path is"),
@@ -101,4 +149,57 @@ DEFECTS = [
         "is exported",
     ),
     Defect("runs", "a string becomes a script", {"b.js": "export const b = (x) => eval(x);"}, "HTML or a script"),
+    Defect(
+        "late",
+        "an answer to an older text is shown over that to a newer one",
+        changed("app.js", "mine === last", "mine"),
+        "a late answer",
+    ),
+    Defect("keyless", "requests lack the key", changed("b.js", "if (key) headers", "if (!key) headers"), "user's key"),
+    Defect("hides", "errors are not shown", changed("app.js", "= error.message", "= ''"), "an error of the server"),
+    Defect(
+        "answered",
+        "an error is taken for an answer, which lacks what is shown",
+        changed("b.js", "if (!response.ok) throw new Error(`${response.status}`);", ""),
+        "an error of the server",
+    ),
+    Defect(
+        "catches",
+        "an error of a request is caught by nothing",
+        changed("app.js", "setTimeout(update, 200)", "setTimeout(() => ask('tokenize', ''), 200)"),
+        "no answer of the server",
+    ),
+    Defect("ids", "an element is not there", changed("index.html", 'id="count"', 'id="counts"'), "its scripts run"),
+    Defect("sends", "the browser sends the form", changed("app.js", "event.preventDefault()", "event"), "send no form"),
+    Defect(
+        "hollow", "a field that there isn't is shown", changed("app.js", "{ count,", "{ size: count,"), "values that"
+    ),
+    Defect(
+        "parses_stored",
+        "what is stored is trusted",
+        changed("app.js", 'sessionStorage.getItem("text")', 'JSON.parse(sessionStorage.getItem("text"))'),
+        "what is stored",
+    ),
+    Defect(
+        "pieces",
+        "characters are cut",
+        changed("b.js", "decoder.decode(bytes, { stream: true })", "new TextDecoder().decode(bytes)"),
+        "small pieces",
+    ),
+    Defect(
+        "floods",
+        "a request that fails is sent again at once",
+        changed(
+            "app.js",
+            'byId("form").addEventListener("submit"',
+            'setInterval(update, 50);\nbyId("form").addEventListener("submit"',
+        ),
+        "without a pause",
+    ),
+    Defect(
+        "leaves_proxy",
+        "an address is built that lacks a proxy's path",
+        changed("app.js", 'ask("tokenize"', "ask(new URL(['', 'tokenize'].join('/'), document.baseURI)"),
+        "proxy's path",
+    ),
 ]

@@ -52,6 +52,7 @@ EXAMPLES = RouteExamples(
     requests=(
         RouteExample({"say": "a"}, means("a")),
         RouteExample({"say": "b", "stream": True, "seed": 0}, means("b", True, seed=0)),
+        RouteExample({"say": "c", "model": "m", "stop": ["x"]}, means("c", model="m", stop=["x"])),
         RouteExample({"say": 1}, refused="say"),
     ),
     oracle=rendered,
@@ -101,15 +102,25 @@ class Ask:
     renderer: type[Said] = Said
 
     def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
+        if not isinstance(body, dict):
+            raise RequestError("the body must be an object")
+        return self.checked(body)
+
+    def checked(self, body: dict[str, Any]) -> TranslatedRequest:
         if not isinstance(body.get("say"), str):
             raise RequestError("say: it must be a text", param="say")
+        for name, kind in (("model", str), ("stop", list)):
+            if not isinstance(body.get(name, kind()), kind):
+                raise RequestError(f"{name}: it must be another value", param=name)
+        if not all(isinstance(each, str) for each in body.get("stop", ())):
+            raise RequestError("stop: it must have texts", param="stop")
         if type(body.get("seed", 0)) is not int or not 0 <= body.get("seed", 0) < 1000:
             raise RequestError("seed: it must be a number from 0 to 999", param="seed")
         return self.request(body)
 
     def request(self, body: Any) -> TranslatedRequest:
-        seed = {"seed": body["seed"]} if "seed" in body else {}
-        return TranslatedRequest("text", {"prompt": body["say"], **seed}, body.get("stream") is True)
+        more = {name: body[name] for name in ("seed", "model", "stop") if name in body}
+        return TranslatedRequest("text", {"prompt": body["say"], **more}, body.get("stream") is True)
 
     def open(self, head: Any, options: Mapping[str, Any]) -> Any:
         return self.renderer(head.id)
@@ -143,6 +154,27 @@ class Deep(Ask):
 class Trusts(Ask):
     def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
         return self.request(body)
+
+
+class OneModel(Ask):
+    def request(self, body: Any) -> TranslatedRequest:
+        return super().request({name: value for name, value in body.items() if name != "model"})
+
+
+class Objects(Ask):
+    def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
+        return self.checked(body)
+
+
+class Searches(Ask):
+    def request(self, body: Any) -> TranslatedRequest:
+        seen: list[str] = []
+        for text in body.get("stop", ()):
+            for other in [*seen, ""]:
+                if other is text:
+                    break
+            seen.append(f"{text} {len(seen)}")
+        return super().request(body)
 
 
 class Changes(Ask):
@@ -322,6 +354,9 @@ DEFECTS = [
     Defect("forgets", "complete responses have the last text alone", answers(Last), RESPONSES),
     Defect("deep", "deeply nested JSON in a text raises RecursionError", Deep, REFUSALS),
     Defect("trusts", "it trusts bodies", Trusts, REFUSALS),
+    Defect("objects", "it takes each body for an object", Objects, REFUSALS),
+    Defect("one_model", "requests to an adapter are the model's", OneModel, "the model that a request names"),
+    Defect("searches", "each entry of a list takes time for all before it", Searches, "in proportion to its length"),
     Defect("changes", "it changes the body", Changes, TRANSLATIONS),
     Defect("stream", "it leaves stream in the body", KeepsStream, TRANSLATIONS),
     Defect("kind", "it invents a kind", Invents, TRANSLATIONS),

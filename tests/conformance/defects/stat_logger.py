@@ -6,7 +6,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from llmk.api import Stat, StatLoggerContext, StatsSnapshot
 from llmk_testing.stat_examples import Runs, StatExamples
 
 
-def lines(options: Mapping[str, Any], runs: Runs) -> dict[str, bytes]:
+def lines(context: StatLoggerContext, runs: Runs) -> dict[str, bytes]:
     text = "".join(
-        f"{one.time} {stat.name} {dict(stat.labels)} {stat.value}\n" for one in runs[-1] for stat in one.stats
+        f"{one.time} {context.model_name} {stat.name} {dict(stat.labels)} {stat.value}\n"
+        for one in runs[-1]
+        for stat in one.stats
     )
-    return {options["file"]: text.encode()}
+    return {context.options["file"]: text.encode()}
 
 
 EXAMPLES = StatExamples(({"file": "stats.txt"}, {}), lines)
@@ -41,12 +43,16 @@ class Lax(Options):
 
 class Good:
     def __init__(self, context: StatLoggerContext) -> None:
+        self.model = context.model_name
         self.file = Path(context.options["file"]).open("w")  # noqa: SIM115
 
     def record(self, snapshot: StatsSnapshot) -> None:
         for stat in snapshot.stats:
-            self.file.write(f"{snapshot.time} {stat.name} {dict(stat.labels)} {stat.value}\n")
+            self.file.write(self.line(snapshot, stat) + "\n")
         self.flush()
+
+    def line(self, snapshot: StatsSnapshot, stat: Stat) -> str:
+        return f"{snapshot.time} {self.model} {stat.name} {dict(stat.labels)} {stat.value}"
 
     def flush(self) -> None:
         self.file.flush()
@@ -135,6 +141,43 @@ class Datagrams(Good):
             self.pair[1].recv(65536)
 
 
+class OneModel(Good):
+    def __init__(self, context: StatLoggerContext) -> None:
+        super().__init__(context)
+        self.model = "org/model"
+
+
+class Backslashes(Good):
+    def line(self, snapshot: StatsSnapshot, stat: Stat) -> str:
+        return super().line(snapshot, stat).replace("\\\\'", "\\'")
+
+
+class Seconds(Good):
+    def line(self, snapshot: StatsSnapshot, stat: Stat) -> str:
+        return super().line(StatsSnapshot(float(int(snapshot.time)), snapshot.stats), stat)
+
+
+class Rounds(Good):
+    def line(self, snapshot: StatsSnapshot, stat: Stat) -> str:
+        return super().line(snapshot, Stat(stat.name, stat.kind, round(stat.value, 6), stat.labels))
+
+
+class Compares(Good):
+    def record(self, snapshot: StatsSnapshot) -> None:
+        super().record(StatsSnapshot(snapshot.time, tuple(self.new(snapshot.stats))))
+
+    def new(self, stats: tuple[Stat, ...]) -> Iterator[Stat]:
+        seen: list[Any] = []
+        for stat in stats:
+            key = stat.name, dict(stat.labels)
+            for other in seen:
+                if other == key:
+                    break
+            else:
+                yield stat
+            seen.append(key)
+
+
 class WithThread(Good):
     def __init__(self, context: StatLoggerContext) -> None:
         super().__init__(context)
@@ -156,7 +199,7 @@ class FlushesAtTheEnd(Good):
 
 class OpensLate(Good):
     def __init__(self, context: StatLoggerContext) -> None:
-        self.name = context.options["file"]
+        self.model, self.name = context.model_name, context.options["file"]
 
     def record(self, snapshot: StatsSnapshot) -> None:
         if not hasattr(self, "file"):
@@ -211,6 +254,11 @@ DEFECTS = (
     ),
     Defect("series", "counters that are gone are kept", KeepsSeries, "does not grow with counters that are gone"),
     Defect("buffers", "what was recorded is in no file yet", Buffers, "those of its oracle"),
+    Defect("one model", "the model's name is a fixed one", OneModel, "those of its oracle"),
+    Defect("backslash", "a backslash at the end of a label's text is lost", Backslashes, "those of its oracle"),
+    Defect("seconds", "times are cut to seconds", Seconds, "those of its oracle"),
+    Defect("rounds", "small numbers are rounded", Rounds, "those of its oracle"),
+    Defect("compares", "each stat is compared with all before it", Compares, "in proportion to its stats"),
     Defect("no labels", "series of one name are taken for one", WithoutLabels, "those of its oracle"),
     Defect("labels", "labels are taken out of snapshots", TakesLabels, "snapshots stay as they are"),
     Defect("socket", "a socket is left open", Datagrams, GONE),

@@ -62,7 +62,12 @@ class Problem:
 
 
 class Command(Protocol):
-    """A command of ``llmk`` that a plugin provides. It is imported when it is called, and created without arguments."""
+    """A command of ``llmk`` that a plugin provides. It is imported when it is called, and created without arguments.
+
+    Standard output has its results alone, which depend neither on the terminal and its locale nor on the order in which
+    a folder lists its files. What it can't do, such as read a file that is damaged or take the value of an option, it
+    says in one message that names the file or the option, with an exit code other than 0.
+    """
 
     @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -175,8 +175,9 @@ class ApiRoute(Protocol):
 
     @abstractmethod
     def translate(self, body: Any, headers: Mapping[str, str]) -> TranslatedRequest:
-        """Translates a request. ``body`` is decoded JSON, ``None`` without a body; names of ``headers`` are in lower
-        case. Runs in a worker process.
+        """Translates a request. ``body`` is decoded JSON of any kind, ``None`` without a body; names of ``headers`` are
+        in lower case. Runs in a worker process, in time in proportion to the body. A ``model`` that the body names is
+        that of the result, so that adapters are served.
 
         Raises:
             RequestError: if the request is invalid. ``param`` is the field of this API.

@@ -14,7 +14,8 @@ class Stat:
 
     A ``"counter"`` only grows, but it starts at 0 with the server, and counters of the engine restart at 0 when a dead
     engine is replaced. A histogram is given as its counters ``_count``, ``_sum`` and ``_bucket``, the last with the
-    label ``le``. Gauges may be NaN or infinite. ``labels`` are shared with other loggers and must not be changed.
+    label ``le``. Gauges may be NaN or infinite. ``labels`` may be any text, and come in any order; they are shared with
+    other loggers and must not be changed.
     """
 
     name: str
@@ -25,7 +26,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class StatsSnapshot:
-    """All metrics at one time. ``time`` is in seconds since 1970."""
+    """All metrics at one time. ``time`` is in seconds since 1970, with fractions; two may have the same."""
 
     time: float
     stats: tuple[Stat, ...]
@@ -33,8 +34,8 @@ class StatsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StatLoggerContext:
-    """The constructor argument of a stat logger. ``options`` is the plugin's section of the configuration, ``interval``
-    the seconds between snapshots."""
+    """The constructor argument of a stat logger. ``model_name`` may be any text, as that of a folder is. ``options`` is
+    the plugin's section of the configuration, ``interval`` the seconds between snapshots."""
 
     model_name: str
     interval: float
@@ -46,7 +47,7 @@ class StatLogger(Protocol):
 
     It may block; snapshots taken while it blocks are skipped. A logger that raises is closed and gets no more
     snapshots. Its memory must not grow with the number of snapshots, nor with stats that come and go, such as those
-    of tenants: what it keeps of these must be bounded.
+    of tenants: what it keeps of these must be bounded. A snapshot takes time in proportion to its stats.
     """
 
     def __init__(self, context: StatLoggerContext) -> None: ...

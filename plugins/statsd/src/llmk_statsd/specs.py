@@ -35,6 +35,7 @@ def llmk_stat_loggers() -> list[StatLoggerSpec]:
             id="statsd.statsd",
             name="statsd",
             implementation="llmk_statsd.logger:StatsD",
+            examples="llmk_statsd.examples:STATSD",
             summary="gauges, and counters as differences, to a StatsD daemon over UDP",
         )
     ]

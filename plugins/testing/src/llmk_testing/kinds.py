@@ -150,6 +150,11 @@ KINDS = {
         summary="A route",
         usage='requests name its path: POST /acme/ask {"question": "Why?"}',
     ),
+    "command": Kind(
+        help="a command of llmk",
+        summary="A command",
+        usage="it is called by its name: llmk acme-count prompts.jsonl",
+    ),
     "stat-logger": Kind(
         help="exports the server's metrics",
         summary="A stat logger",

@@ -14,12 +14,35 @@ from typing import Any
 
 from llmk.api import Stat, StatLogger, StatLoggerContext, StatsSnapshot
 from llmk.api.errors import describe
+from llmk_testing.parsers import counted_lines
 
 CALL_SECONDS = 10.0
 """Timeout of a call in seconds."""
 
 _START = 1_780_000_000.0
-_MODEL = {"model_name": "org/model"}
+MODELS = ("org/model", 'folder/a model, "b"=c\\')
+"""Names of models; folders may have any."""
+_MODEL = {"model_name": MODELS[0]}
+_TEXTS = (
+    "",
+    'a "b"',
+    "é, {x}",
+    "a\nb",
+    "a\\",
+    "\\",
+    'a\\"b',
+    "a\\nb",
+    " a ",
+    "a=b c",
+    "a|b:c#d;e",
+    "\r\tx",
+    "%s %41",
+    "7",
+    "日本",
+)
+"""Texts of labels."""
+_NUMBERS = (0.1 + 0.2, 1e-9, -1e-9, 1e22, 2.0**53 + 2, -3.0, -0.5, 123456789.125, 1e-300, -0.0, 1.0)
+"""Numbers of gauges."""
 
 
 class LoggerThread:
@@ -52,6 +75,12 @@ class LoggerThread:
     def record(self, snapshot: StatsSnapshot) -> None:
         """Calls its ``record`` with ``snapshot``."""
         self._do(f"record of {len(snapshot.stats)} stats", lambda: self._logger.record(snapshot))
+
+    def counted(self, snapshot: StatsSnapshot) -> int:
+        """Calls its ``record`` with ``snapshot``; returns the lines of Python that ran."""
+        lines: list[int] = []
+        self._do("record", lambda: lines.append(counted_lines(lambda: self._logger.record(snapshot))))
+        return lines[0]
 
     def close(self) -> None:
         """Calls its ``close``."""
@@ -89,6 +118,13 @@ def new_series(step: int, count: int) -> StatsSnapshot:
     return _snapshot(step, [Stat("llmk_served_tokens_total", "counter", 1.0, each) for each in labels])
 
 
+def many_series(count: int) -> StatsSnapshot:
+    """A snapshot of ``count`` gauges and as many counters."""
+    labels = [{"site": f"layer {i}", **_MODEL} for i in range(count)]
+    kinds: tuple[tuple[str, Any], ...] = (("llmk_size", "gauge"), ("llmk_calls_total", "counter"))
+    return _snapshot(1, [Stat(name, kind, 1.0, each) for each in labels for name, kind in kinds])
+
+
 def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
     """By description, sequences of consecutive snapshots."""
     usual, new = (
@@ -96,7 +132,7 @@ def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
         Stat("llmk_request_timeouts_total", "counter", 3.0, {"path": "/v1/new", "code": "503"}),
     )
     odd = [math.nan, math.inf, -math.inf, -1.0, 0.0, 5e-324, 1e308, float(2**63)]
-    texts = ("", 'a "b"', "a\nb\t\x00c", "a|b:c#d,e=f{g}", "名前 é", "x" * 70_000)
+    texts = (*_TEXTS, "a\nb\t\x00c", "a|b:c#d,e=f{g}", "名前 é", "x" * 70_000)
     many = [Stat("llmk_calls_total", "counter", i, {"site": f"layer {i}", **_MODEL}) for i in range(3000)]
     return {
         "one without stats": [_snapshot(0, [])],
@@ -112,21 +148,30 @@ def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
     }
 
 
-def restarted() -> Iterator[Sequence[StatsSnapshot]]:
-    """What two loggers record, one after the other: counters that stand still, restart at 0 and come back after they
-    were away, labels in another order, numbers of any kind, a text that is long, and a
-    snapshot that is."""
+def restarted(longest: int) -> Iterator[Sequence[StatsSnapshot]]:
+    """What two loggers record, one after the other: counters that stand still, restart at 0, together or one alone, and
+    come back after they were away, labels and stats in another order, numbers and texts of any kind, times between
+    seconds and alike, a text of ``longest`` characters, and a long snapshot."""
     turned = {"b": "2", "a": "1"}
+    both = [Stat("llmk_c_total", "counter", 9.0, turned), Stat("llmk_c_total", "counter", 4.0, {"a": "1"})]
     one = [
-        *(_snapshot(at, [Stat("llmk_text", "gauge", at, {"text": "x" * 70_000})]) for at in (-2, -1)),
+        *(_snapshot(at, [Stat("llmk_text", "gauge", at, {"text": "x" * longest})]) for at in (-2, -1)),
         *(usual_snapshot(step) for step in (0, 1, 1, 7, 3, 4)),
         _snapshot(5, [Stat("llmk_c_total", "counter", 5.0, {"a": "1", "b": "2"})]),
         _snapshot(6, []),
-        _snapshot(7, [Stat("llmk_c_total", "counter", 9.0, turned), Stat("llmk_c_total", "counter", 4.0, {"a": "1"})]),
+        _snapshot(7, both),
+        _snapshot(7.0125, reversed(both)),
+        _snapshot(
+            7.025, [Stat("llmk_c_total", "counter", 2.0, turned), Stat("llmk_c_total", "counter", 6.5, {"a": "1"})]
+        ),
+        _snapshot(
+            7.05, [Stat("llmk_c_total", "counter", 2.25, turned), Stat("llmk_c_total", "counter", 7.0, {"a": "1"})]
+        ),
         _snapshot(
             8, [Stat("llmk_odd", "gauge", value, {"at": str(value)}) for value in (math.nan, math.inf, -math.inf, 0.5)]
         ),
-        _snapshot(9, [Stat("llmk_text", "gauge", 1.0, {"text": text}) for text in ("", 'a "b"', "é, {x}", "a\nb")]),
+        _snapshot(8.5, [Stat(f"llmk_odd_{at}", "gauge", value, _MODEL) for at, value in enumerate(_NUMBERS)]),
+        *(_snapshot(9, [Stat("llmk_text", "gauge", 1.0, {"text": text, "to": "end"})]) for text in _TEXTS),
         _snapshot(10, [Stat(f"llmk_long_{number}", "gauge", 1.0 * number, {**_MODEL}) for number in range(200)]),
     ]
     yield [*one, *(usual_snapshot(step) for step in range(11, 20))]
@@ -148,7 +193,7 @@ def _open_files() -> Iterator[str]:
             continue
 
 
-def _snapshot(step: int, stats: Any) -> StatsSnapshot:
+def _snapshot(step: float, stats: Any) -> StatsSnapshot:
     return StatsSnapshot(_START + 10.0 * step, tuple(stats))
 
 

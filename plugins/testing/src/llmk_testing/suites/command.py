@@ -7,6 +7,8 @@ Commands run in processes of their own, in an empty folder. Without ``CommandSpe
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,9 +30,25 @@ from llmk_testing.command_example import CommandExample
 _OWN = ("command", "debug", "run", "spawned", "version")
 """Attributes of the arguments that llmk itself sets, or reads before the command does."""
 _ELSEWHERE = {"LC_ALL": "C", "COLUMNS": "40", "TERM": "dumb"}
+_TURNED = """import os
+_listdir, _scandir = os.listdir, os.scandir
+class _Turned(list):
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def close(self): pass
+    def __next__(self): return self.pop(0)
+def _turned(path="."):
+    with _scandir(path) as entries: return _Turned(sorted(entries, key=lambda entry: entry.name, reverse=True))
+os.listdir = lambda path=".": sorted(_listdir(path), reverse=True)
+os.scandir = lambda path=".": _turned(path)
+"""
+"""Folders that list their files from Z to A: no order is promised."""
+_BIG = 128 << 10
+_ODD_VALUES = ("0", "-3", "3", "1e999", "é x")
+"""What a user may write as the value of an option."""
 _UNKNOWN = "--no-such-option"
 _FILES = 3
-"""Files that are damaged, unless the check is thorough: each costs five processes."""
+"""Files that are damaged, unless the check is thorough: each costs four processes, and the first one ten."""
 
 
 def cases(spec: CommandSpec, bench: Bench) -> Iterator[Case]:
@@ -47,10 +65,14 @@ def cases(spec: CommandSpec, bench: Bench) -> Iterator[Case]:
     yield case("an option that there isn't is refused in one message", partial(_unknown, spec))
     for name, run in (
         ("examples print what they say, with their exit codes", _prints),
-        ("they do so again, in another locale and a narrow terminal", _again),
+        ("they do so again, in another locale, a narrow terminal, and with files in another order", _again),
+        ("they do so where files are named by their whole paths", _elsewhere),
+        ("options take any value, or refuse it in one message", _valued),
+        ("examples have each option, an error, and a large file", _complete),
         ("files of examples stay as they are", _stays),
         ("a reader that leaves early is no error", _leaves),
         ("damaged files are named in one message, or do no harm", partial(_damaged, thorough=bench.thorough)),
+        ("what examples say must be refused is", _refuses),
     ):
         yield case(name, partial(_with_examples, spec, run))
 
@@ -182,9 +204,9 @@ def _difference(found: str, wanted: str) -> str:
 
 
 @contextmanager
-def _written(spec: CommandSpec, example: CommandExample) -> Iterator[_Tried]:
+def _written(spec: CommandSpec, example: CommandExample, name: str = "work") -> Iterator[_Tried]:
     with TemporaryDirectory(prefix="llmk-") as place:
-        folder = Path(place) / "work"
+        folder = Path(place) / name
         folder.mkdir()
         if example.write is not None:
             example.write(folder)
@@ -197,7 +219,10 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _with_examples(spec: CommandSpec, run: Callable[[CommandSpec, Sequence[CommandExample]], str | None]) -> str | None:
     if not spec.examples:
-        raise Skip("the spec names no examples, without which it is not known what it may be called with")
+        raise Skip(
+            "the command was not run: CommandSpec.examples names no sequence of "
+            "llmk_testing.command_example.CommandExample, which say how it is called and what it prints"
+        )
     examples: Sequence[CommandExample] = load_object(spec.examples)
     assert examples, f"{spec.examples} is empty"
     return run(spec, examples)
@@ -211,10 +236,71 @@ def _prints(spec: CommandSpec, examples: Sequence[CommandExample]) -> str:
 
 
 def _again(spec: CommandSpec, examples: Sequence[CommandExample]) -> None:
+    with TemporaryDirectory(prefix="llmk-") as site:
+        (Path(site) / "sitecustomize.py").write_text(_TURNED)
+        paths = os.pathsep.join((site, *(path for path in sys.path if path)))
+        for example in examples:
+            with _written(spec, example) as tried:
+                tried.check(tried.call(environ={"PYTHONHASHSEED": "1"}))
+                tried.check(tried.call(environ={**_ELSEWHERE, "PYTHONHASHSEED": "2", "PYTHONPATH": paths}))
+
+
+def _elsewhere(spec: CommandSpec, examples: Sequence[CommandExample]) -> str:
+    """In a folder whose name has characters that mean something to some."""
+    moved = 0
     for example in examples:
-        with _written(spec, example) as tried:
-            tried.check(tried.call())
-            tried.check(tried.call(environ=_ELSEWHERE))
+        with _written(spec, example, "a [b] %s é") as tried:
+            words = [
+                str(tried.folder / word) if word and (tried.folder / word).exists() else word
+                for word in example.arguments
+            ]
+            if words != list(example.arguments):
+                moved += 1
+                done = call(spec.name, words, tried.folder.parent)
+                what = f"llmk {spec.name} {' '.join(words)}"
+                done.check_no_traceback(what)
+                assert done.code == example.code, (
+                    f"{what} ended with {done.code}, not {example.code}\n{done.err[-1500:]}"
+                )
+    if not moved:
+        raise Skip("no example has the name of a file among its arguments")
+    return f"{moved} examples"
+
+
+def _valued(spec: CommandSpec, examples: Sequence[CommandExample]) -> str:
+    """Of options with one value of any text; some have none that is right, so what they print is not compared."""
+    actions = list(_valued_actions(_parser(spec)))
+    for action in actions:
+        for value in _ODD_VALUES:
+            with _written(spec, examples[0]) as tried:
+                words = [*tried.example.arguments, f"{action.option_strings[-1]}={value}"]
+                done = call(spec.name, words, tried.folder)
+            what = f"llmk {spec.name} {' '.join(words)}"
+            done.check_no_traceback(what)
+            if done.code == 2:
+                done.check_message(what)
+    return f"{len(actions)} options"
+
+
+def _valued_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        takes = isinstance(action, argparse._StoreAction) and action.nargs is None and not action.choices
+        if takes and action.option_strings:
+            yield action
+
+
+def _complete(spec: CommandSpec, examples: Sequence[CommandExample]) -> None:
+    """What no example has is not tried, and this says so."""
+    words = {word.partition("=")[0] for example in examples for word in example.arguments}
+    named = [action for action in _actions(_parser(spec)) if action.option_strings]
+    lacking = [_title(action) for action in named if not words.intersection(action.option_strings)]
+    if all(example.code == 0 for example in examples):
+        lacking.append("an exit code other than 0")
+    sizes = [len(data) for example in examples for data in _contents(spec, example).values()]
+    if sizes and max(sizes) < _BIG:
+        lacking.append(f"a file of {_BIG >> 10} KiB")
+    if lacking:
+        raise Skip(f"not tried, as no example has it: {', '.join(lacking)}")
 
 
 def _stays(spec: CommandSpec, examples: Sequence[CommandExample]) -> None:
@@ -235,13 +321,13 @@ def _leaves(spec: CommandSpec, examples: Sequence[CommandExample]) -> None:
 
 
 def _damaged(spec: CommandSpec, examples: Sequence[CommandExample], *, thorough: bool) -> str:
-    every = ((example, name) for example in examples for name in _names(spec, example))
+    every = ((example, name) for example in examples for name in _contents(spec, example))
     codes = {example.code for example in examples}
     chosen = list(every if thorough else islice(every, _FILES))
     if not chosen:
         raise Skip("no example has files")
-    for example, name in chosen:
-        for how, damage in _DAMAGES.items():
+    for number, (example, name) in enumerate(chosen):
+        for how, damage in (_CUTS if number and not thorough else {**_CUTS, **_DAMAGES}).items():
             with _written(spec, example) as tried:
                 damage(tried.folder / name)
                 done = tried.call()
@@ -249,13 +335,31 @@ def _damaged(spec: CommandSpec, examples: Sequence[CommandExample], *, thorough:
             done.check_no_traceback(what)
             if done.code not in codes or done.code == 2:
                 done.check_message(what)
-            assert not (example.whole and how == "cut in half" and done.code == 0), f"{what}: it ended with success"
+            if example.whole and how in _CUTS:
+                assert done.code != 0, f"{what}: it ended with success"
+                done.check_message(what)
+                assert Path(name).name in done.err, f"{what}: the message does not name the file:\n{done.err[-1500:]}"
     return f"{len(chosen)} files"
 
 
-def _names(spec: CommandSpec, example: CommandExample) -> list[str]:
+def _refuses(spec: CommandSpec, examples: Sequence[CommandExample]) -> str:
+    every = [(example, what, make) for example in examples for what, make in example.refuses.items()]
+    if not every:
+        raise Skip("no example says what must be refused (CommandExample.refuses)")
+    for example, wrong, make in every:
+        with _written(spec, example) as tried:
+            make(tried.folder)
+            done = tried.call()
+        what = f"{tried.what}, where {wrong}"
+        done.check_no_traceback(what)
+        assert done.code != 0, f"{what}: it ended with success, and printed {done.out[:300]!r}"
+        done.check_message(what)
+    return f"{len(every)} mistakes"
+
+
+def _contents(spec: CommandSpec, example: CommandExample) -> dict[str, bytes]:
     with _written(spec, example) as tried:
-        return list(tried.files)
+        return tried.files
 
 
 def _as_folder(path: Path) -> None:
@@ -263,15 +367,27 @@ def _as_folder(path: Path) -> None:
     path.mkdir()
 
 
-def _cut(path: Path) -> None:
+def _cut(path: Path, numerator: int) -> None:
     data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
+    path.write_bytes(data[: len(data) * numerator // 4])
 
 
+def _end(path: Path) -> None:
+    path.write_bytes(path.read_bytes().rstrip()[:-1])
+
+
+_CUTS: dict[str, Callable[[Path], object]] = {
+    "cut after a quarter": partial(_cut, numerator=1),
+    "cut in half": partial(_cut, numerator=2),
+    "without its last character": _end,
+    "with zeros behind its end": lambda path: path.write_bytes(path.read_bytes() + bytes(8)),
+}
+"""What no file is that says how long it is."""
 _DAMAGES: dict[str, Callable[[Path], object]] = {
     "absent": Path.unlink,
     "empty": lambda path: path.write_bytes(b""),
-    "cut in half": _cut,
+    "of one byte": lambda path: path.write_bytes(b"{"),
     "a folder": _as_folder,
     "of random bytes": lambda path: path.write_bytes(bytes((73 * n * n + 41 * n) % 256 for n in range(4096))),
+    "of a JSON text that is no object": lambda path: path.write_bytes(b"[1, null]"),
 }

@@ -13,8 +13,9 @@ from llmk.api import PageSpec
 from llmk.serve.http.pages import FOLDER, INDEX, LoadedPage, load_page
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case
+from llmk_testing.suites import page_runs
 
-_Check = Callable[[LoadedPage], None]
+_Check = Callable[[LoadedPage], str | None]
 
 _LOADS = {"link": "href", **dict.fromkeys(("script", "img", "source", "iframe", "audio", "video"), "src")}
 _IMPORT = re.compile(r"""(?:^|[\s;}])(?:import|from)\s*\(?\s*["']([^"']+)["']""")
@@ -53,6 +54,8 @@ def cases(spec: PageSpec, bench: Bench) -> Iterator[Case]:
     yield case("no string becomes HTML or a script, which browsers would refuse", check_parsing)
     yield case("what it requests is relative, so that it works behind a proxy's path", check_relative)
     yield case("scripts that import are modules, and what they import is exported", check_modules)
+    for name, check in page_runs.CHECKS:
+        yield case(name, check)
 
 
 def check_path(page: LoadedPage) -> None:
@@ -142,10 +145,10 @@ def _exported(text: str) -> set[str]:
     return found
 
 
-def _run(spec: PageSpec, check: _Check) -> None:
+def _run(spec: PageSpec, check: _Check) -> str | None:
     page = load_page(spec)
     assert INDEX in page.files, f"the folder {spec.folder!r} of {spec.package} has no {INDEX}"
-    check(page)
+    return check(page)
 
 
 def _addresses(page: LoadedPage) -> Iterator[tuple[str, str]]:

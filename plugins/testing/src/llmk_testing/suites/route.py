@@ -23,6 +23,7 @@ from llmk.serve.protocol.pooling import EmbeddingRequest
 from llmk.serve.protocol.tokens import TokenizeRequest
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.parsers import counted_lines
 from llmk_testing.route_answers import places
 from llmk_testing.route_examples import ERROR, MESSAGE, RouteExample, RouteExamples, difference
 from llmk_testing.suites import route_responses
@@ -37,6 +38,7 @@ _ODD: tuple[Any, ...] = (
     {"messages": [None, 1, {"role": []}]},
     {"model": "m", "messages": [{"role": "user", "content": [{"type": []}]}], "max_tokens": "1"},
     {"\ud800": "\ud800"},
+    *(None, [], [{}], "text", 1, 0.5, True),
 )
 """Bodies that are hardly valid anywhere; those that a route takes are translated."""
 _LEAVES: tuple[Any, ...] = (None, "", "[" * 100_000, "1e400", "\ud83d", -1, 0, 1e308, 10**30, True, [], {}, [None])
@@ -47,6 +49,8 @@ _SCHEMAS: dict[str, type[BaseModel]] = {
     "tokenize": TokenizeRequest,
     "embed": EmbeddingRequest,
 }
+_LONG = 100
+"""So many times the entries of a list, as a long conversation has."""
 _ZEROS = ("seed", "temperature")
 """Fields of llmk's own requests of which 0 is another value than none."""
 
@@ -60,6 +64,8 @@ def cases(spec: RouteSpec, bench: Bench) -> Iterator[Case]:
         ("requests mean what the examples say", _check_meanings),
         ("numbers that are 0 are not taken for left out", _check_zeros),
         ("a response is streamed where the request says so", _check_stream),
+        ("the model that a request names is asked for", _check_model),
+        ("a request takes time in proportion to its length", _check_long),
         *route_responses.CHECKS,
     )
     for name, check in checks:
@@ -227,6 +233,42 @@ def _check_stream(tried: Tried) -> None:
         if found[0].kind in ("chat", "text"):
             ways = [made.stream for made in found]
             assert ways == [True, False], f"'stream' of true and false becomes {ways}"
+
+
+def _check_model(tried: Tried) -> None:
+    """Where the API names it by ``model``: requests to an adapter must not be the model's."""
+    for example in tried.valid:
+        if not isinstance(example.body, dict) or not isinstance(example.body.get("model"), str):
+            continue
+        with suppress(RequestError):
+            bodies = [
+                translated(tried.made(), {**example.body, "model": name}, example.headers).body
+                for name in ("one", "two")
+            ]
+            assert bodies[0] != bodies[1], f"requests for the models 'one' and 'two' are both translated to {bodies[0]}"
+
+
+def _check_long(tried: Tried) -> None:
+    """Four times as many entries of a list must take about four times the lines of Python."""
+    for example in tried.valid:
+        for make in _longer(example.body):
+            with suppress(RequestError):
+                translated(tried.made(), make(_LONG), example.headers)
+                run = [partial(tried.made().translate, make(times * _LONG), example.headers) for times in (1, 4)]
+                short = counted_lines(run[0])
+                limit = 6 * short + 2000
+                long = counted_lines(run[1], limit)
+                assert long <= limit, (
+                    f"{short} lines of code for {_LONG} times the entries of a list become more than {limit} for "
+                    f"{4 * _LONG} times, of {_shown(example.body)}"
+                )
+
+
+def _longer(body: Any) -> Iterator[Callable[[int], Any]]:
+    """For each list of a body that has entries, the body with the list's entries so many times."""
+    for name, each in body.items() if isinstance(body, dict) else ():
+        if isinstance(each, list) and each:
+            yield lambda times, name=name, each=each: {**body, name: each * times}  # type: ignore[misc]
 
 
 def _shown(body: Any) -> str:

@@ -1,8 +1,8 @@
 """The suite of stat loggers: they are created as in the server, get snapshots of every kind, and are closed.
 
 ``StatLoggerSpec.examples`` names a sequence of sections, each a mapping of what a user may write into
-``[plugin.NAME]``; without them, a logger is tested with its defaults. Relative paths refer to a temporary folder. A
-logger that writes files may have an oracle instead (:class:`~llmk_testing.stat_examples.StatExamples`).
+``[plugin.NAME]``; without them, a logger is tested with its defaults. Relative paths refer to a temporary folder. What
+a logger writes or sends is compared where they are a :class:`~llmk_testing.stat_examples.StatExamples`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.sections import check_unknown, options_of
 from llmk_testing.stat_examples import StatExamples
-from llmk_testing.stats import LoggerThread, held, new_series, odd_snapshots, restarted, usual_snapshot
+from llmk_testing.stats import (
+    MODELS,
+    LoggerThread,
+    held,
+    many_series,
+    new_series,
+    odd_snapshots,
+    restarted,
+    usual_snapshot,
+)
 
 SNAPSHOTS, LOOP_SECONDS = 600, 3.0
 """Snapshots before the first memory measurement, and between the first and the second; fewer if the logger is slow."""
@@ -35,6 +44,8 @@ SERIES, OF_SERIES = 1000, 32
 """Counters of a snapshot that were in none before, and snapshots before the first measurement and after it."""
 GROWTH = 8 << 10
 """Allowed growth in bytes between the measurements: less than one number per snapshot."""
+LONG, SENDABLE = 70_000, 500
+"""Characters of a text that is longer than files of a few KiB, and of one that fits into a datagram."""
 GRACE = 1.0
 """Seconds after :meth:`~llmk.api.StatLogger.close` within which threads must end."""
 
@@ -54,6 +65,7 @@ def cases(spec: StatLoggerSpec, bench: Bench) -> Iterator[Case]:
     for what, snapshots in odd_snapshots().items():
         yield case(f"it takes {what}", partial(check_taken, snapshots))
     yield case("snapshots stay as they are", check_unchanged)
+    yield case("a snapshot takes time in proportion to its stats", check_linear)
     yield case("its memory does not grow with the number of snapshots", check_memory)
     yield case("its memory does not grow with counters that are gone", check_series)
     yield case("the last snapshot and its end take no longer than a server waits", check_last)
@@ -77,6 +89,18 @@ def check_unchanged(make: Make) -> None:
         logger.record(given)
         differ = [f"{old} became {new}" for old, new in zip(before.stats, given.stats, strict=True) if old != new]
         assert not differ, f"record changed the snapshot: {differ[0]}"
+
+
+def check_linear(make: Make) -> None:
+    """Four times as many must take about four times the lines of Python. The first snapshots pay for what is made
+    once."""
+    lines = []
+    with make() as logger:
+        logger.record(usual_snapshot(1))
+        for count in (300, 1200):
+            logger.record(many_series(count))
+            lines.append(logger.counted(many_series(count)))
+    assert lines[1] <= 6 * lines[0] + 2000, f"{lines[0]} lines of code for 300 stats become {lines[1]} for 1200"
 
 
 def check_memory(make: Make) -> str:
@@ -151,32 +175,46 @@ def _check_files(spec: StatLoggerSpec, bench: Bench) -> str:
     """After each snapshot, as a reader may look at any time; of two loggers, as after a restart."""
     examples = load_object(spec.examples) if spec.examples else None
     if not isinstance(examples, StatExamples):
-        raise Skip("the examples have no oracle: an llmk_testing.stat_examples.StatExamples")
+        raise Skip("what it writes or sends is compared with nothing: its examples are no StatExamples with an oracle")
     kind: Callable[[StatLoggerContext], Any] = load_object(spec.implementation)
     compared = 0
-    for section in examples.sections:
-        with _folder() as folder:
-            options, runs = options_of(spec.id, bench, section), list[list[StatsSnapshot]]()
-            for snapshots in restarted():
+    for number, section in enumerate(examples.sections):
+        with _folder() as folder, _received(examples, folder) as more:
+            options, runs = options_of(spec.id, bench, {**section, **more}), list[list[StatsSnapshot]]()
+            context = StatLoggerContext(MODELS[number % len(MODELS)], 10.0, options)
+            for snapshots in restarted(LONG if examples.receiver is None else SENDABLE):
                 runs.append([])
-                with LoggerThread(kind, StatLoggerContext("org/model", 10.0, options)) as logger:
+                with LoggerThread(kind, context) as logger:
                     for snapshot in snapshots:
                         runs[-1].append(snapshot)
                         logger.record(snapshot)
-                        _check_same(folder, examples.oracle(options, runs), sum(map(len, runs)))
+                        _check_same(folder, examples.oracle(context, runs), sum(map(len, runs)))
                         compared += 1
-                _check_same(folder, examples.oracle(options, runs), sum(map(len, runs)))
+                _check_same(folder, examples.oracle(context, runs), sum(map(len, runs)))
     return f"{compared} snapshots"
 
 
 def _check_same(folder: Path, right: Mapping[str, bytes], number: int) -> None:
-    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """What is sent may take a moment to arrive."""
+    deadline = time.monotonic() + GRACE
+    while (found := _files(folder)) != right and time.monotonic() < deadline:
+        time.sleep(0.01)
     names = sorted(found.keys() ^ right.keys())
     assert not names, f"after {number} snapshots, there are {sorted(found)}, expected {sorted(right)}"
     for name, data in right.items():
-        assert found[name] == data, (
-            f"after {number} snapshots, {name} ends in {found[name][-200:]!r}, expected {data[-200:]!r}"
-        )
+        assert found[name] == data, f"after {number} snapshots, {name} {_difference(found[name], data)}"
+
+
+def _difference(found: bytes, wanted: bytes) -> str:
+    """Where the first byte differs, with what is before it."""
+    pairs = enumerate(zip(found, wanted, strict=False))
+    at = next((n for n, (one, other) in pairs if one != other), min(len(found), len(wanted)))
+    shown = slice(max(at - 60, 0), at + 60)
+    return f"has at byte {at} {found[shown]!r}, expected {wanted[shown]!r}"
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
@@ -187,17 +225,23 @@ def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
 
 def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
     """Runs a check with each of the spec's examples; returns the last one's remark."""
-    sections = load_object(spec.examples) if spec.examples else ({},)
-    sections = sections.sections if isinstance(sections, StatExamples) else sections
+    examples = load_object(spec.examples) if spec.examples else ({},)
+    sections = examples.sections if isinstance(examples, StatExamples) else examples
     good = isinstance(sections, Sequence) and sections and all(isinstance(one, Mapping) for one in sections)
     assert good, f"{spec.examples} is {sections!r}, expected a sequence of sections, each a mapping"
     kind: Callable[[StatLoggerContext], Any] = load_object(spec.implementation)
     remark = None
     for section in sections:
-        with _folder():
-            options = options_of(spec.id, bench, section)
+        with _folder() as folder, _received(examples, folder) as more:
+            options = options_of(spec.id, bench, {**section, **more})
             remark = check(lambda: LoggerThread(kind, StatLoggerContext("org/model", 10.0, options)))  # noqa: B023
     return remark
+
+
+def _received(examples: Any, folder: Path) -> contextlib.AbstractContextManager[Mapping[str, Any]]:
+    """The options of what receives what the logger sends."""
+    receiver = examples.receiver if isinstance(examples, StatExamples) else None
+    return receiver(folder) if receiver else contextlib.nullcontext({})
 
 
 @contextlib.contextmanager

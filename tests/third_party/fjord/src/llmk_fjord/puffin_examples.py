@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from llmk.api import StatLoggerContext
 from llmk_testing.format_example import FormatContent, FormatExample
 from llmk_testing.model_sources import SourceExample, toy_checkpoint
 from llmk_testing.stat_examples import Runs, StatExamples
@@ -181,8 +182,9 @@ PACK = FormatExample(
 )
 
 
-def influx_oracle(options: Mapping[str, Any], runs: Runs) -> Mapping[str, bytes]:
+def influx_oracle(context: StatLoggerContext, runs: Runs) -> Mapping[str, bytes]:
     """The files of the ring: all blocks in order, cut where a file is full."""
+    options = context.options
     limit, most = options.get("influx_bytes", 64 << 20), options.get("influx_files", 4)
     files: list[bytes] = []
     for run in runs:
@@ -196,7 +198,7 @@ def influx_oracle(options: Mapping[str, Any], runs: Runs) -> Mapping[str, bytes]
                 ):
                     continue
                 tags = {
-                    "model": options["influx_model"],
+                    "model": options["influx_model"] or context.model_name,
                     **{("time_" if k == "time" else k): v for k, v in stat.labels.items()},
                 }
                 line = _plain(stat.name, " ,")
@@ -231,7 +233,7 @@ def _plain(text: str, special: str) -> str:
 
 INFLUX = StatExamples(
     sections=(
-        {"influx_model": "a toy"},
+        {},
         {
             "influx_model": "toy",
             "influx_file": "stats",

@@ -6,12 +6,12 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext, StatsSnapshot
+from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext, StatLoggerContext, StatsSnapshot
 from llmk_testing.model_sources import SourceExample, toy_checkpoint
 from llmk_testing.router_examples import RouterExamples
 from llmk_testing.stat_examples import Runs, StatExamples
@@ -70,13 +70,14 @@ CHOICES: list[dict[str, Any]] = [
 ]
 
 
-def plain_ledger(options: Mapping[str, Any], runs: Runs) -> dict[str, bytes]:
+def plain_ledger(context: StatLoggerContext, runs: Runs) -> dict[str, bytes]:
     """All lines once more, then dealt out to files."""
+    options = context.options
     files: list[bytes] = [b""]
     for run in runs:
         before: dict[str, float] = {}
         for snapshot in run:
-            line = plain_line(snapshot, before)
+            line = plain_line(context.model_name, snapshot, before)
             if files[0] and len(files[0]) + len(line) > options["ledger_bytes"]:
                 files.insert(0, b"")
             files[0] += line
@@ -84,7 +85,7 @@ def plain_ledger(options: Mapping[str, Any], runs: Runs) -> dict[str, bytes]:
     return {options["ledger"] + (f".{number}" if number else ""): data for number, data in enumerate(kept)}
 
 
-def plain_line(snapshot: StatsSnapshot, before: dict[str, float]) -> bytes:
+def plain_line(model: str, snapshot: StatsSnapshot, before: dict[str, float]) -> bytes:
     """One line; ``before`` are the counters of those before it."""
     found: dict[str, dict[str, Any]] = {"gauge": {}, "counter": {}}
     for stat in snapshot.stats:
@@ -95,7 +96,7 @@ def plain_line(snapshot: StatsSnapshot, before: dict[str, float]) -> bytes:
             value -= before.get(series, 0.0) if before.get(series, 0.0) <= value else 0.0
             before[series] = stat.value
         found[stat.kind][series] = str(value) if value != value or abs(value) == float("inf") else value
-    line = {"time": snapshot.time, "model": "org/model", "gauges": found["gauge"], "grown": found["counter"]}
+    line = {"time": snapshot.time, "model": model, "gauges": found["gauge"], "grown": found["counter"]}
     return json.dumps(line).encode() + b"\n"
 
 

@@ -1,4 +1,7 @@
-"""Examples for the conformance kit: how the command is called, the files that it reads, and what it prints."""
+"""Examples for the conformance kit: how the command is called, the files that it reads, and what it prints.
+
+What no example has is not tried: each option, an exit code other than 0, a large file, and what must be refused.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,34 @@ from pathlib import Path
 
 from llmk_testing.command_example import CommandExample
 
-ONE = {"model_type": "llama", "rope_scaling": {"factor": 2.0}, "eos_token_id": 2, "tie_word_embeddings": False}
-OTHER = {"model_type": "llama", "rope_scaling": {"factor": 4.0}, "eos_token_id": [2, 3], "hidden_act": "\u00e9"}
-TEXT = """\
-eos_token_id: 2 -> [2, 3]
-hidden_act: (absent) -> "\\u00e9"
-rope_scaling.factor: 2.0 -> 4.0
-tie_word_embeddings: false -> (absent)
-"""
-
 
 def write(folder: Path) -> None:
-    """Two checkpoints, of which the command reads this file alone."""
-    for name, config in (("one", ONE), ("other", OTHER)):
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(config))
+    """Twelve prompts, of 1 to 12 characters."""
+    lines = [json.dumps({"prompt": "x" * size}) for size in range(1, 13)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines))
 
 
-def check_json(printed: str) -> None:
-    """Keys may come in any order."""
-    assert json.loads(printed)["eos_token_id"] == [2, [2, 3]]
+def write_large(folder: Path) -> None:
+    """More than is read at once."""
+    (folder / "large.jsonl").write_text('{"prompt": "Why?"}\n' * 10_000)
 
 
-COMPARE = (
-    CommandExample(arguments=("one", "other"), write=write, prints=TEXT, code=1, whole=True),
-    CommandExample(arguments=("one", "one"), write=write),
-    CommandExample(arguments=("one", "other", "--json"), write=write, prints=check_json, code=1, whole=True),
+def write_number(folder: Path) -> None:
+    """A line that is wrong."""
+    (folder / "prompts.jsonl").write_text('{"prompt": "Why?"}\n{"prompt": 7}\n')
+
+
+COUNT = (
+    CommandExample(
+        arguments=["prompts.jsonl"],
+        write=write,
+        prints="12 prompts, 78 characters\n",
+        whole=True,
+        refuses={"a prompt is a number": write_number},
+    ),
+    CommandExample(arguments=["prompts.jsonl", "--shortest", "11"], write=write, prints="2 prompts, 23 characters\n"),
+    CommandExample(
+        arguments=["prompts.jsonl", "--shortest", "13"], write=write, prints="0 prompts, 0 characters\n", code=1
+    ),
+    CommandExample(arguments=["large.jsonl"], write=write_large, prints="10000 prompts, 40000 characters\n"),
 )

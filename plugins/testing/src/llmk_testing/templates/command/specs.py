@@ -7,13 +7,13 @@ from llmk.api import CommandSpec, hookimpl
 
 @hookimpl
 def llmk_commands() -> list[CommandSpec]:
-    """Commands of ``llmk``. A name that another wheel has is an error for the user, so it has this plugin's."""
+    """Commands. ``llmk --help`` lists them without importing them."""
     return [
         CommandSpec(
-            id="acme.compare",
-            name="acme-compare",
-            implementation="llmk_acme.compare:Compare",
-            examples="llmk_acme.examples:COMPARE",
-            summary="print in what the configs of two checkpoints differ",
+            id="acme.count",
+            name="acme-count",
+            implementation="llmk_acme.count:Count",
+            examples="llmk_acme.examples:COUNT",
+            summary="count the prompts of a file",
         )
     ]

@@ -20,7 +20,7 @@ class Lines:
         """The metrics are those of ``/metrics``. NaN is skipped, because JSON has none; so are buckets of histograms,
         because they are too long."""
         stats = [
-            {"name": stat.name, **stat.labels, "value": stat.value}
+            {"name": stat.name, "labels": dict(stat.labels), "value": stat.value}
             for stat in snapshot.stats
             if math.isfinite(stat.value) and not stat.name.endswith("_bucket")
         ]

@@ -1,0 +1,67 @@
+// What the server answers to pages: right answers of the routes that pages use, errors, or nothing.
+
+const MODEL = "org/model";
+const text = (body) => (typeof body?.prompt === "string" ? body.prompt : body?.messages?.at(-1)?.content ?? "");
+const tokens = (prompt) => Array.from(String(prompt));
+const usage = { prompt_tokens: 5, completion_tokens: 3, total_tokens: 8 };
+const SAID = "grün 日本 😀 said";
+
+const METRICS = `# HELP llmk_num_requests_running Requests in the batch.
+# TYPE llmk_num_requests_running gauge
+llmk_num_requests_running{model_name="${MODEL}"} 3.0
+llmk_num_requests_waiting{model_name="${MODEL}"} 1.0
+llmk_kv_cache_usage_perc{model_name="${MODEL}"} 0.25
+llmk_generation_tokens_total{model_name="${MODEL}"} 1234.0
+llmk_prompt_tokens_total{model_name="${MODEL}"} 4321.0
+`;
+
+function chunks(body) {
+  const chat = body?.messages !== undefined;
+  const head = { id: "chatcmpl-1", object: chat ? "chat.completion.chunk" : "text_completion", created: 1700000000, model: MODEL };
+  const piece = (said, why = null) => ({ ...head, choices: [{ index: 0, ...(chat ? { delta: said === "" ? {} : { content: said } } : { text: said }), finish_reason: why }] });
+  return [...Array.from(SAID.matchAll(/\S+\s*/g), ([said]) => piece(said)), piece("", "stop"), { ...head, choices: [], usage }];
+}
+
+function complete(body) {
+  const chat = body?.messages !== undefined;
+  const said = chat ? { message: { role: "assistant", content: SAID } } : { text: SAID };
+  return { id: "chatcmpl-1", object: chat ? "chat.completion" : "text_completion", created: 1700000000, model: MODEL, choices: [{ index: 0, ...said, finish_reason: "stop" }], usage };
+}
+
+/** The right answer: [status, media type, text]. */
+function right(path, body) {
+  const json = (value) => [200, "application/json", JSON.stringify(value)];
+  switch (path) {
+    case "tokenize": {
+      const each = tokens(text(body));
+      const strings = body?.return_token_strs ? { token_strs: each } : {};
+      return json({ count: each.length, max_model_len: 4096, tokens: each.map((one) => one.codePointAt(0)), ...strings });
+    }
+    case "detokenize": return json({ prompt: (body?.tokens ?? []).map((one) => String.fromCodePoint(one)).join("") });
+    case "v1/models": return json({ object: "list", data: [{ id: MODEL, object: "model", created: 1700000000, owned_by: "llmk", max_model_len: 4096, capabilities: ["completion"] }] });
+    case "version": return json({ version: "0.1.0" });
+    case "health": case "ping": return json({ status: "ok" });
+    case "metrics": return [200, "text/plain; charset=utf-8", METRICS];
+    case "v1/completions": case "v1/chat/completions":
+      if (!body?.stream) return json(complete(body));
+      return [200, "text/event-stream", [...chunks(body).map((each) => `data: ${JSON.stringify(each)}\n\n`), "data: [DONE]\n\n"].join("")];
+    case "v1/embeddings": return json({ object: "list", model: MODEL, data: [body?.input ?? ""].flat().map((_, index) => ({ object: "embedding", index, embedding: [0.6, 0.8] })), usage: { prompt_tokens: 5, total_tokens: 5 } });
+    default: return failed(404, `there is no ${path}`);
+  }
+}
+
+function failed(status, message) {
+  return [status, "application/json", JSON.stringify({ error: { message, type: "t", param: null, code: null, request_id: "0".repeat(32) } })];
+}
+
+/** An answer by the scenario's way. */
+export function answer(way, path, body, headers) {
+  switch (way.answers) {
+    case "error": return failed(500, way.reason);
+    case "words": return [502, "text/html", "<html><h1>Bad Gateway</h1></html>"];
+    case "empty": return [200, "application/json", "{}"];
+    case "nothing": return null;
+    case "key": return headers.authorization === `Bearer ${way.key}` ? right(path, body) : failed(401, "a key is needed");
+    default: return right(path, body);
+  }
+}
