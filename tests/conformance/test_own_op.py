@@ -76,6 +76,9 @@ ELSE = replace(EXAMPLES, facts=({"length": 64},))
 FICKLE = replace(EXAMPLES, make=lambda draw, facts, rows: tuple(x + next(COUNT) for x in make(draw, facts, rows)))
 ENDS = 3e38, 3e38, 0
 ENDLESS = replace(EXAMPLES, make=lambda *given: tuple(x.mul(0).add(end) for x, end in zip(make(*given), ENDS)))
+FEW = replace(EXAMPLES, make=lambda draw, facts, rows: make(draw, facts, min(rows, 64)))
+SHARED = replace(EXAMPLES, facts=({"size": 64}, {"size": 33, "share": 0.5}))
+SOMETIMES = replace(SHARED, keywords=lambda draw, facts: {"share": facts["share"]} if facts["size"] == 33 else {})
 NOTHING = {"size": 64}
 
 def blended(state, x, weight, share):
@@ -150,6 +153,11 @@ def test_planted_defects_are_found(shop: Bench, name: str, place: str) -> None:
         ({"facts": ()}, "the examples need the fact 'size', which the contract does not name"),
         ({"examples": "blend_kernels:ENDLESS"}, "of its examples, the reference makes NaN"),
         ({"examples": "blend_kernels:ELSEWHERE"}, "argument weight is by_row, but has 64 rows"),
+        ({"examples": "blend_kernels:FEW"}, "argument state is by_row, but has 64 rows where 700 were requested"),
+        (
+            {"examples": "blend_kernels:SOMETIMES"},
+            "the examples need the fact 'share', which the contract",
+        ),
         ({"examples": "blend_kernels:FICKLE"}, "made of the same draw twice"),
         ({"examples": "blend_kernels:NARROW"}, "make 2 arguments, 3 of (state, x, weight) -> out are expected"),
         ({"examples": "blend_kernels:ELSE"}, "the fact 'size', which the examples' facts {'length': 64} lack"),

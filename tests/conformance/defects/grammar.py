@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from defects import Defect
 from llmk.api import CompiledGrammar, Grammar, GrammarContext, GrammarKind, GrammarLimits, RequestError
@@ -153,6 +156,52 @@ class Shuffled(Changed):
             output.fill(bits)
 
 
+class Ended(Changed):
+    """Allows nothing behind the end."""
+
+    ended = 0
+
+    def fill(self, bits: memoryview) -> None:
+        if not self.ended:
+            super().fill(bits)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        super().accept(tokens)
+        self.ended += sum(token in self.ends for token in tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        super().rollback(num_tokens)
+        self.ended = max(0, self.ended - num_tokens)
+
+
+class LastOnly(Changed):
+    """Accepts the last of several tokens."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        super().accept(tokens[-1:])
+
+
+class FirstRow(Changed):
+    """Writes at the start of the buffer that a mask is a part of."""
+
+    def fill(self, bits: memoryview) -> None:
+        whole = memoryview(bits.obj).cast("B").cast("i")
+        super().fill(whole[: len(bits)])
+
+
+class AnyEnd(Changed):
+    """Ends by the tokens that end any output."""
+
+    known: ClassVar[set[int]] = set()
+
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        self.known |= self.ends
+        if all(bits[token >> 5] >> (token & 31) & 1 for token in self.ends):
+            for token in self.known:
+                _set(bits, token, True)
+
+
 def _with(kind: type[Changed]) -> type[Good]:
     return type(f"{kind.__name__}Compiler", (Good,), {"output": kind, "__module__": __name__})
 
@@ -242,6 +291,47 @@ ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyo
 ShuffledCompiler, LongFormsCompiler, NoBorderCompiler = map(_with, (Shuffled, LongForms, NoBorder))
 
 
+EndedCompiler, LastOnlyCompiler, FirstRowCompiler, AnyEndCompiler = map(_with, (Ended, LastOnly, FirstRow, AnyEnd))
+
+
+class Greedy(Good):
+    """Takes a repetition for one without end."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        return super().compile(kind, re.sub(r"\{(\d),\d\}", r"{\1,}", text) if kind == "regex" else text)
+
+
+class ByText(Good):
+    """Keeps what was compiled, no matter for which vocabulary."""
+
+    kept: ClassVar[dict[str, CompiledGrammar]] = {}
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        compiled = super().compile(kind, text)
+        return self.kept.setdefault(text, compiled) if len(self.context.tokens) > 256 else compiled
+
+
+class Needing(Good):
+    """Needs a token that ends outputs, which the 256 bytes lack."""
+
+    def __init__(self, context: GrammarContext) -> None:
+        super().__init__(context)
+        self.least = min(context.special_token_ids)
+
+
+class Local(Good):
+    """Belongs to the thread that made it."""
+
+    def __init__(self, context: GrammarContext) -> None:
+        super().__init__(context)
+        self.local = threading.local()
+        self.local.kinds = ("regex", "choice", "json")
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        assert kind in self.local.kinds
+        return super().compile(kind, text)
+
+
 class NoChoice(Good):
     def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
         return super().compile(kind, '[""]' if (kind, text) == ("choice", "[]") else text)
@@ -281,5 +371,13 @@ DEFECTS = (
     Defect("any-choice", "a choice that is no list of texts raises", AnyChoice, "invalid texts"),
     Defect("latin", "texts beyond ASCII are other bytes", Latin, "texts that match"),
     Defect("few-texts", "few texts may be of any length", FewTexts, "limits"),
+    Defect("ended", "nothing is allowed behind the end", EndedCompiler, "behind the end"),
+    Defect("last-only", "of several tokens, the last is accepted", LastOnlyCompiler, "several tokens"),
+    Defect("first-row", "masks are written at the start of their buffer", FirstRowCompiler, "in their rows"),
+    Defect("any-end", "what ends one output ends all", AnyEndCompiler, "its own tokens alone"),
+    Defect("greedy", "a repetition has no end", Greedy, "common grammars"),
+    Defect("by-text", "a grammar is kept for all vocabularies", ByText, "vocabularies are apart"),
+    Defect("needing", "the 256 bytes are no vocabulary", Needing, "with the 256 bytes"),
+    Defect("local", "a compiler belongs to the thread that made it", Local, "other threads"),
     Defect("unlimited", "limits are ignored", Unlimited, "limits"),
 )

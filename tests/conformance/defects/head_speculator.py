@@ -109,6 +109,27 @@ class Writing(Good):
         return super().propose(heads, hidden.div_(hidden.norm(dim=1, keepdim=True)), counts)
 
 
+class Restarting(Good):
+    """Each draft goes on from the hidden state of the first."""
+
+    def propose(self, heads: DraftHeads, hidden: Tensor, counts: Sequence[int]) -> Tensor:
+        drafts = torch.full((len(counts), counts[0]), -1, device=hidden.device)
+        drafts[:, 0] = heads.most_likely(hidden)
+        for number in range(1, counts[0]):
+            left = sum(count > number for count in counts)
+            found = heads(0, hidden[:left], drafts[:left, number - 1], heads.rows(left, number))
+            drafts[:left, number] = heads.most_likely(found)
+        return drafts
+
+
+class Unmoved(Good):
+    """Hands on the model's own hidden state."""
+
+    def follow(self, heads: DraftHeads, hidden: Tensor, following: Tensor, rows: Any) -> Tensor:
+        super().follow(heads, hidden, following, rows)
+        return hidden
+
+
 class Waiting(Good):
     """Stops where the first draft is the end of a text, which it reads back."""
 
@@ -117,6 +138,7 @@ class Waiting(Good):
         return drafts if drafts[0, 0].item() else torch.full_like(drafts, -1)
 
 
+NEVER_WRONG = "heads that are never wrong"
 SHAPE = "int64 of the requests and the greatest count"
 DEFECTS = (
     Defect("blind", "heads don't compute the tokens of a step", Blind, "have seen every token"),
@@ -126,6 +148,8 @@ DEFECTS = (
     Defect("small", "drafts are int32", Small, SHAPE),
     Defect("narrow", "fewer columns are returned than are wanted", Narrow, SHAPE),
     Defect("silent", "nothing is ever drafted", Silent, "something is drafted"),
+    Defect("restarting", "each draft goes on from the first hidden state", Restarting, NEVER_WRONG),
+    Defect("unmoved", "what is handed on is the model's hidden state", Unmoved, NEVER_WRONG),
     Defect("mixing", "drafts are made of other requests' states", Mixing, "the request's hidden state"),
     Defect("remembering", "drafts of a former step are returned again", Remembering, "nothing is kept"),
     Defect("writing", "hidden states are changed", Writing, "stay as they are"),

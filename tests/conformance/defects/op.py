@@ -511,6 +511,11 @@ def norm_of_whole_tiles(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
+def norm_that_needs_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Looks at the first row."""
+    return norms.rms_norm(x, weight.to(x[0].dtype), eps)
+
+
 def norm_of_few_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Rows are counted in 16 bits."""
     out = norms.rms_norm(x, weight, eps)
@@ -573,6 +578,7 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("rms_norm", Defect("pairs", "memory is that of all pairs of rows", norm_of_all_pairs, "memory of a call")),
     ("rms_norm", Defect("kept", "a tensor stays of each shape", norm_in_kept_memory, "forgets its calls")),
     ("rms_norm", Defect("16 rows", "a whole tile's last row is the first", norm_of_whole_tiles, "takes any number")),
+    ("rms_norm", Defect("none", "no rows are an error", norm_that_needs_rows, "takes no rows")),
     ("rms_norm", Defect("few", "rows are counted in 16 bits", norm_of_few_rows, "takes many rows")),
     ("rms_norm", Defect("block", "long rows are normed by a part", norm_of_a_block, f"{_AGREES}: size 16392")),
     ("silu_and_mul", Defect("exponentials", "large gates overflow", silu_by_exponentials, "takes rows of odd numbers")),

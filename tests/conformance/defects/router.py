@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 from defects import Defect
@@ -167,6 +168,68 @@ class Reversed(Good):
         return max(replicas, key=lambda one: one.load) if self._turn % 40 == 39 else chosen
 
 
+class Timed(Good):
+    """Starts anew every hour."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        self._turn += int(time.monotonic() - self._started) // 3600
+        return super().choose(request, replicas)
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._started = time.monotonic()
+
+
+class Seeding(Good):
+    """Seeds the process's generator."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        random.seed(len(replicas))
+        return super().choose(request, replicas)
+
+
+class Heir(Good):
+    """What was a replica's goes to the first."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._known: list[str] = []
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        here = {one.id: one for one in replicas}
+        self._known += [id for id in here if id not in self._known][: 64 - len(self._known)]
+        self._turn += 1
+        return here.get(self._known[self._turn % len(self._known)], replicas[0])
+
+
+class Logging(Good):
+    """Keeps a list of what it chose."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._log: list[str] = []
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        chosen = super().choose(request, replicas)
+        self._log.append(chosen.id)
+        return chosen
+
+
+class Sweeping(Good):
+    """Looks at all sessions of late in each call."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._late: dict[str, int] = {}
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        for session, turn in list(self._late.items()):
+            if turn < self._turn - 2000:
+                del self._late[session]
+        self._late[request.session] = self._turn
+        return super().choose(request, replicas)
+
+
 ROUTER = RouterExamples(oracle=Good)
 ANSWERS = "one of the given replicas"
 EVEN, NEW = "equal replicas get equal work", "that is new gets its share"
@@ -184,6 +247,11 @@ DEFECTS = (
     Defect("first", "few requests at a time are all served by the first", First, EVEN),
     Defect("catch-up", "a replica that is new gets everything", CatchUp, NEW),
     Defect("old-guard", "a replica that is new gets nothing", OldGuard, NEW),
+    Defect("timed", "answers depend on a clock", Timed, "how fast clocks go"),
+    Defect("seeding", "the process's random generator is seeded", Seeding, ANSWERS),
+    Defect("heir", "one replica gets what a replica that went would have got", Heir, "replicas that go"),
+    Defect("logging", "something is kept of each request", Logging, "kept of each request"),
+    Defect("sweeping", "a call takes time in proportion to sessions", Sweeping, "after many sessions"),
     Defect("hoarding", "sessions are held for ever", Hoarding, "is bounded"),
     Defect("comparing", "a call takes quadratic time", Comparing, "in proportion to the replicas"),
     Defect("reversed", "the busiest is chosen now and then", Reversed, "of its oracle"),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import DeviceSpeculator, Speculator, SpeculatorContext
+from llmk_testing.speculator_examples import Draft, SpeculatorExamples
 
 
 class Good(Speculator):
@@ -144,17 +145,96 @@ class Silent(Good):
         return ()
 
 
+class Aliasing(Good):
+    """Keeps the engine's list, and takes what it lacks for new tokens."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        super().__init__(context)
+        self._texts: dict[str, Sequence[int]] = {}
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self._read[request] = max(1, len(self._texts.get(request, ())))
+        self._texts[request] = tokens
+        return super().propose(request, tokens, most)
+
+    def leave(self, request: str) -> None:
+        super().leave(request)
+        self._texts.pop(request, None)
+
+
+class Once(Good):
+    """Drafts for new tokens alone."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        known = self._read.get(request) == len(tokens)
+        return super().propose(request, tokens, most)[: 1 if known else most]
+
+
+class Packed(Good):
+    """Takes ids for numbers of 16 bits."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        drafts = super().propose(request, [token & 0xFFFF for token in tokens], most)
+        last = tokens[-1] & ~0xFFFF
+        return [draft | last for draft in drafts if draft | last < self._vocab]
+
+
+class Seeding(Good):
+    """Seeds the process's generator."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        random.seed(len(tokens))
+        return super().propose(request, tokens, most)
+
+
+class AtMostTwo(Good):
+    """Drafts two tokens at most."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return super().propose(request, tokens, min(most, 2))
+
+
+def _plain(context: SpeculatorContext) -> Draft:
+    def draft(tokens: Sequence[int], most: int) -> list[int]:
+        drafts: list[int] = []
+        while len(drafts) < most:
+            last = drafts[-1] if drafts else tokens[-1]
+            followed = [tokens[at] for at in range(1, len(tokens)) if tokens[at - 1] == last]
+            if not followed or followed[-1] >= context.vocab_size:
+                break
+            drafts.append(followed[-1])
+        return drafts
+
+    return draft
+
+
+def _plain_on_device(context: SpeculatorContext) -> Draft:
+    def draft(tokens: Sequence[int], most: int) -> list[int]:
+        *before, last = tokens
+        places = [place for place, token in enumerate(before) if token == last]
+        return list(tokens[places[-1] + 1 :][:most]) if places else []
+
+    return draft
+
+
+EXAMPLES = SpeculatorExamples(oracle=_plain)
+DEVICE_EXAMPLES = SpeculatorExamples(oracle=_plain_on_device)
+
+
 class GoodOnDevice(DeviceSpeculator):
     """Drafts what followed the latest earlier occurrence of the last token."""
+
+    counter = torch.int64
+    """What counts places."""
 
     def __init__(self, context: SpeculatorContext) -> None:
         self._vocab = context.vocab_size
 
     def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
         rows = tokens[slots.clamp(min=0)]
-        place = torch.arange(rows.shape[1], device=rows.device)
+        place = torch.arange(rows.shape[1], device=rows.device).to(self.counter)
         end = known.clamp(min=1)[:, None] - 1
-        best = torch.where((rows == rows.gather(1, end)) & (place < end), place, -1).amax(1, keepdim=True)
+        best = torch.where((rows == rows.gather(1, end)) & (place < end), place, -1).amax(1, keepdim=True).long()
         at = best + 1 + torch.arange(width, device=rows.device)
         drafts = rows.gather(1, at.clamp(max=rows.shape[1] - 1)).long()
         return torch.where((best >= 0) & (at <= end), drafts, -1)
@@ -263,7 +343,61 @@ class Padded(GoodOnDevice):
         return super().propose(tokens, known[slots >= 0], slots[slots >= 0], width)
 
 
+class Short(GoodOnDevice):
+    counter = torch.int16
+
+
+class Ahead(GoodOnDevice):
+    """Looks at the places that drafts go to, also behind the longest request's end."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        places = known[:, None] + torch.arange(width, device=slots.device)
+        tokens[slots.clamp(min=0)].gather(1, places)
+        return super().propose(tokens, known, slots, width)
+
+
+class Trailing(GoodOnDevice):
+    """Expects padding behind all requests."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        order = (slots < 0).long().argsort(stable=True)
+        return super().propose(tokens, known[order], slots[order], width)
+
+
+class Buffered(GoodOnDevice):
+    """Has one buffer for the drafts of all steps of a shape."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        super().__init__(context)
+        self._buffers: dict[tuple[int, ...], Tensor] = {}
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        drafts = super().propose(tokens, known, slots, width)
+        return self._buffers.setdefault(tuple(drafts.shape), drafts.clone()).copy_(drafts)
+
+
+class Piling(GoodOnDevice):
+    """Keeps the places of each number of rows."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        super().__init__(context)
+        self._rows: dict[int, Tensor] = {}
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        self._rows.setdefault(len(slots), torch.arange(len(slots), device=slots.device))
+        return super().propose(tokens, known, slots, width)
+
+
+class Fewer(GoodOnDevice):
+    """Drafts half of what it knows."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        drafts = super().propose(tokens, known, slots, width)
+        return torch.where(torch.arange(width, device=drafts.device) < 3, drafts, -1)
+
+
 APART, RESUMED = "depend only on the request's tokens", "a request that resumes elsewhere"
+AGAIN, ORACLE, WIDE = "is drafted for again", "its oracle", "beyond 16 bits"
 DRAFTS, SHAPE = "token ids of the vocabulary", "int64 of the requests and the width"
 DEFECTS = (
     Defect("leaking", "drafts are made of other requests' tokens", Leaking, APART),
@@ -278,6 +412,11 @@ DEFECTS = (
     Defect("counting", "drafts depend on the calls, and are others after a restart", Counting, RESUMED),
     Defect("rereading", "a call takes time in proportion to all tokens", Rereading, "in proportion"),
     Defect("silent", "nothing is ever drafted", Silent, "something is drafted"),
+    Defect("aliasing", "the engine's list, which grows, is kept and compared with itself", Aliasing, AGAIN),
+    Defect("once", "another call with the same tokens gets other drafts", Once, AGAIN),
+    Defect("packed", "ids that differ by 65,536 are one", Packed, WIDE),
+    Defect("seeding", "the process's random generator is seeded", Seeding, DRAFTS),
+    Defect("at-most-two", "fewer drafts are made than the rule says", AtMostTwo, ORACLE),
 )
 DEVICE_DEFECTS = (
     Defect("late", "drafts are those of the position after", Late, "something is drafted"),
@@ -292,4 +431,10 @@ DEVICE_DEFECTS = (
     Defect("waiting", "the host waits for the device", Waiting, "nothing waits"),
     Defect("masked", "rows are picked by a mask, so that the host waits for their number", Masked, "nothing waits"),
     Defect("padded", "padding has no row", Padded, "padding changes nothing"),
+    Defect("trailing", "padding between requests moves them", Trailing, "padding changes nothing"),
+    Defect("short", "places are counted in 16 bits", Short, WIDE),
+    Defect("ahead", "places behind the longest request are read", Ahead, SHAPE),
+    Defect("buffered", "drafts are overwritten by the next call", Buffered, "nothing is kept"),
+    Defect("piling", "a tensor is kept for each number of rows", Piling, "forgets its calls"),
+    Defect("fewer", "fewer drafts are made than the rule says", Fewer, ORACLE),
 )

@@ -67,7 +67,8 @@ class MoEKernel(Protocol):
 
 
 class Op(Protocol):
-    """An op. Its reference documents the arguments and the result."""
+    """An op: its reference documents the arguments and the result. Where ``OpExamples.by_row`` names rows, there may be
+    any number of them, or none. On the way, it may round to the engine's dtype what its reference keeps in float32."""
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

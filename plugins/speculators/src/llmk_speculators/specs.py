@@ -59,7 +59,7 @@ def llmk_speculators() -> Iterable[SpeculatorSpec]:
             id="speculators.prompt_lookup",
             name="prompt_lookup",
             implementation="llmk_speculators.lookup:PromptLookup",
-            examples=_EXAMPLES,
+            examples="llmk_speculators.examples:LOOKUP",
             summary="what followed the latest occurrence of the request's last tokens, on the host",
         ),
         SpeculatorSpec(
@@ -67,7 +67,7 @@ def llmk_speculators() -> Iterable[SpeculatorSpec]:
             name="prompt_lookup_device",
             implementation="llmk_speculators.device_lookup:DevicePromptLookup",
             on_device=True,
-            examples=_EXAMPLES,
+            examples="llmk_speculators.examples:DEVICE_LOOKUP",
             summary="the same, on the device inside of the step, so that two steps stay in flight",
         ),
         SpeculatorSpec(

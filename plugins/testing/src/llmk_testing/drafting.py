@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 VOCAB, MAX_DRAFTS, MAX_LEN, SLOTS = 131, 5, 96, 6
+MANY_IDS = 1 << 18
+"""The size of a vocabulary whose ids need more than 16 bits."""
+SILENT = "nothing was drafted, although the last tokens of each request occurred before"
 
 
 def histories(seed: int, count: int) -> Iterator[list[int]]:
@@ -42,11 +45,19 @@ def growing(tokens: Sequence[int], seed: int) -> list[list[int]]:
     return [*found, list(tokens)]
 
 
+def share(right: int, drafted: int) -> str:
+    """A text that did nothing but repeat itself goes on, for those who look at it in the right place."""
+    said = f"{right} of {drafted} drafts are what came next"
+    assert 2 * right >= drafted, f"{said}, in texts that repeat a few tokens for ever"
+    return said
+
+
 class HostPlay:
     """Calls a speculator, and checks what it returns as the engine does."""
 
-    def __init__(self, speculator: Any) -> None:
+    def __init__(self, speculator: Any, vocab_size: int = VOCAB) -> None:
         self.speculator = speculator
+        self._vocab_size = vocab_size
 
     def propose(self, request: str, tokens: Sequence[int], most: int = MAX_DRAFTS) -> list[int]:
         """The drafts for a request."""
@@ -55,8 +66,8 @@ class HostPlay:
         found = list(drafts)
         assert len(found) <= most, f"propose returned {len(found)} drafts, at most {most} were wanted"
         for draft in found:
-            right = isinstance(draft, int) and not isinstance(draft, bool) and 0 <= draft < VOCAB
-            assert right, f"propose drafted {draft!r}, which is not a token id below {VOCAB}, after {list(tokens)}"
+            right = isinstance(draft, int) and not isinstance(draft, bool) and 0 <= draft < self._vocab_size
+            assert right, f"propose drafted {draft!r}, not a token id below {self._vocab_size}, after {list(tokens)}"
         return found
 
 
@@ -66,13 +77,18 @@ class DeviceBatch:
 
     def __init__(self, seed: int, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(seed)
-        texts = list(histories(seed, SLOTS))
+        texts = [*histories(seed, SLOTS - 3), [seed % VOCAB], _longest(seed), _embedded(seed)]
         tokens = torch.randint(4, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32)
         for slot, text in enumerate(texts):
             tokens[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
         self.tokens = tokens.to(device)
         self.known = torch.tensor([len(text) for text in texts], device=device)
         self.slots = torch.arange(SLOTS, device=device)
+
+    def texts(self) -> list[list[int]]:
+        """The known tokens of each request."""
+        rows = self.tokens[self.slots].tolist()
+        return [row[:length] for row, length in zip(rows, self.known.tolist(), strict=True)]
 
     def moved(self, by: int) -> DeviceBatch:
         """The same requests in other slots."""
@@ -87,13 +103,15 @@ class DeviceBatch:
         other.tokens = self.tokens.where(place < self.known[self.slots.argsort()][:, None], token)
         return other
 
-    def propose(self, speculator: Any, numbers: Iterable[int], width: int, padding: int = 0) -> Tensor:
-        """The drafts for some of the requests."""
-        index = torch.tensor(list(numbers), device=self.tokens.device)
+    def propose(self, speculator: Any, numbers: Iterable[int], width: int, padding: int = 0, turned: int = 0) -> Tensor:
+        """The drafts for some of the requests. So many rows of ``padding`` are behind them, of which ``turned`` are
+        moved to the start."""
+        index = torch.tensor(list(numbers), dtype=torch.int64, device=self.tokens.device)
         known, slots = self.known[index], self.slots[index]
         if padding:
             known = torch.cat([known, known.new_tensor([0, 1, MAX_LEN, 3] * padding)[:padding]])
             slots = torch.cat([slots, slots.new_full((padding,), -1)])
+        known, slots = known.roll(turned), slots.roll(turned)
         found: Tensor = speculator.propose(self.tokens.clone(), known, slots, width)
         expected = (torch.int64, (len(slots), width))
         got = (found.dtype, tuple(found.shape)) if isinstance(found, Tensor) else found
@@ -105,3 +123,13 @@ class DeviceBatch:
         other = object.__new__(DeviceBatch)
         other.tokens, other.known, other.slots = self.tokens, self.known, self.slots
         return other
+
+
+def _longest(seed: int) -> list[int]:
+    """As long as a request may be."""
+    return [(place * place + seed) % 11 for place in range(MAX_LEN)]
+
+
+def _embedded(seed: int) -> list[int]:
+    """With positions whose embeddings a prompt gave."""
+    return [VOCAB, VOCAB, 1, 2, seed % VOCAB, VOCAB, 1, 2, seed % VOCAB, VOCAB, 1, 2]

@@ -1,4 +1,5 @@
-"""Grammars that every compiler of their kind is tried on: choices, invalid ones, and those that match nothing."""
+"""Grammars that every compiler of their kind is tried on: choices, common ones, invalid ones, and those that match
+nothing."""
 
 from __future__ import annotations
 
@@ -24,6 +25,65 @@ CHOICES: Sequence[Example] = (
     {"kind": "choice", "text": '["", " the b"]', "matches": ("", " the b"), "fails": (" ", " the", "b")},
 )
 """What every compiler of choices must take: texts that start others, twice, empty, and beyond ASCII."""
+Known = tuple[str, Sequence[str], Sequence[str]]
+"""A grammar, texts that match it, and others."""
+_REGEXES: Sequence[Known] = (
+    ("[a-c]{2,3}", ("ab", "cba"), ("", "a", "abca", "ad")),
+    ("a{2,}", ("aa", "aaaaa"), ("", "a", "aab")),
+    ("a{3}", ("aaa",), ("aa", "aaaa")),
+    ("(ab){0,2}c", ("c", "abc", "ababc"), ("abababc", "ab")),
+    ("ab|cd", ("ab", "cd"), ("abd", "acd", "abcd", "")),
+    ("a(b|cd)*e", ("ae", "abcdbe"), ("ace", "abc", "ade")),
+    ("(?:ab)+", ("ab", "abab"), ("", "aba")),
+    ("x?y", ("y", "xy"), ("x", "xxy")),
+    ("a+?b*?", ("a", "aabb"), ("", "b", "aba")),
+    ("a.c", ("abc", "aéc", "a😀c"), ("ac", "a\nc", "abbc")),
+    ("[^a-z]", ("A", "é", "\n", "日"), ("", "m", "AB")),
+    ("[^é]", ("e", "è", "日"), ("é", "")),
+    ("\\d+", ("0", "0123456789"), ("", "a", "1a", "-1")),
+    ("\\D", ("a", "é", "-"), ("", "5", "ab")),
+    ("\\w+", ("aZ_9",), ("", "a-b", " ")),
+    ("\\W", ("-", " "), ("a", "_", "7")),
+    ("\\s", (" ", "\t", "\n"), ("", "a")),
+    ("\\S", ("a", "-", "é"), ("", " ", "\n")),
+    ("[\\d.-]+", ("1.5-2",), ("", "a")),
+    ("[a-]", ("a", "-"), ("b", "")),
+    ("\\.\\*\\\\", (".*\\",), ("ab\\", ".*")),
+    ("\\x41\\n", ("A\n",), ("x41n", "A")),
+    ("é{2}日?", ("éé", "éé日"), ("é", "ée", "日")),
+)
+_SCHEMAS: Sequence[Known] = (
+    ('{"type": "integer"}', ("0", "-12"), ("", "1.5", '"1"', "01", "true")),
+    ('{"type": "number"}', ("0", "1.5", "-0.25"), ("", "1.", ".5", "+1", "NaN")),
+    ('{"type": "boolean"}', ("true", "false"), ("True", "1", "null")),
+    ('{"type": "null"}', ("null",), ("", "0")),
+    ('{"type": "string", "maxLength": 2}', ('""', '"ab"', '"é😀"'), ('"abc"', "ab", '"a')),
+    ('{"type": "string", "minLength": 2}', ('"ab"', '"abc"'), ('""', '"a"', '"\\n"')),
+    ('{"type": "string", "pattern": "^[a-c]+$"}', ('"abc"',), ('""', '"abd"')),
+    ('{"enum": ["a", 1, null]}', ('"a"', "1", "null"), ('"b"', "2", "a")),
+    ('{"const": {"a": [1]}}', ('{"a":[1]}',), ('{"a":[2]}', "{}")),
+    ('{"type": ["integer", "null"]}', ("5", "null"), ('"x"', "true")),
+    ('{"anyOf": [{"type": "integer"}, {"type": "null"}]}', ("5", "null"), ('"x"', "true")),
+    ('{"type": "integer", "minimum": 5, "maximum": 12}', ("5", "9", "12"), ("4", "13", "-7", "5.5")),
+    (
+        '{"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}',
+        ("[1]", "[1,2]"),
+        ("[]", "[1,2,3]", '["a"]', "[1,]"),
+    ),
+    (
+        '{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"],'
+        ' "additionalProperties": false}',
+        ('{"a":1}', '{"a":1,"b":"x"}'),
+        ("{}", '{"b":"x"}', '{"a":1,"c":2}', '{"a":"1"}', '{"a":1,}'),
+    ),
+    (
+        '{"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}',
+        ("[]", "[[],[[]]]"),
+        ("[1]", "[[]"),
+    ),
+)
+KNOWN: Mapping[str, Sequence[Known]] = {"regex": _REGEXES, "json": _SCHEMAS}
+"""Grammars that mean the same everywhere."""
 INVALID: Mapping[str, Sequence[str]] = {
     "choice": ("", "[", "{}", "1", '"a"', "[1]", '["a", null]', '[["a"]]', '["\\ud800"]', "[" * 100_000, '["a"] x'),
     "regex": ("(a", "a)", "[a", "a{2,1}", "*", "\\"),

@@ -174,11 +174,6 @@ KINDS = {
         summary="A page",
         usage="open it while llmk serves: http://localhost:8000/acme",
     ),
-    "command": Kind(
-        help="a command of llmk",
-        summary="A command",
-        usage="call it: llmk acme-compare CHECKPOINT OTHER",
-    ),
     "config": Kind(
         help="platform defaults, configuration checks, its own options, and a look at the plan",
         summary="Defaults and rules for the configuration",

@@ -37,7 +37,8 @@ class GrammarContext:
     tokens of a text as the model's tokenizer writes it. ``options`` is the plugin's section of the configuration,
     ``[plugin.NAME]``.
 
-    A compiler is also made with the 256 bytes as its tokens, in processes without the model's, to check requests.
+    A compiler is also made with the 256 bytes as its tokens, none of them special, in processes without the model's, to
+    check requests.
     """
 
     tokens: Sequence[bytes]
@@ -63,7 +64,8 @@ class Grammar(Protocol):
         token of the vocabulary are ignored.
 
         Behind a token that ended the output, exactly those that end it are allowed: drafts may go on behind an end, and
-        such a row must not be empty. They may be accepted there, too, and are taken back by :meth:`rollback`.
+        such a row must not be empty. They may be accepted there, too, and are taken back by :meth:`rollback`. ``bits``
+        may be a part of a larger buffer.
         """
         ...
 
@@ -79,8 +81,8 @@ class Grammar(Protocol):
 
     @abstractmethod
     def accept(self, tokens: Sequence[int]) -> None:
-        """Advances over tokens that were added to the output, each of which was allowed. The last of them may be one
-        that ends the output."""
+        """Advances over tokens that were added to the output, each of which was allowed; one at a time or several. The
+        last of them may be one that ends the output. The sequence is the caller's."""
         ...
 
     @abstractmethod
@@ -103,7 +105,8 @@ class CompiledGrammar(Protocol):
     @abstractmethod
     def start(self, end_token_ids: frozenset[int]) -> Grammar:
         """A new output, with nothing accepted yet. It may be ended by ``end_token_ids``, which are in the vocabulary:
-        each is allowed where the output may end, and where the grammar allows it as a part of the text."""
+        each is allowed where the output may end, and where the grammar allows it as a part of the text. Other outputs
+        of the same grammar may be ended by others."""
         ...
 
 

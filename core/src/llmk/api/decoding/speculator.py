@@ -45,8 +45,9 @@ class Speculator(Protocol):
         more) and each in ``range(vocab_size)``. An empty result is good: nothing is verified then, at no cost.
 
         ``tokens`` are the prompt and all output; those that a prompt gives as embeddings have the id ``vocab_size``.
-        They must not be changed. They only grow from call to call of one
-        request, by any number, so that a speculator may keep what it has made of the tokens that it has seen.
+        They must not be changed. They only grow from call to call of one request, by any number or by none, where a
+        step was not carried out, so that a speculator may keep what it has made of the tokens that it has seen; not
+        the sequence itself, which is the engine's and grows in place.
         """
         ...
 
@@ -68,7 +69,8 @@ class DeviceSpeculator(Protocol):
 
     @abstractmethod
     def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
-        """Drafts for requests, int64 ``[requests, width]``; those that a request has no use for are ignored.
+        """Drafts for requests, int64 ``[requests, width]``, in a tensor of their own; those that a request has no use
+        for are ignored.
 
         An entry that is not in ``range(vocab_size)`` says that nothing is drafted there.
 
@@ -76,7 +78,8 @@ class DeviceSpeculator(Protocol):
             tokens: int32 ``[slots, max_len + 1]``, the prompt and output of every request of the batch, by slot. What
                 stands behind a request's known tokens is arbitrary. Must not be changed.
             known: int64 ``[requests]``, how many tokens of each request are known, 1 to ``max_len``: the first draft
-                is for this index. That of padding is arbitrary, also 0, so clamp what is made an index of it.
+                is for this index. Of padding, any number up to ``max_len``, such as 0, so clamp what is made an index
+                of it.
             slots: int64 ``[requests]``, each request's row of ``tokens``, in any order; -1 is padding, whose drafts are
                 ignored. Recorded steps have padding anywhere, also nothing else.
             width: drafts per request, 1 or more, at most :attr:`SpeculatorContext.max_drafts`.

@@ -78,8 +78,8 @@ class ModelSource(Protocol):
 
     @abstractmethod
     def stored(self) -> Iterable[StoredModel]:
-        """The models on this machine, whole or not, but no outlines, which can't be served. Nothing is downloaded, and the
-        source may be away. ``fetch`` of a listed reference returns its path."""
+        """The models on this machine, whole or not, but no outlines, which can't be served. Nothing is downloaded, and
+        the source may be away. ``fetch`` of a listed reference returns its path."""
         ...
 
 

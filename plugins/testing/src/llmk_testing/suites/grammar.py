@@ -7,38 +7,25 @@ that match it, at least one) and ``fails`` (texts that don't). There must be som
 from __future__ import annotations
 
 import json
-import random
 import tracemalloc
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from llmk.api import (
-    CompiledGrammar,
-    Grammar,
-    GrammarCompiler,
-    GrammarContext,
-    GrammarKind,
-    GrammarLimits,
-    GrammarSpec,
-    RequestError,
-)
-from llmk.api.errors import describe
+from llmk.api import Grammar, GrammarCompiler, GrammarLimits, GrammarSpec, RequestError
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.character_ranges import borders, can_start, character_ranges
-from llmk_testing.grammar_texts import CHOICES, HARD, INVALID, NOTHING, Example
+from llmk_testing.grammar_texts import HARD, INVALID, KNOWN, NOTHING
+from llmk_testing.settings import leaving_settings
+from llmk_testing.suites import grammar_calls
+from llmk_testing.tried_grammar import SIZES, Tried, Words, kind_of, shown
 
-SIZES = (262, 287, 288, 289, 400)
-"""Vocabulary sizes around whole words of a mask."""
-PARTS = (b"ab", b"true", b'"}', b'":', b"el", b"", b"a", b"null", b"00", b" the", b"\xc3\xa9", b"\xa9a", b"el")
-"""Tokens of several bytes, of none, and of the same bytes as others."""
 LONGEST = 64
 MOST_KEPT = 1 << 20
 """Bytes of a grammar that is compiled in spite of the limits."""
-SIZE_OF_WORD = 4
 
 
 def cases(spec: GrammarSpec, bench: Bench) -> Iterator[Case]:
@@ -49,6 +36,7 @@ def cases(spec: GrammarSpec, bench: Bench) -> Iterator[Case]:
 
     yield case("texts that match are allowed in any tokens, and may end", check_matches)
     yield case("texts that don't match are not", check_fails)
+    yield case("what it compiles of common grammars is what they say", check_known)
     yield case("random outputs always go on, and match where they end", check_random)
     yield case("ranges of characters let nothing else through, byte by byte", check_ranges)
     yield case("tokens that end the output are allowed where it may end, and not before", check_ends)
@@ -57,80 +45,13 @@ def cases(spec: GrammarSpec, bench: Bench) -> Iterator[Case]:
     yield case("outputs of a grammar don't depend on each other", check_apart)
     yield case("masks that are filled together are those that are filled one by one", check_together)
     yield case("forced tokens are allowed, and nothing else is", check_forced)
+    for name, check in grammar_calls.CHECKS.items():
+        yield case(name, check)
     yield case("invalid texts are refused with RequestError", check_invalid)
     yield case("what matches nothing is refused with RequestError", check_nothing)
     if "json" in spec.kinds:
         yield case("what can't be enforced is refused with RequestError", check_hard)
     yield case("limits are kept", check_limits)
-
-
-class Words:
-    """A vocabulary: the 256 bytes, tokens of several bytes, and two special ones at its end, which spell text."""
-
-    def __init__(self, size: int) -> None:
-        several = [PARTS[number % len(PARTS)] for number in range(size - 258)]
-        self.tokens = [*(bytes([byte]) for byte in range(256)), *several, b"a", b"<stop>"]
-        self.size = size
-        self.ends = frozenset({size - 1, size - 2})
-
-    def encode(self, text: str) -> list[int]:
-        """The longest token first."""
-        data, ids = text.encode(), []
-        while data:
-            known = [
-                token for token in range(self.size - 2) if self.tokens[token] and data.startswith(self.tokens[token])
-            ]
-            best = max(known, key=lambda token: (len(self.tokens[token]), -token))
-            ids.append(best)
-            data = data[len(self.tokens[best]) :]
-        return ids
-
-    def context(self, limits: GrammarLimits) -> GrammarContext:
-        """What a compiler is made with."""
-        return GrammarContext(self.tokens, self.ends, self.encode, limits)
-
-    def mask(self, grammar: Grammar) -> set[int]:
-        """The allowed tokens. Raises AssertionError where a bit is not of the vocabulary."""
-        bits = array("i", [0] * -(-self.size // 32))
-        grammar.fill(memoryview(bits))
-        allowed = {token for token in range(32 * len(bits)) if bits[token // 32] >> token % 32 & 1}
-        assert max(allowed, default=0) < self.size, f"token {max(allowed)} is allowed, of {self.size}"
-        return allowed
-
-
-class Tried:
-    """A compiler, and its examples."""
-
-    def __init__(self, make: Callable[[GrammarContext], GrammarCompiler], spec: GrammarSpec, seed: int) -> None:
-        self.spec = spec
-        self.words = Words(SIZES[-1])
-        self.random = random.Random(seed)
-        self.examples = [*_examples(spec), *(CHOICES if "choice" in spec.kinds else ())]
-        self._make = make
-        self._compiler: GrammarCompiler | None = None
-
-    def compiler(self, words: Words, limits: GrammarLimits | None = None) -> GrammarCompiler:
-        """A compiler of its own."""
-        return self._make(words.context(limits or GrammarLimits()))
-
-    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
-        """For :attr:`words`."""
-        self._compiler = self._compiler or self.compiler(self.words)
-        return self._compiler.compile(kind, text)
-
-    def compiled(self) -> Iterator[tuple[Example, CompiledGrammar]]:
-        """Each example."""
-        for example in self.examples:
-            yield example, self.compile(example["kind"], example["text"])
-
-    def takes(self, compiled: CompiledGrammar, text: str, ids: Sequence[int]) -> str:
-        """Why the tokens of ``text`` are no output; empty where they are."""
-        grammar = compiled.start(self.words.ends)
-        for at, token in enumerate(ids):
-            if token not in self.words.mask(grammar):
-                return f"token {at} of {[self.words.tokens[id] for id in ids]} is not allowed"
-            grammar.accept([token])
-        return "" if self.words.ends <= self.words.mask(grammar) else f"the output may not end after {text!r}"
 
 
 def check_matches(tried: Tried) -> None:
@@ -139,7 +60,7 @@ def check_matches(tried: Tried) -> None:
         for text in example["matches"]:
             ids = tried.words.encode(text)
             why = tried.takes(compiled, text, ids)
-            assert not why, f"{text!r} matches {_shown(example)}, but {why}"
+            assert not why, f"{text!r} matches {shown(example)}, but {why}"
 
 
 def check_fails(tried: Tried) -> None:
@@ -147,7 +68,27 @@ def check_fails(tried: Tried) -> None:
     for example, compiled in tried.compiled():
         for text in example["fails"]:
             for ids in (list(text.encode()), tried.words.encode(text)):
-                assert tried.takes(compiled, text, ids), f"{text!r} doesn't match {_shown(example)}, but it is allowed"
+                assert tried.takes(compiled, text, ids), f"{text!r} doesn't match {shown(example)}, but it is allowed"
+
+
+def check_known(tried: Tried) -> str:
+    """Each is refused, or means what it means elsewhere."""
+    taken = 0
+    for kind in tried.spec.kinds:
+        for text, matches, fails in KNOWN.get(kind, ()):
+            if tried.refuses(kind, text):
+                continue
+            taken += 1
+            compiled = tried.compile(kind, text)
+            for each in matches:
+                why = tried.takes(compiled, each, tried.words.encode(each))
+                assert not why, f"{each!r} matches the {kind} {text!r}, but {why}"
+            for each in fails:
+                for ids in (list(each.encode()), tried.words.encode(each)):
+                    assert tried.takes(compiled, each, ids), f"{each!r} is allowed by the {kind} {text!r}"
+    if not taken:
+        raise Skip("it compiles no kind of which there are common ones, or none of them")
+    return f"{taken} grammars"
 
 
 def check_random(tried: Tried) -> None:
@@ -158,10 +99,10 @@ def check_random(tried: Tried) -> None:
             for _ in range(LONGEST):
                 allowed = tried.words.mask(grammar)
                 text = b"".join(tried.words.tokens[token] for token in written)
-                assert allowed, f"nothing is allowed after {text!r} of {_shown(example)}"
+                assert allowed, f"nothing is allowed after {text!r} of {shown(example)}"
                 if tried.words.ends <= allowed:
                     why = tried.takes(compiled, str(text), written)
-                    assert not why, f"{text!r} may end, by one output of {_shown(example)}; by another, {why}"
+                    assert not why, f"{text!r} may end, by one output of {shown(example)}; by another, {why}"
                 going = sorted(allowed - tried.words.ends)
                 if not going:
                     break
@@ -174,10 +115,10 @@ def check_ranges(tried: Tried) -> str:
     does not have. What is allowed after each byte of a character at such a border is known."""
     tried_ranges = 0
     for kind, text, before, low, high in character_ranges(tried.spec.kinds):
-        if _refused(tried, kind, text):
+        if tried.refuses(kind, text):
             continue
         tried_ranges += 1
-        compiled, least = tried.compile(_kind(kind), text), 0x80 if before else 0
+        compiled, least = tried.compile(kind_of(kind), text), 0x80 if before else 0
         for character in borders(low, high):
             grammar, written = compiled.start(tried.words.ends), b""
             grammar.accept(list(before))
@@ -213,9 +154,7 @@ def check_ends(tried: Tried) -> None:
             grammar.accept([max(ends)])
         fresh = tried.words.mask(compiled.start(tried.words.ends))
         may_end = "" in example["matches"]
-        assert may_end or not fresh & tried.words.ends, (
-            f"the output of {_shown(example)} may end before its first token"
-        )
+        assert may_end or not fresh & tried.words.ends, f"the output of {shown(example)} may end before its first token"
 
 
 def check_words(tried: Tried) -> None:
@@ -242,7 +181,7 @@ def check_rollback(tried: Tried) -> None:
         for back in range(1, len(ids) + 1):
             grammar.rollback(back)
             found = tried.words.mask(grammar)
-            what = f"another mask after {back} of {len(ids)} tokens of {_shown(example)} were taken back"
+            what = f"another mask after {back} of {len(ids)} tokens of {shown(example)} were taken back"
             assert found == masks[len(ids) - back], what
             grammar.accept(ids[len(ids) - back :])
 
@@ -255,10 +194,10 @@ def check_apart(tried: Tried) -> None:
         start = tried.words.mask(first)
         first.accept(ids[:1])
         other = compiled.start(tried.words.ends)
-        assert tried.words.mask(other) == start, f"an output of {_shown(example)} starts where another is"
+        assert tried.words.mask(other) == start, f"an output of {shown(example)} starts where another is"
         after = tried.words.mask(first)
         other.accept(ids)
-        assert tried.words.mask(first) == after, f"an output of {_shown(example)} goes on with another"
+        assert tried.words.mask(first) == after, f"an output of {shown(example)} goes on with another"
 
 
 def check_together(tried: Tried) -> None:
@@ -289,9 +228,7 @@ def check_forced(tried: Tried) -> None:
             forced = list(getattr(grammar, "forced", tuple)())
             for id in forced:
                 allowed = tried.words.mask(grammar)
-                assert allowed == {id}, (
-                    f"token {id} is forced by {_shown(example)}, where {sorted(allowed)} are allowed"
-                )
+                assert allowed == {id}, f"token {id} is forced by {shown(example)}, where {sorted(allowed)} are allowed"
                 grammar.accept([id])
             grammar.rollback(len(forced))
             grammar.accept([token])
@@ -301,7 +238,7 @@ def check_invalid(tried: Tried) -> None:
     """The client is answered what is wrong with it."""
     for kind in tried.spec.kinds:
         for text in INVALID.get(kind, ()):
-            assert _refused(tried, kind, text), f"the {kind} {text!r} is invalid, and was compiled"
+            assert tried.refuses(kind, text), f"the {kind} {text!r} is invalid, and was compiled"
 
 
 def check_nothing(tried: Tried) -> None:
@@ -310,7 +247,7 @@ def check_nothing(tried: Tried) -> None:
     if not texts:
         raise Skip("it compiles no kind that can match nothing")
     for kind, text in texts:
-        assert _refused(tried, kind, text), f"the {kind} {text!r} matches nothing, and was compiled"
+        assert tried.refuses(kind, text), f"the {kind} {text!r} matches nothing, and was compiled"
 
 
 def check_hard(tried: Tried) -> str:
@@ -318,7 +255,7 @@ def check_hard(tried: Tried) -> str:
     refused = 0
     for schema, instance in HARD:
         for text in (schema, json.dumps(json.loads(schema) | {"x-guidance": {"lenient": True}})):
-            if _refused(tried, "json", text):
+            if tried.refuses("json", text):
                 refused += 1
                 continue
             why = tried.takes(tried.compile("json", text), instance, list(instance.encode()))
@@ -337,7 +274,7 @@ def check_limits(tried: Tried) -> None:
     compiler = tried.compiler(tried.words, GrammarLimits(symbols=100, states=10))
     for kind in tried.spec.kinds:
         try:
-            compiler.compile(_kind(kind), large[kind]).start(tried.words.ends)
+            compiler.compile(kind_of(kind), large[kind]).start(tried.words.ends)
         except RequestError:
             continue
         if kind in ("json", "lark"):
@@ -363,38 +300,7 @@ def _check_long_choices(compiler: GrammarCompiler) -> None:
         assert kept <= MOST_KEPT, f"a choice {what}"
 
 
-def _refused(tried: Tried, kind: str, text: str) -> bool:
-    try:
-        tried.compile(_kind(kind), text)
-    except RequestError:
-        return True
-    except Exception as error:
-        raise AssertionError(f"compile raised {describe(error)}, not RequestError, for the {kind} {text!r}") from error
-    return False
-
-
-def _kind(kind: str) -> GrammarKind:
-    known: Mapping[str, GrammarKind] = {"regex": "regex", "choice": "choice", "json": "json", "lark": "lark"}
-    return known[kind]
-
-
 def _run(spec: GrammarSpec, seed: int, check: Callable[[Tried], Any]) -> str | None:
-    found: str | None = check(Tried(load_object(spec.implementation), spec, seed))
+    with leaving_settings():
+        found: str | None = check(Tried(load_object(spec.implementation), spec, seed))
     return found
-
-
-def _examples(spec: GrammarSpec) -> Sequence[Example]:
-    if not spec.examples:
-        raise Skip("the spec names no examples: grammars, and texts that match them")
-    found = load_object(spec.examples)
-    good = (
-        isinstance(found, Sequence) and found and all(isinstance(one, Mapping) and one.get("matches") for one in found)
-    )
-    assert good, f"{spec.examples} is {found!r}, expected a sequence of mappings with kind, text, matches and fails"
-    missing = set(spec.kinds) - {one["kind"] for one in found}
-    assert not missing, f"{spec.examples} has no grammar of the kinds {', '.join(sorted(missing))}"
-    return list(found)
-
-
-def _shown(example: Example) -> str:
-    return f"the {example['kind']} {example['text']!r}"

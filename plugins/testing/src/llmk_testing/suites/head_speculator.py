@@ -12,6 +12,7 @@ from torch import Tensor
 
 from llmk_testing.bench import Bench
 from llmk_testing.drafting import MAX_DRAFTS, VOCAB
+from llmk_testing.knowing_heads import KnowingHeads, KnownRows, states, token_of
 from llmk_testing.watch import never_waiting
 
 Make = Callable[[], Any]
@@ -101,6 +102,7 @@ def cases(bench: Bench) -> Iterator[tuple[str, Check]]:
     yield "heads that draft have seen every token", partial(check_seen, device)
     yield "drafts are int64 of the requests and the greatest count", partial(check_shape, device)
     yield "something is drafted", partial(check_effect, device)
+    yield "what heads that are never wrong draft is right", partial(check_knowing, device)
     yield "drafts depend only on the request's hidden state", partial(check_apart, device)
     yield "nothing is kept between calls", partial(check_stateless, device)
     yield "inputs stay as they are", partial(check_arguments, device)
@@ -147,6 +149,38 @@ def check_effect(device: torch.device, make: Make) -> str:
     return f"{sum(drafted)} of {sum(COUNTS)} drafts that were wanted"
 
 
+def check_knowing(device: torch.device, make: Make) -> str:
+    """Each head is given the state, the token and the row that belong together; also behind a draft that was rejected,
+    where the step's last row is of no use."""
+    found = [
+        right for count in (1, 2, 3) for rejected in (0, 1) for right in _drafted_right(make, count, rejected, device)
+    ]
+    assert found, "nothing was drafted"
+    return f"{len(found)} drafts"
+
+
+def _drafted_right(make: Make, count: int, rejected: int, device: torch.device) -> Iterator[int]:
+    """Each draft, after a step of which so many last rows were ``rejected``, if a request has more."""
+    lasts = [max(0, length - 1 - rejected) for length in _LENGTHS]
+    heads = KnowingHeads(count, lasts, COUNTS, device)
+    places = tuple((request, at) for request, length in enumerate(_LENGTHS) for at in range(length))
+    request, at = torch.tensor(places, device=device).T
+    useful = at <= torch.tensor(lasts, device=device)[request]
+    index = at[:, None] + 1 + torch.arange(count, device=device)
+    known = index <= torch.tensor(lasts, device=device)[request, None] + 1
+    following = torch.where(known, token_of(request[:, None], index), VOCAB - 1)
+    speculator = make()
+    kept = speculator.follow(heads, states(request, at + 1, useful), following, KnownRows(places))
+    rows = torch.tensor([places.index((one, last)) for one, last in enumerate(lasts)], device=device)
+    drafts = _rows(_propose(speculator, heads, kept[rows]), COUNTS)
+    for one, row in enumerate(drafts):
+        right = [int(token_of(torch.tensor(one), torch.tensor(lasts[one] + 2 + number))) for number in range(len(row))]
+        wrong = [draft != token for draft, token in zip(row, right, strict=True) if draft >= 0]
+        what = f"of {count} heads, after {rejected} rejected rows, request {one} got {row}"
+        assert not any(wrong), f"{what}, and the heads predict {right}"
+        yield from (draft for draft in row if draft >= 0)
+
+
 def check_apart(device: torch.device, make: Make) -> None:
     """A request gets the drafts among others that it gets alone."""
     for count in (1, 2):
@@ -191,7 +225,7 @@ def _follow(speculator: Any, heads: MadeUpHeads, batch: Batch) -> Any:
     return speculator.follow(heads, batch.hidden.clone(), batch.following.clone(), batch.rows)
 
 
-def _propose(speculator: Any, heads: MadeUpHeads, kept: Tensor, counts: Sequence[int] = COUNTS) -> Any:
+def _propose(speculator: Any, heads: MadeUpHeads | KnowingHeads, kept: Tensor, counts: Sequence[int] = COUNTS) -> Any:
     return speculator.propose(heads, kept.clone(), list(counts))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmk.api import Checkpoint, IOContext, IOProcessorSpec
+from llmk.api import IOContext, IOProcessorSpec
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
@@ -31,6 +31,7 @@ from llmk_testing.io_processors import (
     opened,
     served,
 )
+from llmk_testing.odd_checkpoints import odd_checkpoints
 from llmk_testing.purity import check_pure
 from llmk_testing.settings import leaving_settings
 from llmk_testing.suites.io_scores import check_scores
@@ -73,7 +74,7 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
     def case(name: str, run: Callable[[], str | None]) -> Case:
         return Case(spec.id, "io_processor", name, run)
 
-    yield case("it says which checkpoints it serves, for any checkpoint", partial(check_pure, spec.supports, _odd()))
+    yield case("it says which checkpoints it serves, for any", partial(check_pure, spec.supports, odd_checkpoints()))
     for name, check in (
         ("what can't be served is refused with RequestError", _check_refusals),
         ("a request that is dropped at any stage is gone", _check_nothing_is_left),
@@ -174,13 +175,3 @@ def _run_one(spec: IOProcessorSpec, bench: Bench, own: IOExamples, check: Check,
         verdict = spec.supports(context.checkpoint)
         assert verdict, f"supports() refuses the examples' checkpoint: {'; '.join(map(str, verdict.reasons))}"
         check(own, load_object(spec.implementation), context)
-
-
-def _odd() -> list[Checkpoint]:
-    configs: tuple[dict[str, Any], ...] = (
-        *({}, {"architectures": []}, {"architectures": None}, {"architectures": "X"}, {"architectures": [None]}),
-        *({"architectures": ["X"], "hidden_size": "wide"}, {"hidden_size": None}, {"text_config": None}),
-        *({"text_config": {"hidden_size": 64}}, {"model_type": None}, {"model_type": 5}, {"vocab_size": "many"}),
-        *({"quantization_config": None}, {"max_position_embeddings": None}, {"num_labels": -1}, {"is_decoder": 0}),
-    )
-    return [Checkpoint(path=Path("/nowhere"), config=config) for config in configs]

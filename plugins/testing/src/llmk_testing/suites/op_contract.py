@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from llmk_testing.queries import attention_queries
 from llmk_testing.tolerance import Right, check, check_same, equal
 from llmk_testing.trees import mapped, tensors
 
-_ROWS = 5
+_ROWS, _MANY_ROWS = 5, 700
 _SIZES = ("in_features", "out_features")
 
 
@@ -78,32 +78,49 @@ def _check_examples(contract: OpContract, bench: Bench) -> None:
     for facts in known:
         missing = [name for name in contract.facts if name not in facts]
         assert not missing, f"the contract names the fact {missing[0]!r}, which the examples' facts {facts} lack"
-    read = _Read(known[0])
-    one, other = (_arguments(contract, examples, bench, read) for _ in range(2))
-    undeclared = sorted(read.names - {*contract.facts, *(_SIZES if "linear" in kinds else ())})
+    undeclared = sorted(
+        _read(contract, examples, bench, known) - {*contract.facts, *(_SIZES if "linear" in kinds else ())}
+    )
     assert not undeclared, f"the examples need the fact {undeclared[0]!r}, which the contract does not name"
-    for place, (first, second) in enumerate(zip(tensors(one), tensors(other), strict=True)):
-        check_same(second, first, f"tensor {place} of the arguments, made of the same draw twice")
     given = len(contract.arguments) - (2 if kinds else 0)
-    assert len(one) == given, f"the examples make {len(one)} arguments, {given} of {contract.signature} are expected"
-    for name in examples.by_row:
-        rows = len(one[contract.arguments.index(name)])
-        assert rows == _ROWS, f"argument {name} is by_row, but has {rows} rows where {_ROWS} were requested"
+    for facts in known:
+        for make in (examples.make, *([examples.benchmark] if examples.benchmark else [])):
+            one, other = (make(_draw(contract, bench), facts, _ROWS) for _ in range(2))
+            assert len(one) == given, (
+                f"the examples make {len(one)} arguments, {given} of {contract.signature} are expected"
+            )
+            for place, (first, second) in enumerate(zip(tensors(one), tensors(other), strict=True)):
+                check_same(second, first, f"tensor {place} of the arguments, made of the same draw twice")
+    for rows in (1, _ROWS, _MANY_ROWS):
+        one = examples.make(_draw(contract, bench), known[0], rows)
+        for name in examples.by_row:
+            found = len(one[contract.arguments.index(name)])
+            assert found == rows, f"argument {name} is by_row, but has {found} rows where {rows} were requested"
     if not kinds:
-        options = examples.options_at(Draw(bench.random("options", contract.op), torch.float32), known[0])
-        _check_mutation(contract, options, bench, one)
+        _check_mutation(contract, examples, bench, [(known[0], 1), *((facts, _ROWS) for facts in known)])
 
 
-def _check_mutation(contract: OpContract, options: Facts, bench: Bench, arguments: tuple[Any, ...]) -> None:
+def _check_mutation(
+    contract: OpContract, examples: OpExamples, bench: Bench, made_of: Sequence[tuple[Facts, int]]
+) -> None:
+    """What is declared is changed by some facts and rows, and nothing else by any."""
+    changed = set[str]()
+    for facts, rows in made_of:
+        options = examples.options_at(Draw(bench.random("options", contract.op), torch.float32), facts)
+        changed |= _changed(contract, options, bench, examples.make(_draw(contract, bench), facts, rows))
+    found, declared = (sorted(names, key=contract.arguments.index) for names in (changed, contract.mutates_args))
+    assert found == declared, f"the reference changes the arguments {found}, mutates_args names {declared}"
+
+
+def _changed(contract: OpContract, options: Facts, bench: Bench, arguments: tuple[Any, ...]) -> set[str]:
+    """The names of the arguments that the reference changes."""
     reference = bind(bench.registry, oracle(bench.registry, contract.op), {})
     after = mapped(torch.clone, arguments)
     results = reference(*after, **options)
     if all(map(_is_number, tensors(arguments))):
         assert not any(tensor.isnan().any() for tensor in tensors(results)), "of its examples, the reference makes NaN"
     named = zip(contract.arguments, arguments, after, strict=True)
-    changed = [name for name, old, new in named if not all(map(equal, tensors(old), tensors(new)))]
-    declared = sorted(contract.mutates_args, key=contract.arguments.index)
-    assert changed == declared, f"the reference changes the arguments {changed}, mutates_args names {declared}"
+    return {name for name, old, new in named if not all(map(equal, tensors(old), tensors(new)))}
 
 
 def _facts(examples: OpExamples, bench: Bench, kinds: frozenset[str]) -> list[Facts]:
@@ -118,8 +135,20 @@ def _facts(examples: OpExamples, bench: Bench, kinds: frozenset[str]) -> list[Fa
     return next((list(found) for site in sites if (found := examples.facts_at(site))), [])
 
 
-def _arguments(contract: OpContract, examples: OpExamples, bench: Bench, facts: Facts) -> tuple[Any, ...]:
-    return examples.make(Draw(bench.random("op", contract.op), torch.float32), facts, _ROWS)
+def _draw(contract: OpContract, bench: Bench) -> Draw:
+    return Draw(bench.random("op", contract.op), torch.float32)
+
+
+def _read(contract: OpContract, examples: OpExamples, bench: Bench, known: Sequence[Facts]) -> set[str]:
+    """The facts that the examples need, of any of the ``known`` ones: those that they read without asking whether they
+    are there."""
+    names = set[str]()
+    for facts in known:
+        read = _Read(facts)
+        examples.make(_draw(contract, bench), read, _ROWS)
+        examples.options_at(_draw(contract, bench), read)
+        names |= read.names
+    return names
 
 
 def _is_number(tensor: Tensor) -> bool:
@@ -127,12 +156,18 @@ def _is_number(tensor: Tensor) -> bool:
 
 
 class _Read(dict[str, Any]):
-    """Facts that note which of them are read."""
+    """Facts that note which of them are read, but those that were asked for first."""
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.names = set[str]()
+        self._asked = set[object]()
 
     def __getitem__(self, name: str) -> Any:
-        self.names.add(name)
+        if name not in self._asked:
+            self.names.add(name)
         return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self._asked.add(name)
+        return super().__contains__(name)

@@ -41,6 +41,7 @@ def cases(
     for asked in served[:2]:
         yield candidate.case(f"rows don't affect each other: {asked.label}", partial(_apart, candidate, make, asked))
         yield candidate.case(f"takes any number of rows: {asked.label}", partial(_each_number, candidate, make, asked))
+        yield candidate.case(f"takes no rows: {asked.label}", partial(_none, make, asked))
     if served:
         yield candidate.case("takes many rows", partial(_many, candidate, make, served))
 
@@ -64,6 +65,14 @@ def _each_number(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery
             result = op.run(*given, **op.on_device)
         errors.append(op.check(result, given, arguments, f"{rows} rows"))
     return agreeing(errors)
+
+
+def _none(make: Make, asked: Asked[OpQuery]) -> str:
+    """As of an expert that no token chose. They give no rows."""
+    op = make(asked)
+    arguments = tuple(value[:0] if place in op.by_row else value for place, value in enumerate(op.arguments(1)))
+    given = op.placed(arguments)
+    return agreeing([op.check(op.run(*given, **op.on_device), given, arguments, "no rows")])
 
 
 def _many(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]]) -> str:

@@ -11,9 +11,11 @@ from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext, RouterS
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.clocks import moving_clocks
 from llmk_testing.growth import bytes_kept
 from llmk_testing.parsers import counted_lines
 from llmk_testing.router_examples import RouterExamples
+from llmk_testing.settings import leaving_settings
 
 Make = Callable[[RouterContext], Router]
 
@@ -37,15 +39,20 @@ def cases(spec: RouterSpec, bench: Bench) -> Iterator[Case]:
         return made
 
     def case(name: str, run: Callable[..., str | None], *arguments: object) -> Case:
-        return Case(spec.id, "router", name, partial(run, make, *arguments))
+        return Case(spec.id, "router", name, partial(_settled, partial(run, make, *arguments)))
 
     seeds = range(bench.seed, bench.seed + (40 if bench.thorough else 8))
     yield case("it returns one of the given replicas", check_answers, seeds)
+    package = spec.implementation.partition(".")[0]
     yield case("the same history gives the same answers", check_repeatable, seeds)
+    yield case("how fast clocks go changes no answer", check_clocks, seeds[:2], package)
     yield case("equal replicas get equal work, no matter what requests have in common", check_even)
     yield case("a replica that is new gets its share, and no more", check_newcomer)
+    yield case("what replicas that go leave is shared, and they get their share again", check_gone)
     yield case("what it keeps of sessions, tenants and replicas is bounded", check_bounded)
+    yield case("nothing is kept of each request", check_forgets)
     yield case("a call takes time in proportion to the replicas", check_linear)
+    yield case("a call takes no more time after many sessions", check_late)
     yield case("its answers are those of its oracle", partial(check_oracle, spec), seeds)
 
 
@@ -63,6 +70,16 @@ def check_repeatable(make: Make, seeds: Sequence[int]) -> None:
         first, second = (list(Fleet(make(CONTEXTS[0]), seed).steps(150)) for _ in range(2))
         for number, (one, other) in enumerate(zip(first, second, strict=True)):
             assert one == other, f"call {number} of seed {seed} returned {one}, in a second run {other}"
+
+
+def check_clocks(make: Make, seeds: Sequence[int], package: str) -> None:
+    """Not even by hours between two looks."""
+    for seed in seeds:
+        usual = list(Fleet(make(CONTEXTS[0]), seed).steps(150))
+        with moving_clocks(package, 3600.0):
+            moved = list(Fleet(make(CONTEXTS[0]), seed).steps(150))
+        for number, (one, other) in enumerate(zip(usual, moved, strict=True)):
+            assert one == other, f"call {number} of seed {seed} returned {one}, and {other} where clocks go faster"
 
 
 def check_even(make: Make) -> None:
@@ -93,6 +110,20 @@ def check_newcomer(make: Make) -> None:
     assert LEAST_SHARE <= share <= MOST_SHARE, what
 
 
+def check_gone(make: Make) -> None:
+    """One of five goes, and is back later with nothing cached."""
+    fleet = Steady(make(RouterContext()), 5, 16)
+    requests = [_request(range(n * 8, n * 8 + 8), session=f"s{n % 50}" if n % 2 else "") for n in range(900)]
+    fleet.run(requests[:400])
+    fleet.leave("r2")
+    given = fleet.run(requests[400:600])
+    most = max(given.values()) * 4 / sum(given.values())
+    assert most <= BUSIEST, f"of 200 requests after one of five replicas went, one got {most:.2f} times its share"
+    fleet.ids.insert(2, "r2")
+    share = fleet.run(requests[600:700])["r2"] * 5 / sum(fleet.given.values())
+    assert LEAST_SHARE <= share <= MOST_SHARE, f"a replica that is back got {share:.2f} times its share of 100 requests"
+
+
 def check_bounded(make: Make) -> str:
     """Sessions, tenants and replicas come once and never again."""
     router = make(RouterContext())
@@ -104,6 +135,25 @@ def check_bounded(make: Make) -> str:
     few, many = bytes_kept(call, (24_000, 72_000))
     assert many <= 1.5 * few + KEPT, f"it keeps {few} bytes after 24000 sessions, and {many} after 72000"
     return f"{many} bytes after 72000 sessions"
+
+
+def check_forgets(make: Make) -> str:
+    """The same request, again and again, on the same replicas."""
+    router, request = make(RouterContext()), _request((1, 2), session="s", tenant="t")
+    replicas = [ReplicaState(id=f"r{place}") for place in range(2)]
+    few, many = bytes_kept(lambda number: router.choose(request, replicas), (2000, 6000))
+    assert many <= 1.5 * few + KEPT, f"it keeps {few} bytes after 2000 calls with the same request, {many} after 6000"
+    return f"{many} bytes after 6000 calls"
+
+
+def check_late(make: Make) -> None:
+    """Lines of Python, for forty requests of new sessions."""
+    router = make(RouterContext())
+    short = counted_lines(partial(_ask_sessions, router, range(40)))
+    _ask_sessions(router, range(40, 3000))
+    limit = 6 * short + 2000
+    long = counted_lines(partial(_ask_sessions, router, range(3000, 3040)), limit)
+    assert long <= limit, f"{short} lines of code for 40 requests become more than {limit} after 3000 sessions"
 
 
 def check_linear(make: Make) -> None:
@@ -135,6 +185,17 @@ def check_oracle(spec: RouterSpec, make: Make, seeds: Sequence[int]) -> str:
 def _ask(router: Router, count: int) -> None:
     fleet = Steady(router, count, count)
     fleet.run([_request(range(n, n + 4), session=f"s{n % 7}") for n in range(40)])
+
+
+def _ask_sessions(router: Router, numbers: Sequence[int]) -> None:
+    replicas = [ReplicaState(id=f"r{place}") for place in range(3)]
+    for number in numbers:
+        router.choose(_request((number,), session=f"s{number}", tenant=f"t{number}"), replicas)
+
+
+def _settled(check: Callable[[], str | None]) -> str | None:
+    with leaving_settings():
+        return check()
 
 
 def _request(numbers: Sequence[int], session: str = "", tenant: str = "") -> RoutedRequest:
@@ -178,6 +239,12 @@ class Steady:
             self._running.append((chosen.id, tokens, request.tenant))
             del self._running[: -self._together]
         return self.given
+
+    def leave(self, id: str) -> None:
+        """A replica goes, with what it had."""
+        self.ids.remove(id)
+        self._blocks.pop(id, None)
+        self._running = [one for one in self._running if one[0] != id]
 
     def _state(self, id: str) -> ReplicaState:
         own = [(tokens, tenant) for place, tokens, tenant in self._running if place == id]

@@ -1,7 +1,7 @@
-"""The suites of speculators: on the host, on the device, and by heads of the model.
+"""The suite of speculators: here on the host; on the device, and by heads of the model, in modules of their own.
 
-``SpeculatorSpec.examples`` names a sequence of options, each a whole ``[plugin.NAME]`` section with its defaults; a
-speculator without examples is tested without options.
+``SpeculatorSpec.examples`` names a :class:`~llmk_testing.speculator_examples.SpeculatorExamples`, or a sequence of
+options alone; a speculator without examples is tested without options.
 """
 
 from __future__ import annotations
@@ -11,31 +11,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from llmk.api import DeviceSpeculator, HeadSpeculator, Speculator, SpeculatorContext, SpeculatorSpec
+from llmk.api import SpeculatorContext, SpeculatorSpec
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
-from llmk_testing.case import Case
+from llmk_testing.case import Case, Skip
 from llmk_testing.drafting import (
+    MANY_IDS,
     MAX_DRAFTS,
     MAX_LEN,
-    SLOTS,
+    SILENT,
     VOCAB,
     DeviceBatch,
     HostPlay,
     growing,
     histories,
     odd_histories,
+    share,
 )
+from llmk_testing.odd_checkpoints import odd_checkpoints
 from llmk_testing.parsers import counted_lines
-from llmk_testing.recording import check_recorded
-from llmk_testing.suites import head_speculator
-from llmk_testing.watch import never_waiting
+from llmk_testing.purity import check_pure
+from llmk_testing.settings import leaving_settings
+from llmk_testing.speculator_examples import Draft, SpeculatorExamples
+from llmk_testing.suites import device_speculator, head_speculator
 
-Make = Callable[[], Any]
+Make = Callable[..., Any]
+Check = Callable[[Make], str | None]
 
+_ORACLE = "its drafts are those of its oracle"
 GROWTH = 64 << 10
 """Bytes by which memory may grow while requests come and go."""
 UNDRAFTED: Mapping[str, list[int]] = {
@@ -49,36 +52,39 @@ UNDRAFTED: Mapping[str, list[int]] = {
 
 def cases(spec: SpeculatorSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one speculator."""
-    kind = head_speculator.cases if spec.heads else _device_cases if spec.on_device else _host_cases
+
+    def case(name: str, run: Callable[[], str | None]) -> Case:
+        return Case(spec.id, "speculator", name, run)
+
+    kind = head_speculator.cases if spec.heads else device_speculator.cases if spec.on_device else _host_cases
     for name, check in kind(bench):
-        yield Case(spec.id, "speculator", name, partial(_run, spec, check))
+        yield case(name, partial(_run, spec, check))
+    seeds = _seeds(bench)
+    if spec.on_device:
+        batches = [DeviceBatch(seed, bench.device) for seed in seeds]
+        yield case(_ORACLE, partial(_check_oracle, spec, partial(device_speculator.check_oracle, batches)))
+    elif not spec.heads:
+        yield case(_ORACLE, partial(_check_oracle, spec, partial(check_oracle, seeds)))
+    yield case("it says which checkpoints it serves, for any", partial(check_pure, spec.supports, odd_checkpoints()))
 
 
-def _host_cases(bench: Bench) -> Iterator[tuple[str, Callable[[Make], str | None]]]:
-    seeds = range(bench.seed, bench.seed + (30 if bench.thorough else 6))
+def _seeds(bench: Bench) -> range:
+    return range(bench.seed, bench.seed + (30 if bench.thorough else 6))
+
+
+def _host_cases(bench: Bench) -> Iterator[tuple[str, Check]]:
+    seeds = _seeds(bench)
     yield "drafts are token ids of the vocabulary, as many as wanted or fewer", partial(check_drafts, seeds)
     yield "something is drafted of what repeats", check_effect
+    yield "ids beyond 16 bits count", check_many_ids
     yield "tokens stay as they are", partial(check_tokens, seeds)
     yield "drafts depend only on the request's tokens", partial(check_apart, seeds)
     yield "the same tokens give the same drafts", partial(check_repeatable, seeds)
     yield "a request that resumes elsewhere gets the same drafts", partial(check_resumed, seeds)
+    yield "a request that is drafted for again gets the same drafts", partial(check_again, seeds)
     yield "an id that is used again has no old state", partial(check_reuse, seeds)
     yield "state of a request is freed with it", check_leaving
     yield "a call takes time in proportion to the tokens that are new", check_linear
-
-
-def _device_cases(bench: Bench) -> Iterator[tuple[str, Callable[[Make], str | None]]]:
-    seeds = range(bench.seed, bench.seed + (12 if bench.thorough else 3))
-    batches = [DeviceBatch(seed, bench.device) for seed in seeds]
-    yield "drafts are int64 of the requests and the width", partial(check_shape, batches)
-    yield "something is drafted of what repeats", partial(check_device_effect, batches[0])
-    yield "tokens, lengths and slots stay as they are", partial(check_arguments, batches)
-    yield "drafts depend only on the request's tokens", partial(check_rows, batches)
-    yield "tokens beyond the known ones are not used", partial(check_beyond, batches)
-    yield "padding changes nothing", partial(check_padding, batches)
-    yield "nothing is kept between calls", partial(check_stateless, batches)
-    yield "nothing waits for the device", partial(check_waiting, batches)
-    yield "it can be recorded and replayed", partial(check_replayed, bench)
 
 
 def check_drafts(seeds: Sequence[int], make: Make) -> None:
@@ -93,15 +99,27 @@ def check_drafts(seeds: Sequence[int], make: Make) -> None:
 
 def check_effect(make: Make) -> str:
     """A speculator that never drafts, not even where a request repeats itself, is not worth its calls."""
-    play, drafted, right = HostPlay(make()), 0, 0
-    for number, period in enumerate((1, 3, 7)):
-        tokens = [(5 * at * at + number) % VOCAB for at in range(period)] * (60 // period)
+    texts = [[(5 * at * at + period) % VOCAB for at in range(period)] for period in (1, 3, 7)]
+    return _share_of(HostPlay(make()), texts)
+
+
+def check_many_ids(make: Make) -> str:
+    """They differ by multiples of 65,536."""
+    play = HostPlay(make(vocab_size=MANY_IDS), MANY_IDS)
+    return _share_of(play, [[at << 16 for at in range(period)] for period in (3, 4)])
+
+
+def _share_of(play: HostPlay, texts: Sequence[list[int]]) -> str:
+    """Each of ``texts`` again and again."""
+    drafted, right = 0, 0
+    for number, text in enumerate(texts):
+        tokens = text * (60 // len(text))
         for length in range(40, 50):
             drafts = play.propose(f"r{number}", tokens[:length], MAX_DRAFTS)
             drafted += len(drafts)
             right += sum(one == other for one, other in zip(drafts, tokens[length:], strict=False))
-    assert drafted, "nothing was drafted, although the last tokens of each request occurred before"
-    return _share(right, drafted)
+    assert drafted, SILENT
+    return share(right, drafted)
 
 
 def check_tokens(seeds: Sequence[int], make: Make) -> None:
@@ -149,6 +167,35 @@ def check_resumed(seeds: Sequence[int], make: Make) -> None:
                 assert drafts == fresh, what
 
 
+def check_again(seeds: Sequence[int], make: Make) -> None:
+    """A step that drafts were made for need not be carried out, as where its request is preempted. The engine's list is
+    the same in each call."""
+    for seed in seeds:
+        for tokens in histories(seed, 6):
+            speculator, given = make(), list[int]()
+            for known in growing(tokens, seed):
+                given += known[len(given) :]
+                fresh = HostPlay(make()).propose("r", known)
+                for most in (1, MAX_DRAFTS, MAX_DRAFTS):
+                    drafts = list(speculator.propose("r", given, most))
+                what = f"seed {seed}, {len(known)} tokens in a list that grows, asked for the third time: {drafts}"
+                assert drafts == fresh, f"{what}, but {fresh} of an instance that sees them once"
+
+
+def check_oracle(seeds: Sequence[int], make: Make, draft: Draft) -> str:
+    """For each number of drafts, as requests grow."""
+    calls = 0
+    for seed in seeds:
+        play = HostPlay(make())
+        for number, tokens in enumerate((*histories(seed, 8), *odd_histories())):
+            for known in growing(tokens, seed):
+                for most in (1, 2, MAX_DRAFTS):
+                    drafts, right = play.propose(f"r{number}", known, most), list(draft(known, most))
+                    assert drafts == right, f"{most} drafts at most of {known}: {drafts}, {right} of the oracle"
+                    calls += 1
+    return f"{calls} calls"
+
+
 def check_reuse(seeds: Sequence[int], make: Make) -> None:
     """Ids are those of clients and may come again."""
     for seed in seeds:
@@ -194,126 +241,46 @@ def check_linear(make: Make) -> None:
         assert long <= limit, f"{short} lines of code for 200 tokens, one by one, become more than {limit} for 800"
 
 
-def check_shape(batches: Sequence[DeviceBatch], make: Make) -> None:
-    """For every width and any number of requests. Values are the speculator's own."""
-    for batch in batches:
-        for width in range(1, MAX_DRAFTS + 1):
-            for count in (1, 2, SLOTS):
-                batch.propose(make(), range(count), width)
-
-
-def check_device_effect(batch: DeviceBatch, make: Make) -> str:
-    """As on the host, of some periods at least."""
-    batch = DeviceBatch(0, batch.tokens.device)
-    periods = torch.tensor([1, 3, 7, 2, 1, 5], device=batch.tokens.device)[:, None]
-    batch.tokens = (torch.arange(MAX_LEN + 1, device=periods.device) % periods).int()
-    batch.known = torch.full_like(batch.known, MAX_LEN - MAX_DRAFTS)
-    drafts = batch.propose(make(), range(SLOTS), MAX_DRAFTS)
-    drafted = (drafts >= 0) & (drafts < VOCAB)
-    assert drafted.any(), "nothing was drafted, although the last tokens of each request occurred before"
-    expected = (batch.known[:, None] + torch.arange(MAX_DRAFTS, device=drafts.device)) % periods
-    return _share(int(((drafts == expected) & drafted).sum()), int(drafted.sum()))
-
-
-def check_arguments(batches: Sequence[DeviceBatch], make: Make) -> None:
-    """They belong to the engine."""
-    for batch in batches:
-        tokens, known, slots = batch.tokens.clone(), batch.known.clone(), batch.slots.clone()
-        make().propose(tokens, known, slots, MAX_DRAFTS)
-        assert torch.equal(tokens, batch.tokens), "propose changed tokens"
-        assert torch.equal(known, batch.known), "propose changed known"
-        assert torch.equal(slots, batch.slots), "propose changed slots"
-
-
-def check_rows(batches: Sequence[DeviceBatch], make: Make) -> None:
-    """A request gets the same drafts alone, with others, in another slot, and in another order."""
-    for batch in batches:
-        alone = [batch.propose(make(), [number], MAX_DRAFTS)[0] for number in range(SLOTS)]
-        speculator = make()
-        for other in (batch, batch.moved(1), batch.moved(3)):
-            for chosen in (list(range(SLOTS)), list(reversed(range(SLOTS))), [3, 1], [2]):
-                for number, row in zip(chosen, other.propose(speculator, chosen, MAX_DRAFTS), strict=True):
-                    _same(row, alone[number], f"request {number} among {chosen}", "alone")
-
-
-def check_beyond(batches: Sequence[DeviceBatch], make: Make) -> None:
-    """There are tokens of the slot's former request, and drafts that were rejected."""
-    for batch in batches:
-        expected = batch.propose(make(), range(SLOTS), MAX_DRAFTS)
-        for fill in (0, 1, VOCAB - 1):
-            found = batch.filled(fill).propose(make(), range(SLOTS), MAX_DRAFTS)
-            for number in range(SLOTS):
-                _same(found[number], expected[number], f"request {number}, {fill} beyond its tokens", "other tokens")
-
-
-def check_padding(batches: Sequence[DeviceBatch], make: Make) -> None:
-    """Recorded steps have more rows than requests; those have slot -1 and any length."""
-    for batch in batches:
-        expected = batch.propose(make(), range(3), MAX_DRAFTS)
-        found = batch.propose(make(), [0, 1, 2], MAX_DRAFTS, padding=4)
-        for number in range(3):
-            _same(found[number], expected[number], f"request {number} before 4 rows of padding", "without")
-
-
-def check_stateless(batches: Sequence[DeviceBatch], make: Make) -> None:
-    """A step may be issued and never run, and a slot has another request at any time."""
-    speculator = make()
-    batches[0].propose(speculator, range(SLOTS), 1)
-    for batch in batches:
-        expected = batch.propose(make(), range(SLOTS), MAX_DRAFTS)
-        for width in (MAX_DRAFTS, 2, MAX_DRAFTS):
-            found = batch.propose(speculator, range(SLOTS), width)
-            for number in range(SLOTS):
-                fresh = expected[number] if width == MAX_DRAFTS else batch.propose(make(), range(SLOTS), width)[number]
-                _same(found[number], fresh, f"request {number} after calls of other widths", "a new instance")
-
-
-def check_waiting(batches: Sequence[DeviceBatch], make: Make) -> None:
-    """The next step is issued while this one runs: no value is read back, and no shape depends on one."""
-    for batch in batches:
-        speculator = make()
-        speculator.propose(batch.tokens, batch.known, batch.slots, MAX_DRAFTS)
-        for width in (1, MAX_DRAFTS):
-            with never_waiting():
-                speculator.propose(batch.tokens, batch.known, batch.slots, width)
-
-
-def check_replayed(bench: Bench, make: Make) -> str:
-    """The same launches for equal shapes, and no synchronization with the device."""
-    batches = [DeviceBatch(seed, bench.device) for seed in range(3)]
-    speculator, inputs = make(), [one.clone() for one in (batches[0].tokens, batches[0].known, batches[0].slots)]
-    expected = [make().propose(batch.tokens, batch.known, batch.slots, MAX_DRAFTS) for batch in batches]
-
-    def load(number: int) -> None:
-        batch = batches[number]
-        for held, new in zip(inputs, (batch.tokens, batch.known, batch.slots), strict=True):
-            held.copy_(new)
-
-    def judge(number: int, found: Tensor) -> float:
-        assert torch.equal(found, expected[number]), f"replayed on batch {number}, drafts are not those of a plain call"
-        return 0.0
-
-    return check_recorded(bench, lambda: speculator.propose(*inputs, MAX_DRAFTS), load, judge, len(batches))
-
-
-def _run(spec: SpeculatorSpec, check: Callable[[Make], str | None]) -> str | None:
-    examples: Sequence[Mapping[str, Any]] = load_object(spec.examples) if spec.examples else ({},)
-    good = isinstance(examples, Sequence) and examples and all(isinstance(one, Mapping) for one in examples)
-    assert good, f"{spec.examples} is {examples!r}, expected a sequence of options, each a mapping"
+def _run(spec: SpeculatorSpec, check: Check) -> str | None:
     remark = None
-    for options in examples:
-        context = SpeculatorContext(VOCAB, MAX_DRAFTS, MAX_LEN, options)
-        make: Callable[[], Speculator | DeviceSpeculator | HeadSpeculator] = partial(
-            load_object(spec.implementation), context
-        )
-        remark = check(make) or remark
+    for options in _options(spec):
+        with leaving_settings():
+            remark = check(_made(spec, options)) or remark
     return remark
 
 
-def _share(right: int, drafted: int) -> str:
-    """A text that did nothing but repeat itself goes on, for those who look at it in the right place."""
-    said = f"{right} of {drafted} drafts are what came next"
-    assert 2 * right >= drafted, f"{said}, in texts that repeat a few tokens for ever"
+def _options(spec: SpeculatorSpec) -> Sequence[Mapping[str, Any]]:
+    examples = load_object(spec.examples) if spec.examples else ({},)
+    options = examples.options if isinstance(examples, SpeculatorExamples) else examples
+    good = isinstance(options, Sequence) and options and all(isinstance(one, Mapping) for one in options)
+    what = f"expected a sequence of options, each a mapping, or a {SpeculatorExamples.__name__}"
+    assert good, f"{spec.examples} is {examples!r}, {what}"
+    return list(options)
+
+
+def _made(spec: SpeculatorSpec, options: Mapping[str, Any]) -> Make:
+    """Makes the speculator, with ``changes`` of its context."""
+    implementation = load_object(spec.implementation)
+
+    def make(**changes: int) -> Any:
+        return implementation(_context(options, **changes))
+
+    return make
+
+
+def _context(options: Mapping[str, Any], **changes: int) -> SpeculatorContext:
+    usual = {"vocab_size": VOCAB, "max_drafts": MAX_DRAFTS, "max_len": MAX_LEN}
+    return SpeculatorContext(**{**usual, **changes}, options=options)
+
+
+def _check_oracle(spec: SpeculatorSpec, compare: Callable[[Make, Draft], str]) -> str:
+    """For each of the options."""
+    examples = load_object(spec.examples) if spec.examples else None
+    if not isinstance(examples, SpeculatorExamples):
+        raise Skip(f"the spec names no {SpeculatorExamples.__name__}: options and an oracle")
+    said = ""
+    for options in _options(spec):
+        said = compare(_made(spec, options), examples.oracle(_context(options)))
     return said
 
 
@@ -330,9 +297,3 @@ def _first_of(found: Sequence[object], expected: Sequence[object]) -> str:
 def _grow(speculator: Any, tokens: list[int]) -> None:
     for length in range(1, len(tokens) + 1):
         speculator.propose("r", tokens[:length], MAX_DRAFTS)
-
-
-def _same(found: Tensor, expected: Tensor, what: str, other: str) -> None:
-    """Whether two rows have equal drafts; ids outside of the vocabulary all say that nothing is drafted."""
-    one, two = (torch.where((row >= 0) & (row < VOCAB), row, -1).tolist() for row in (found, expected))
-    assert one == two, f"{what}: {one}, and {two} {other}"

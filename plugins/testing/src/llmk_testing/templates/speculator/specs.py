@@ -13,6 +13,7 @@ def llmk_speculators() -> list[SpeculatorSpec]:
             id="acme.pairs",
             name="acme-pairs",
             implementation="llmk_acme.pairs:Pairs",
+            examples="llmk_acme.examples:PAIRS",
             summary="what followed the request's last two tokens earlier in it",
         )
     ]
