@@ -43,10 +43,12 @@ def build(
     dtype: torch.dtype = torch.float32,
     parallel: Parallel | None = None,
     variants: tuple[SiteVariant, ...] = (),
+    position_rows: int = 0,
 ) -> Build:
     """A build that loads from this module, for a process at the place ``parallel``."""
     plan = Plan(PLATFORM, "here", "", "model", "", "AnyForCausalLM", "float32", choices, variants=variants)
-    return Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=load, parallel=parallel)
+    where: dict[str, Any] = {"device": torch.device("cpu"), "parallel": parallel, "position_rows": position_rows}
+    return Build(plan, dtype=dtype, load_object=load, **where)
 
 
 def builder(made: Build, spec: Spec) -> Builder:

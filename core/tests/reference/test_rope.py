@@ -188,6 +188,17 @@ def test_scaling_of_attention_is_in_the_table() -> None:
     assert table.dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", ["default", "yarn", "dynamic", "longrope"])
+def test_some_rows_are_those_of_the_whole_table(kind: str) -> None:
+    """Bit by bit, with what depends on the longest text."""
+    given = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 64}
+    given |= {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    whole = cos_sin_cache(given, 16, 256, 1e4, trained_positions=128)
+    for rows in (range(1), range(1, 30), range(30, 256)):
+        found = cos_sin_cache(given, 16, 256, 1e4, trained_positions=128, rows=rows)
+        assert torch.equal(found, whole[rows.start : rows.stop])
+
+
 def test_inputs_are_left_alone_and_may_be_views() -> None:
     joined = torch.randn(4, 5 * 16)
     before = joined.clone()

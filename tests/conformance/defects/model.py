@@ -207,11 +207,19 @@ def _one_base(patch: pytest.MonkeyPatch) -> None:
 def _short_table(patch: pytest.MonkeyPatch) -> None:
     """Rotates positions from 64 on as the last before."""
 
-    def change(good: Any, *args: Any, **options: Any) -> Any:
-        table = good(*args, **options)
-        return torch.cat((table[:64], table[63:64].expand(len(table) - 64, -1))) if len(table) > 64 else table
+    def change(good: Any, *args: Any, rows: range, **options: Any) -> Any:
+        read = [min(position, 63) for position in rows]
+        return torch.cat([good(*args, rows=range(position, position + 1), **options) for position in read])
 
     _around(patch, builder, "cos_sin_cache", change)
+
+
+def _copies_angles(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, layer: Attention, *args: Any, **options: Any) -> None:
+        good(layer, *args, **options)
+        layer._cos_sin = None if layer._cos_sin is None else layer._cos_sin.clone()
+
+    _around(patch, Attention, "__init__", change)
 
 
 def _no_aliases(patch: pytest.MonkeyPatch) -> None:
@@ -291,6 +299,7 @@ DEFECTS = (
     Defect("published_length", "texts are as long as in published checkpoints", _published_length, "texts may be"),
     Defect("one_base", "rotations are not stretched", _one_base, "numbers of the config"),
     Defect("short_table", "positions from 64 on are rotated alike", _short_table, "long texts have"),
+    Defect("copies_angles", "keeps a copy of the angles that there are when it is built", _copies_angles, "logits are"),
     Defect("no_aliases", "a tied head that is stored is a tensor too many", _no_aliases, "a tied head may"),
     Defect("half_of_what_is_given", "embeddings that are given are halved", _halves_what_is_given, "embeddings take"),
     Defect("always_long", "LongRoPE is served with its longest text", _always_long, "LongRoPE is served"),

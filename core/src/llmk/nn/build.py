@@ -13,6 +13,7 @@ from torch import Tensor
 from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError, Shadow
 from llmk.nn.layers import Layers
 from llmk.nn.parallel import Parallel
+from llmk.nn.position_table import PositionTable
 from llmk.nn.quantization import Quantization
 from llmk.nn.shadow import Shadowed, ShadowedAttention, Shadows
 
@@ -91,6 +92,8 @@ class Build:
         dtype: the engine's dtype. Layers use this one, not the checkpoint's.
         parallel: this process's ranks, and its collectives.
         max_model_len: maximum sequence length in tokens; 0: the model's own maximum.
+        position_rows: rows of a :class:`~llmk.nn.position_table.PositionTable` that are made at a time, as
+            :meth:`reach` requires; 0: all, when the table is made.
         checkpoint: passed to the plan's quantization methods, if the plan has any.
         load_object: imports ``"module:attribute"``, of ``plugin`` (name and version), ``id`` and ``kind``
             (:func:`llmk.kernel.loader.load_object`).
@@ -99,6 +102,7 @@ class Build:
         methods: the quantization methods, by weight format.
         cache_scales: names of the K scales and of the V scales of all quantization methods (:class:`Quantization`).
         layers: every layer built so far that owns parameters.
+        position_tables: those of which rows are still to be made.
         here: whether the layers that are built now belong to this process's pipeline stage.
         adapter_index: int64 ``[tokens]``, the adapter of each token of the step that runs, -1 for none; ``None`` where
             no token has one. Set before each step, as kernels are switched.
@@ -115,10 +119,13 @@ class Build:
         parallel: Parallel | None = None,
         checkpoint: Checkpoint | None = None,
         max_model_len: int = 0,
+        position_rows: int = 0,
     ) -> None:
         self.plan = plan
         self.dtype = dtype
         self.max_model_len = max_model_len
+        self.position_tables: list[PositionTable] = []
+        self._position_rows = position_rows
         self.device = device
         self.parallel = parallel or Parallel()
         self.methods: dict[str, Quantization] = {
@@ -317,6 +324,21 @@ class Build:
             start, stop = switch.select(num_tokens)
             low, high = max(low, start), min(high, stop)
         self._current_range = low, high
+
+    def position_table(self, make: Callable[[range], Tensor], longest: int) -> Tensor:
+        """A table with a row for each of ``longest`` positions, of which ``make`` returns those of a range. Rows are
+        made before a step reads them: what is derived of the table when the model is built would lack the others."""
+        table = PositionTable(make, longest, self.device, self._position_rows)
+        if not table.is_full:
+            self.position_tables.append(table)
+        return table.tensor
+
+    def reach(self, length: int) -> None:
+        """Makes the rows of position tables that requests of up to ``length`` tokens read. Called before a step."""
+        for table in self.position_tables:
+            table.reach(length)
+        if any(table.is_full for table in self.position_tables):
+            self.position_tables = [table for table in self.position_tables if not table.is_full]
 
     def _bind(self, choice: Choice, site_parts: Mapping[str, Any], *, register: bool = True) -> Any:
         pieces = [(p.start, p.stop, self._bind_piece(choice, p, site_parts)) for p in choice.pieces]

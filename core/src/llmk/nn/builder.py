@@ -77,7 +77,9 @@ class Builder:
         self._sites = sites
         self._linears: dict[tuple[int, bool], Linear] = {}
         self._cache_of: dict[int, int] = {}
-        self.cos_sin: Callable[[tree.Rope], Tensor] = cache(self._cos_sin)
+        self.cos_sin: Callable[..., Tensor] = cache(self._cos_sin)
+        """The table of a :class:`~llmk.tree.Rope`, and with ``back`` the one that turns against the angles, which a
+        layer must not copy: their rows are made as requests get longer."""
         self._scales: Callable[[tree.QueryScale], Tensor] = cache(self._query_scales)
 
     def site(self, spec: tree.Spec) -> str:
@@ -317,11 +319,18 @@ class Builder:
         """What starts and ends a stream."""
         return _load(spec.implementation)(self, spec)
 
-    def _cos_sin(self, rope: tree.Rope) -> Tensor:
-        own = rope.parameters
-        longest = self.build.max_model_len or rope.max_model_len
-        table = cos_sin_cache(own, rope.dim, longest, own["rope_theta"], trained_positions=rope.positions)
-        return table.to(self.build.device)
+    def _cos_sin(self, rope: tree.Rope, back: bool = False) -> Tensor:
+        own, build = rope.parameters, self.build
+        longest = build.max_model_len or rope.max_model_len
+
+        def made(rows: range) -> Tensor:
+            options: dict[str, Any] = {"trained_positions": rope.positions, "rows": rows}
+            table = cos_sin_cache(own, rope.dim, longest, own["rope_theta"], **options)
+            if back:
+                table[:, table.shape[1] // 2 :].neg_()
+            return table
+
+        return build.position_table(made, longest)
 
 
 def _load(path: str) -> Any:

@@ -48,6 +48,7 @@ class ModelHarness:
         dtype = getattr(torch, plan.dtype)
         served = boot.facts.max_model_len
         where: dict[str, Any] = {"device": self.device, "parallel": parallel, "max_model_len": served}
+        where["position_rows"] = 1  # none but those that a step reads
         self.build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
         self.model: Model = boot.load("model")(self.build, boot.checkpoint)
         load_weights(
@@ -104,6 +105,7 @@ class ModelHarness:
         prepared = {
             site: self._prepare(site, spec, steps[self._size(spec)]) for site, spec in dict(self._specs).items()
         }
+        self.build.reach(max(self._lengths[name] for name, _ in work))
         self.build.select(sum(counts))
         context = StepContext(
             positions=self._tensor([p for own in positions for p in own], torch.int64),

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_POSITION_ROWS = 512
+"""Rows of a table of rotations that are made at a time, in a third of a millisecond."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -104,6 +107,7 @@ def load_model(
     check_context(boot.facts, kept, available, share=share)
     dtype = getattr(torch, plan.dtype)
     where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
+    where["position_rows"] = _POSITION_ROWS
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = boot.load("model")(build, boot.checkpoint)
     adapters = place_adapters(boot.adapters, build)

@@ -143,6 +143,8 @@ class Runner(Executor):
         if not plan.work:
             left = self._graphs.record_next() if plan.record and self._graphs is not None else 0
             return PendingResult(plan.step, None, unrecorded=left)
+        if self.build.position_tables:
+            self.build.reach(max(work.before + work.num_tokens for work in plan.work))
         self._apply(plan)
         if self._heads is None:
             return self._computed(plan, replay)

@@ -16,6 +16,7 @@ from tokenizers import AddedToken
 from llmk.api import CheckpointError
 from llmk.api.checkpoint import LONGEST_TEMPLATE, CheckpointFile, check_folder, files_in, read_named
 from llmk.api.errors import describe
+from llmk.engine.text import tokenizer_json
 from llmk.engine.text.chat_template import ChatTemplates, Message, compile_template
 from llmk.engine.text.control_tokens import ControlTokens
 from llmk.engine.text.detokenizer import Detokenizer, Vocabulary
@@ -240,7 +241,7 @@ def _load_backend(path: Path) -> tokenizers.Tokenizer:
 
 def _parsed(data: bytes, file: object) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_buffer(data)
+        return tokenizer_json.parse(data)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the library's panics are no Exception

@@ -66,7 +66,7 @@ class EntryIndexer:
         self._compressor, self._cos_sin = Compressor(builder, spec.compressor), builder.cos_sin(attend.rope)
         self._heads = (shape.index_heads, shape.index_dim)
         self._factor = (shape.index_heads * shape.index_dim) ** -0.5
-        self._rotate = Trailing(builder.build.kernel("op", rope), self._cos_sin)
+        self._rotate = Trailing(builder, rope, attend.rope)
         self._pick = partial(builder.build.kernel("op", pick), top_k=shape.index_top_k)
 
     def __call__(self, x: Tensor, compressed: Tensor, caches: Any, meta: Any, step: StepContext) -> Tensor:
@@ -81,10 +81,9 @@ class EntryIndexer:
 class Trailing:
     """Rotates the last elements of heads, by the op ``rotate``."""
 
-    def __init__(self, rotate: Any, cos_sin: Tensor) -> None:
-        self._rotate, self._cos_sin = rotate, cos_sin
-        cos, sin = cos_sin.chunk(2, dim=1)
-        self._back = torch.cat((cos, -sin), dim=1)
+    def __init__(self, builder: Builder, rotate: str, rope: tree.Rope) -> None:
+        self._rotate = builder.build.kernel("op", rotate)
+        self._cos_sin, self._back = builder.cos_sin(rope), builder.cos_sin(rope, back=True)
 
     def __call__(self, x: Tensor, positions: Tensor, *, back: bool = False) -> Tensor:
         """Maps ``[tokens, heads, head_dim]``; ``back``: against the angles."""
@@ -107,7 +106,7 @@ class CompressedAttention(Layer):
         self._indexer = EntryIndexer(builder, spec.indexer, attend) if spec.indexer else None
         self._attend = partial(build.kernel("op", run), window=shape.window, scale=shape.head_dim**-0.5)
         self._cos_sin, self._eps = builder.cos_sin(attend.rope), shape.eps
-        self._rotate, self._per_head = Trailing(build.kernel("op", rope), self._cos_sin), build.kernel("op", per_head)
+        self._rotate, self._per_head = Trailing(builder, rope, attend.rope), build.kernel("op", per_head)
         self._index, self._count = builder.rows_cache(attend), shape.out_groups
         self._groups = GroupedOut(build, spec.out_groups, shape.out_groups, builder.site(spec.out_groups))
         self._out = builder.linear(spec.out)

@@ -69,18 +69,22 @@ def cos_sin_cache(
     base: float,
     *,
     trained_positions: int | None = None,
+    rows: range | None = None,
 ) -> Tensor:
     """The table that :func:`rope` reads, for positions up to ``max_position - 1``; it includes the attention scaling.
 
-    Args and errors are those of :func:`~llmk.reference.rope.scaling.inverse_frequencies`.
+    Args:
+        rows: the positions of which the rows are wanted; ``None``: all. The other arguments and the errors are those of
+            :func:`~llmk.reference.rope.scaling.inverse_frequencies`.
 
     Returns:
-        float32 ``[max_position, rot]`` on torch's default device.
+        float32 ``[rows, rot]`` on torch's default device.
     """
+    rows = range(max_position) if rows is None else rows
     frequencies, scaling = inverse_frequencies(
         rope_parameters, head_dim, max_position, base, trained_positions=trained_positions
     )
-    angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequencies)
+    angles = torch.outer(torch.arange(rows.start, rows.stop, dtype=torch.float32), frequencies)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling
 
 
