@@ -13,14 +13,14 @@ from llmk.reference.quantized_weight import ScaledWeight
 from llmk_cuda.quantize import quantize_groups, quantize_rows
 
 _FAST_INPUTS = 2048
-"""Most products that are summed in the tensor cores' own registers, which keep some 13 bits: of products of one sign,
+"""Most terms that are summed in the tensor cores' own registers, which keep some 13 bits: of terms of one sign,
 measured on an H200, a sum of 2,048 loses 3%, one of 4,096 8%, and one of 14,336 25%. In float32 none loses more than
 rounding does; GEMMs of 2,048 rows take 7 to 13% longer."""
 
 
 def linear_rowwise(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias``, bfloat16 ``[tokens, in]`` to ``[tokens, out]``, with a scale per row of ``x`` and per
-    output. Sums of more than :data:`_FAST_INPUTS` products are kept in float32."""
+    output. Sums of more than :data:`_FAST_INPUTS` terms are kept in float32."""
     values, scale = quantize_rows(x)
     return torch._scaled_mm(
         values,

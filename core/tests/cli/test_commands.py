@@ -245,9 +245,9 @@ threading.Thread(target=time.sleep, args=(60,)).start()
 
 def test_what_plugins_print_and_start_does_not_disturb_the_help(llmk: Any, house: Wheelhouse) -> None:
     house.install("polite", NOISY + GREET)
-    began = time.monotonic()
+    started = time.monotonic()
     ran = llmk()
-    assert time.monotonic() - began < SECONDS
+    assert time.monotonic() - started < SECONDS
     assert (ran.code, ran.err) == (0, "")
     assert "    leave     say goodbye\n" in ran.out
     assert "noise" not in ran.out

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from gguf_files import write_gguf
 
-from llmk.api import Checkpoint, CheckpointError, CheckpointFile, LlmkError, ModelNotFound
+from llmk.api import Checkpoint, CheckpointError, CheckpointFile, ConfigError, LlmkError, ModelNotFound
 from llmk.config import Config, load
 from llmk.kernel.registry import Registry
 from llmk.planning.choices.checkpoints import choose_checkpoint
 from llmk_gguf.header import read_header
+from llmk_gguf.reader import read_gguf
 from llmk_testing.checkpoints import write_checkpoint
 
 HUGE = 1 << 60
@@ -276,3 +277,10 @@ def test_what_is_no_model_is_refused(tmp_path: Path, make: Callable[[Path], obje
     make(tmp_path / "model.gguf")
     with pytest.raises(ModelNotFound):
         opened(tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize("options", [{"weight": "packed"}, {"weights": "dense"}], ids=["unknown", "wrong"])
+def test_options_that_there_are_not_are_refused(tmp_path: Path, whole: bytes, options: dict[str, str]) -> None:
+    (tmp_path / "model.gguf").write_bytes(whole)
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        read_gguf([CheckpointFile(tmp_path, "model.gguf")], options)

@@ -241,11 +241,11 @@ class PlainRotation(Good):
 
 
 class ShortRotation(Good):
-    """Lacks the last position."""
+    """Lacks the last position that is computed: the one behind it has a token that ends the output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._ropes = {turn: table[:-1] for turn, table in self._ropes.items()}
+        self._ropes = {turn: table[:-2] for turn, table in self._ropes.items()}
 
 
 class TakesNaN(Good):

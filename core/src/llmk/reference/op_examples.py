@@ -73,8 +73,8 @@ class OpExamples:
     benchmark: Make | None = None
     """In place of ``make`` for ``llmk tune``, where ``make`` has corner cases that no step is full of."""
     by_row: tuple[str, ...] = ()
-    """Names of arguments of which row ``i`` belongs to row ``i`` of the result alone: without rows, there is none of
-    these. Of an op over attention, the first of them are the queries."""
+    """Names of arguments of which row ``i`` belongs to row ``i`` of the result alone: it has no rows without these.
+    Of an op over attention, the first of them are the queries."""
     wide: tuple[str, ...] = ()
     """Names of arguments that models pass as parts of wider rows; for an op over attention, as parts of one row."""
     leading: tuple[str, ...] = ()

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmk.api import Checkpoint, CheckpointError, CheckpointFile, StoredTensor
+from pydantic import ValidationError
+
+from llmk.api import Checkpoint, CheckpointError, CheckpointFile, ConfigError, StoredTensor
 from llmk.api.checkpoint import LONGEST_TEMPLATE
 from llmk_gguf.config import architecture_of, read_config
 from llmk_gguf.header import Header, StoredBlocks, read_header
 from llmk_gguf.metadata import Metadata
 from llmk_gguf.packed import Format, formats_of, packed_tensors
-from llmk_gguf.specs import METHOD
+from llmk_gguf.specs import METHOD, Options
 from llmk_gguf.tensors import Named, named_tensors, plain_tensor
 from llmk_gguf.tokenizer import chat_templates, end_tokens, named_tokens, tokenizer_json
 
@@ -23,7 +25,7 @@ _MOST_PARTS = 1000
 
 def read_gguf(files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Checkpoint:
     """Implements :class:`llmk.api.ReadCheckpoint`."""
-    reader = GgufReader(_parts(files), options.get("weights") == "packed")
+    reader = GgufReader(_parts(files), _options(options).weights == "packed")
     metadata, tensors = reader.read()
     architecture = architecture_of(metadata)
     config = read_config(metadata, architecture, tensors)
@@ -49,6 +51,15 @@ def read_gguf(files: Sequence[CheckpointFile], options: Mapping[str, Any]) -> Ch
         weight_bytes=sum(tensor.stop - tensor.start for tensor in tensors.values()),
         reader=reader,
     )
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    try:
+        return Options.model_validate(dict(given))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        known = ", ".join(Options.model_fields)
+        raise ConfigError(f"[plugin.gguf] has {wrong}", hint=f"its options are {known}") from error
 
 
 @dataclass(frozen=True, slots=True)

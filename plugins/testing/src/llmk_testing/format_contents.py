@@ -125,7 +125,7 @@ def large(base: FormatContent, num_bytes: int, seed: int) -> FormatContent:
 
 
 def tensor(dtype: str, shape: Sequence[int], seed: int) -> TensorContent:
-    """Random bits: all numbers that a dtype has, infinite ones and those that are none, too."""
+    """Random bits: all numbers that a dtype has, infinity and NaN, too."""
     data = random.Random(f"{seed} {dtype} {shape}").randbytes(prod(shape) * DTYPE_BITS[dtype] // 8)
     return dtype, shape, bytes(each & 1 for each in data) if dtype == "BOOL" else data
 

@@ -113,7 +113,7 @@ class Launched:
         self.launcher.start(place, RankProcess(arguments=arguments, input=data))
 
     def take(self, server: socket.socket) -> None:
-        """Waits for the connection of one more process, and keeps it by the process's place, which its input tells."""
+        """Waits for the connection of one more process, and keeps it by the process's place, which its input says."""
         try:
             link, _ = server.accept()
         except TimeoutError:

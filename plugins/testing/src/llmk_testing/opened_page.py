@@ -27,7 +27,7 @@ _EMPTY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What came of a page: errors that nothing caught, requests with ``path``, ``url``, ``body`` and ``headers``, forms
+    """What a page did: errors that nothing caught, requests with ``path``, ``url``, ``body`` and ``headers``, forms
     that the browser would have sent, and what a user saw, by when: ``"loaded"``, ``"end"``."""
 
     errors: Sequence[str]
@@ -66,9 +66,8 @@ def opened(page: LoadedPage, **way: Any) -> Opened:
     found = json.loads(done.stdout.splitlines()[-1])
     if found["errors"] and found["lacking"]:
         raise Skip(f"the kit's document lacks {', '.join(found['lacking'])}, and then there was {found['errors'][0]}")
-    return Opened(
-        *(found[name] for name in ("errors", "requests", "submitted", "seen")), found.get("keyed", 0), found["held"]
-    )
+    del found["lacking"]
+    return Opened(**{"keyed": 0, **found})
 
 
 def _tree(page: LoadedPage) -> Any:
@@ -93,11 +92,6 @@ class _Tree(HTMLParser):
         self._open[-1][2].append(made)
         if tag not in _EMPTY:
             self._open.append(made)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element without content."""
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
         """Closes the innermost element of this name, and what is in it."""

@@ -62,7 +62,7 @@ def posts(url: str = "url", path: str = "/", file: str = "posts") -> Receiver:
 
 @contextmanager
 def _listening(
-    server: type[socketserver.BaseServer],
+    server: type[socketserver.TCPServer],
     handler: type[socketserver.BaseRequestHandler],
     file: str,
     options: Callable[[int], Mapping[str, Any]],
@@ -73,7 +73,7 @@ def _listening(
         thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True, name="receiver")
         thread.start()
         try:
-            yield options(listening.server_address[1])
+            yield options(listening.socket.getsockname()[1])
         finally:
             listening.shutdown()
             thread.join()

@@ -160,8 +160,8 @@ class StepWork(Protocol):
     number ``before + num_tokens``. A later step may compute it before its result was read.
 
     That number is the position of :func:`llmk.reference.sampling.sample.sample`, which draws by ``(seed, position)``
-    alone: whoever draws like it gives the same tokens as the engine, in any batch and after a preemption. Without
-    ``sample``, nothing is sampled, and the tokens behind are known already."""
+    alone: any executor that draws like it gives the same tokens as the engine, in any batch and after a preemption.
+    Without ``sample``, nothing is sampled, and the tokens behind are known already."""
 
     slot: int
     before: int

@@ -30,9 +30,9 @@ class StoredModel:
     """A model that a source has on this machine. ``reference`` names it to llmk; ``path`` is as in
     :class:`FetchedModel`, ``num_bytes`` the size of its files there. ``is_complete``: no download of it is unfinished.
 
-    ``revision`` is which version of the model is there, as the source names versions (a commit, a tag, a digest), for
-    people to read, and tells apart what is stored under one reference; ``""`` where there is no other. A version that
-    users can request is a part of ``reference``, too.
+    ``revision`` is which version of the model is there, as the source names versions (a commit, a tag, a digest): it is
+    human-readable, and differs between what is stored under one reference; ``""`` where there is no other. A version
+    that users can request is a part of ``reference``, too.
     """
 
     reference: str

@@ -336,7 +336,8 @@ def _made(spec: LauncherSpec, bench: Bench, query: LaunchQuery) -> Launched:
 
 def _counts(spec: LauncherSpec, bench: Bench) -> str:
     """One after the other, up to what there are no places for; then as many can be had as before."""
-    tried, most = [], LaunchQuery(platform=bench.facts)
+    most = LaunchQuery(platform=bench.facts)
+    tried: list[str] = []
     for tensor, pipeline in _SPREADS:
         query = LaunchQuery(platform=bench.facts, tensor=tensor, pipeline=pipeline)
         if not spec.supports(query):

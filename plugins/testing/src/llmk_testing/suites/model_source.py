@@ -137,8 +137,8 @@ def check_models(tried: Tried) -> str:
     stored = [each for each in tried.source().stored() if each.is_complete]
     for each in stored:
         _check_listed(tried, each)
-    told_apart = {(each.reference, each.revision) for each in stored}
-    assert len(told_apart) == len(stored), f"two that are listed have one reference and revision: {stored}"
+    distinct = {(each.reference, each.revision) for each in stored}
+    assert len(distinct) == len(stored), f"two that are listed have one reference and revision: {stored}"
     listed = sorted(each.reference for each in stored)
     assert len(listed) >= len({tuple(sorted(files.items())) for files in models.values()}), f"it lists {listed}"
     return f"{len(models)} names"

@@ -36,7 +36,7 @@ def check_published_again(tried: Tried) -> None:
     tried.fetch()
     _check_again(tried, first, "the whole")
     listed = [(each.reference, each.revision) for each in tried.source().stored()]
-    assert len(set(listed)) == len(listed), f"what was published again is listed as {listed}, which are not told apart"
+    assert len(set(listed)) == len(listed), f"what was published again is listed as {listed}, which look alike"
     with tried.reopened() as fresh:
         _publish(fresh, first)
         calls = observed(tried)[1]
@@ -138,7 +138,7 @@ def check_gone(tried: Tried) -> str:
         wrong = differing(contents(tried.fetch().path), right)
         assert not wrong, f"with the source away, the model that was there has another {', '.join(wrong)}"
     except LlmkError as error:
-        _check_told(tried, error)
+        _check_error(tried, error)
     assert [each.is_complete for each in tried.source().stored()] == [True], "with the source away, nothing is listed"
     with tried.reopened() as fresh:
         assert fresh.example.away is not None
@@ -147,13 +147,13 @@ def check_gone(tried: Tried) -> str:
             try:
                 found = fresh.fetch(outline=outline)
             except LlmkError as error:
-                _check_told(fresh, error)
+                _check_error(fresh, error)
             else:
                 raise AssertionError(f"with the source away and nothing there, {found.path} was got")
     return "refused"
 
 
-def _check_told(tried: Tried, error: LlmkError) -> None:
+def _check_error(tried: Tried, error: LlmkError) -> None:
     assert tried.example.name in error.message, f"the message does not name the model: {error.message}"
     _check_hint(error)
 

@@ -156,7 +156,7 @@ def _is_number(tensor: Tensor) -> bool:
 
 
 class _Read(dict[str, Any]):
-    """Facts that note which of them are read, but those that were asked for first."""
+    """Facts that note which of them are read, but those that were read first."""
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)

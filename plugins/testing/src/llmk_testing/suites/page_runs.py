@@ -38,14 +38,14 @@ def check_stored(page: LoadedPage) -> None:
         opened(page, text=_TEXT, stored=stored).check()
 
 
-def check_told(page: LoadedPage) -> None:
+def check_error_shown(page: LoadedPage) -> None:
     """By its message or its status."""
     good = opened(page, text=_TEXT)
     _requests(good)
     found = opened(page, text=_TEXT, answers="error", reason=_REASON)
-    told = found.seen["end"]
-    assert _REASON in told or "500" in told, (
-        f"the server's error 500 with the message {_REASON!r} is not shown: {told!r}"
+    shown = found.seen["end"]
+    assert _REASON in shown or "500" in shown, (
+        f"the server's error 500 with the message {_REASON!r} is not shown: {shown!r}"
     )
     quiet = opened(page, text=_TEXT, answers="nothing").seen["end"]
     assert quiet.split() != good.seen["loaded"].split() or quiet.split() != good.seen["end"].split(), (
@@ -121,7 +121,7 @@ CHECKS = (
     ("its scripts run, send no form, and show values that there are", check_opens),
     ("no answer of the server is an error that nothing catches", check_answers),
     ("what is stored in the browser may be anything", check_stored),
-    ("an error of the server is shown", check_told),
+    ("an error of the server is shown", check_error_shown),
     ("requests have the user's key", check_key),
     ("requests go to the server below a proxy's path", check_places),
     ("a late answer to what was typed before changes nothing", check_late),

@@ -64,7 +64,7 @@ def cases(spec: RouteSpec, bench: Bench) -> Iterator[Case]:
         ("requests mean what the examples say", _check_meanings),
         ("numbers that are 0 are not taken for left out", _check_zeros),
         ("a response is streamed where the request says so", _check_stream),
-        ("the model that a request names is asked for", _check_model),
+        ("the model that a request names is the one that serves it", _check_model),
         ("a request takes time in proportion to its length", _check_long),
         *route_responses.CHECKS,
     )

@@ -178,7 +178,7 @@ def check_again(seeds: Sequence[int], make: Make) -> None:
                 fresh = HostPlay(make()).propose("r", known)
                 for most in (1, MAX_DRAFTS, MAX_DRAFTS):
                     drafts = list(speculator.propose("r", given, most))
-                what = f"seed {seed}, {len(known)} tokens in a list that grows, asked for the third time: {drafts}"
+                what = f"seed {seed}, {len(known)} tokens in a list that grows, drafted the third time: {drafts}"
                 assert drafts == fresh, f"{what}, but {fresh} of an instance that sees them once"
 
 

@@ -13,7 +13,7 @@ MOST_RANKS = 64
 class Options(BaseModel, extra="forbid"):
     """``[plugin.acme]``."""
 
-    prefix: list[str] = Field([], description="What each rank's command begins with; {place} is the rank's place.")
+    prefix: list[str] = Field([], description="What each rank's command starts with; {place} is the rank's place.")
 
 
 def supports(query: LaunchQuery) -> Verdict:

@@ -9,7 +9,7 @@ from llmk_testing.speculator_examples import Draft, SpeculatorExamples
 
 
 def plain(context: SpeculatorContext) -> Draft:
-    """Looks for the last two tokens from the end on, for each draft anew."""
+    """Looks for the last two tokens from the end on, again for each draft."""
 
     def draft(tokens: Sequence[int], most: int) -> list[int]:
         text = list(tokens)
