@@ -44,6 +44,7 @@ def test_a_good_one_passes(shelf: Bench) -> None:
     check_good("model_source", spec(), shelf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_killed(defect: Defect, shelf: Bench) -> None:
     broken = spec(defect.provider) if isinstance(defect.provider, type) else replace(spec(), **defect.provider)

@@ -136,6 +136,7 @@ def test_a_good_contract_passes(shop: Bench) -> None:
     check_good("op_contract", shop.registry.contracts["blend_into"], shop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "place"), [("forgets", "written in place"), ("early", "result 0"), ("greedy", "input")]
 )
@@ -144,6 +145,7 @@ def test_planted_defects_are_found(shop: Bench, name: str, place: str) -> None:
     assert place in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
