@@ -79,6 +79,36 @@ def test_added_tokens(tmp_path):
     check(whole | {"added_tokens": [*whole["added_tokens"], *({**FLAGS, **token} for token in ADDED)]})
 
 
+def test_fields_of_tokens_that_are_not_known(tmp_path, capfd):
+    whole = state(tmp_path)
+    check(whole | {"added_tokens": [{"id": 9000, "content": "<s>", **FLAGS, "new": 1}]})
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": None},
+        {"model": {"type": "BPE", "merges": []}},
+        {"model": {"type": "BPE", "vocab": ["a"], "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}},
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}},
+        {"added_tokens": None},
+        {"added_tokens": [{"id": 9000, "content": "<s>"}]},
+        {"version": "2.0"},
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_by_the_library(tmp_path, changes):
+    data = json.dumps(state(tmp_path) | changes).encode()
+    with pytest.raises(ValueError, match="Cannot instantiate") as expected:
+        tokenizers.Tokenizer.from_buffer(data)
+    with pytest.raises(ValueError, match="Cannot instantiate") as found:
+        parse(data)
+    assert str(found.value) == str(expected.value)
+
+
 def test_limits_of_length(tmp_path):
     padding = {"strategy": {"Fixed": 9}, "direction": "Left", "pad_to_multiple_of": None}
     padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
