@@ -13,7 +13,7 @@ from fakes import write_checkpoint
 from trained import CORPUS
 from transformers import AutoTokenizer
 
-from llmk.api import CheckpointError, RequestError
+from llmk.api import Checkpoint, CheckpointError, RequestError
 from llmk.api.checkpoint import LONGEST_TEMPLATE
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.planning.checkpoint.folder import read_checkpoint
@@ -120,6 +120,17 @@ def test_a_template_file_goes_before_the_config(tmp_path):
     checkpoint = read_checkpoint(tmp_path)
     assert Tokenizer.load(checkpoint).chat_template == "file"
     assert Tokenizer.load(checkpoint, chat_template=str(own)).render_chat(TURNS) == "own"
+
+
+@pytest.mark.parametrize("named", [None, "plain", [{"name": "default", "template": "plain"}]], ids=str)
+def test_the_template_of_another_format_is_the_default_one(tmp_path, named):
+    class Reader:
+        def tokenizer(self) -> str:
+            return (write_checkpoint(tmp_path) / "tokenizer.json").read_text()
+
+    config = {"chat_template": named, "eos_token": "</s>"} if named else {}
+    made = Checkpoint(path=tmp_path, config={}, tokenizer_config=config, chat_template="own", reader=Reader())
+    assert Tokenizer.load(made).render_chat(TURNS) == "own"
 
 
 @pytest.mark.parametrize(

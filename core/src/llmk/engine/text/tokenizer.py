@@ -85,7 +85,7 @@ class Tokenizer:
         """
         path = Path(folder).expanduser() if folder else checkpoint.path
         if checkpoint.reader and not folder:
-            config = _with_template(checkpoint)
+            config = dict(checkpoint.tokenizer_config)
             backend = _parsed(checkpoint.reader.tokenizer().encode(), path)
         else:
             config = _read_config(path, "special_tokens_map.json") | _read_config(path, "tokenizer_config.json")
@@ -95,6 +95,8 @@ class Tokenizer:
             templates = {"default": read_named(chat_template, LONGEST_TEMPLATE)}
         else:
             templates = _templates(path, config)
+            if checkpoint.reader and not folder and checkpoint.chat_template is not None:
+                templates["default"] = checkpoint.chat_template
         _check_templates(templates, chat_template or str(path))
         _add_missing_tokens(backend, config, named)
         eos = _eos_token_ids(checkpoint, backend.token_to_id(named["eos_token"]) if "eos_token" in named else None)
@@ -280,16 +282,6 @@ def _add_missing_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any]
             backend.add_tokens([AddedToken(token["content"], **options)])
     special = [AddedToken(text, special=True, normalized=False) for text in named.values() if text not in known]
     backend.add_special_tokens(special)
-
-
-def _with_template(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """The tokenizer's config of a checkpoint of another format, whose own template is the default one."""
-    config, template = dict(checkpoint.tokenizer_config), checkpoint.chat_template
-    if template is not None:
-        named = config.get("chat_template")
-        others = [entry for entry in named if entry["name"] != "default"] if isinstance(named, list) else []
-        config["chat_template"] = [{"name": "default", "template": template}, *others]
-    return config
 
 
 def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
