@@ -66,7 +66,7 @@ RESOURCES = Path(__file__).with_name("resources.json")
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """What one kernel takes. ``shared`` and ``stack`` are bytes (per program, and per thread), ``registers`` per
-    thread; ``matrix`` counts matrix instructions."""
+    thread; ``matrix`` counts matrix instructions. ``misaddressed``: see :func:`misaddressed`."""
 
     case: str
     target: str
@@ -76,12 +76,15 @@ class Compiled:
     registers: int
     stack: int
     matrix: int
+    misaddressed: bool = False
 
     @property
     def problem(self) -> str:
         """What is wrong with it, if anything."""
         if self.shared > SHARED_MEMORY[self.target]:
             return f"takes {self.shared} bytes of shared memory of {SHARED_MEMORY[self.target]}"
+        if self.misaddressed:
+            return "is compiled wrongly: half of a matrix descriptor is the address of shared memory"
         allowed = STACK.get((self.target, self.case.rpartition(" ")[2]), 0)
         return f"spills {self.stack} bytes, {allowed} are accounted for" if self.stack > allowed else ""
 
@@ -136,7 +139,8 @@ def watched(case: str, target: str) -> Iterator[list[Compiled]]:
         paths = {Path(file).suffix: Path(path) for file, path in files.items()}
         metadata = json.loads(paths[".json"].read_text())
         resources = _of_cubin(paths) if target.startswith("cuda") else _of_amdgcn(paths)
-        found.append(Compiled(case, target, name, round(seconds, 2), metadata["shared"], *resources))
+        wrong = target == "cuda:90" and misaddressed(_cuobjdump("-sass", paths[".cubin"]))
+        found.append(Compiled(case, target, name, round(seconds, 2), metadata["shared"], *resources, wrong))
         started = time.perf_counter()
 
     triton.knobs.runtime.kernel_load_end_hook = loaded
@@ -146,9 +150,20 @@ def watched(case: str, target: str) -> Iterator[list[Compiled]]:
         triton.knobs.runtime.kernel_load_end_hook = None
 
 
-def _of_cubin(paths: dict[str, Path]) -> tuple[int, int, int]:
+def misaddressed(sass: str) -> bool:
+    """Whether the upper half of a descriptor of Hopper's matrix instructions is added to the address of shared memory,
+    in place of the lower half's carry: ptxas 12.8 did so, and such a kernel reads what is not its own."""
+    base = set(re.findall(r"\[R\d+\+(UR\d+)", sass))
+    return not base.isdisjoint(re.findall(r"UIADD3\.X UR\d+, (UR\d+), -?0x[0-9a-f]{7,8}, URZ", sass))
+
+
+def _cuobjdump(option: str, cubin: Path) -> str:
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    usage = subprocess.run([tool, "-res-usage", paths[".cubin"]], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([tool, option, cubin], capture_output=True, text=True, check=True).stdout
+
+
+def _of_cubin(paths: dict[str, Path]) -> tuple[int, int, int]:
+    usage = _cuobjdump("-res-usage", paths[".cubin"])
     matrix = len(re.findall(r"mma\.sync|wgmma\.mma_async|tcgen05\.mma", paths[".ptx"].read_text()))
     return int(_first(r"REG:(\d+)", usage)), int(_first(r"STACK:(\d+)", usage)), matrix
 

@@ -89,8 +89,13 @@ LAYERS: dict[str, tuple[Callable[..., torch.Tensor], ...]] = {
     **dict.fromkeys(("gated_delta_net", "kimi_delta"), (delta_net.gated_delta_net, delta_net.gated_delta_net_by_token)),
 }
 
-LATENT_MODELS = {"deepseek-v2-lite": (16, 512, 64), "deepseek-v3": (128, 512, 64), "minicpm3-4b": (40, 256, 32)}
-"""Heads, elements of a latent vector and of the shared key."""
+LATENT_MODELS = {
+    "deepseek-v2-lite": (16, 512, 64, 128, 128),
+    "deepseek-v3": (128, 512, 64, 128, 128),
+    "minicpm3-4b": (40, 256, 32, 64, 64),
+    "tiny": (4, 48, 16, 32, 24),
+}
+"""Heads; elements of a latent vector, of the shared key, of a head's own key, and of its value."""
 
 SELECTED_MODELS = {"deepseek-v3.2": (128, 64), "deepseek-v3.2 by 8": (16, 64), "glm-5": (64, 32)}
 """Heads of attention to selected tokens, and of its indexer."""
@@ -163,14 +168,14 @@ def latent(
 ) -> None:
     """Latent attention of a step with equal requests, in one op and in its parts. With ``known`` lengths, keys and
     values are projected."""
-    heads, rank, rope = LATENT_MODELS[model]
+    heads, rank, rope, plain, value = LATENT_MODELS[model]
     shape = {"num_heads": heads, "num_kv_heads": 1, "head_dim": rank + rope, "latent_dim": rank}
     query, step = _step(dtype, requests, queries, length, {**shape, **changes})
     if known:
         step.host_query_lens, step.host_seq_lens = [queries] * requests, [length] * requests
     if _lacks(query) or not has_large_tiles(_facts()):
         return
-    backend, tokens, plain, value = LatentAttention(query, torch.device("cpu")), step.num_tokens, 128, 128
+    backend, tokens = LatentAttention(query, torch.device("cpu")), step.num_tokens
     cache = _cache(backend)
     q, rows = torch.zeros(tokens, heads, plain + rope, dtype=dtype), torch.zeros(tokens, rank + rope, dtype=dtype)
     weight, up = torch.zeros(rank, dtype=dtype), torch.zeros(heads, plain, rank, dtype=dtype)

@@ -102,7 +102,7 @@ def test_specialized_prefill(model: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", LATENT)
 def test_latent_attention(target: str) -> None:
-    found = {k["kernel"]: k for k in of(target, LATENT, "^latent (decode|mixed|prompt) deepseek-v2-lite bf16$")}
+    found = {k["kernel"]: k for k in of(target, LATENT, "^latent (decode|mixed|prompt) (deepseek-v2-lite|tiny) bf16$")}
     schedules = {"schedule_kernel", "prefill_schedule_kernel", "place_rows_kernel"}
     cheap = {"latent_merge_kernel", "latent_value_kernel", "write_latent_kernel", "zero_padding_kernel"}
     gemms = {"latent_query", "latent_decode", "latent_prefill", "expand", "expanded_prefill"}

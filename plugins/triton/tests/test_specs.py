@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from paged import attention_query
+from triton.backends.compiler import GPUTarget
 
 from llmk.api import KernelSpec, LinearQuery, MoEQuery, OpContract, OpQuery, PlatformFacts, Tier, match
 from llmk.api.matching import facts_to_know
@@ -15,6 +16,8 @@ from llmk.reference import specs as reference
 from llmk_triton.attention.backend import LAYOUT
 from llmk_triton.attention.int8_cache import LAYOUT as INT8_LAYOUT
 from llmk_triton.latent.backend import LAYOUT as LATENT_LAYOUT
+from llmk_triton.moe.specs import supports_library
+from llmk_triton.moe.tiles import choose_tiles
 from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_moe_kernels, llmk_ops
 
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
@@ -227,6 +230,16 @@ def test_moe_says_what_it_can_do() -> None:
         ({"deterministic": True}, "not_deterministic"),
     ):
         assert reasons(spec, MoEQuery(platform=GPU, dtype="bfloat16", **able | changes)) == [code]
+
+
+def test_so_many_experts_of_a_token_take_minutes_to_compile() -> None:
+    """By the kernels that hold their outputs at a time: few tokens go to the grouped ones then."""
+    sizes: dict[str, Any] = {"num_experts": 64, "hidden_size": 64, "intermediate_size": 32}
+    target = GPUTarget("cuda", 90, 32)
+    for top_k, at_once in ((32, True), (33, False)):
+        query = MoEQuery(site="moe", platform=GPU, dtype="bfloat16", top_k=top_k, **sizes)
+        assert ("top_k" not in {reason.code for reason in supports_library(query).reasons}) is at_once
+        assert (choose_tiles(target, "bfloat16", 1, 64, top_k, 64, 32).rows == 0) is at_once
 
 
 @pytest.mark.parametrize("weight_format", ["fp8_channel", "fp8_block"])
