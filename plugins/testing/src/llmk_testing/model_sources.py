@@ -12,12 +12,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SourceExample:
-    """``name`` is a model that can be had, as a checkpoint in the Hugging Face layout; ``absent`` a name of the same
-    form that no model has. ``options`` is the section ``[plugin.NAME]`` with which it can be had.
+    """``name`` is a model that can be fetched, a checkpoint in the Hugging Face layout; ``absent`` a name of the same
+    form that no model has. ``options`` is the section ``[plugin.NAME]`` with which it can be fetched.
 
-    ``models`` are the files of further models, by names that the source has, such as older versions: each must be had
-    with its own. ``damage`` changes what the source has of ``name``, so that it must not be taken for whole any more;
-    without it, damage is not tried.
+    ``models`` are the files of further models, by names that the source has, such as older versions: each must be
+    fetched with its own. ``damage`` changes what the source has of ``name``, so that it must not be taken for whole any
+    more; without it, damage is not tried.
 
     ``publish`` makes the source have these files as ``name`` from then on, in place of others; names of files may have
     folders, and may be such as lead out of the model, which the source must not follow. It raises ValueError for names

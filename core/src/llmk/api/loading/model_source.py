@@ -58,7 +58,7 @@ class ModelSource(Protocol):
     """Gets models onto this machine, and knows those that it has. Torch is not needed.
 
     Both methods may raise :class:`~llmk.api.LlmkError`, which names the model and says what to do: there is no such
-    model (:class:`~llmk.api.ModelNotFound`), or it can't be had, as it is damaged or its source is away
+    model (:class:`~llmk.api.ModelNotFound`), or it can't be fetched, as it is damaged or its source is away
     (:class:`~llmk.api.CheckpointError`). Several processes and threads may call them at once, and one that is killed
     leaves nothing that others wait for or take for a model.
     """
@@ -68,8 +68,8 @@ class ModelSource(Protocol):
     @abstractmethod
     def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
         """The model that ``reference`` names, downloaded where it is not there yet: with all files that llmk reads, in
-        their folders, and none outside of the model's. What is published again under its name is had, with the files
-        that it has now. A KeyboardInterrupt ends it soon; what it left is not taken for a model.
+        their folders, and none outside of the model's. What is published again under its name is fetched, with the
+        files that it has now. A KeyboardInterrupt ends it soon; what it left is not taken for a model.
 
         ``outline``: only metadata is needed. The source may then return a folder whose weight files are as long as the
         real ones, but hold nothing behind their headers. It must not be returned later as the whole model.

@@ -335,7 +335,7 @@ def _made(spec: LauncherSpec, bench: Bench, query: LaunchQuery) -> Launched:
 
 
 def _counts(spec: LauncherSpec, bench: Bench) -> str:
-    """One after the other, up to what there are no places for; then as many can be had as before."""
+    """One after the other, up to what there are no places for; then as many places can be reserved as before."""
     most = LaunchQuery(platform=bench.facts)
     tried: list[str] = []
     for tensor, pipeline in _SPREADS:

@@ -1,5 +1,5 @@
 """The suite of sources of models: models are got, whole or in outline, once, by several at once, after an interrupt;
-and what can't be had is refused in words.
+and what can't be fetched is refused in words.
 
 ``ModelSourceSpec.examples`` names an :data:`~llmk_testing.model_sources.OpenExample`.
 """
@@ -81,7 +81,7 @@ def cases(spec: ModelSourceSpec, bench: Bench) -> Iterator[Case]:
     yield case("an interrupt at any time ends it, and the next fetch has the whole", check_interrupts)
     yield case("what an interrupt left of one model is not taken for another", check_interrupted_models)
     yield case("two who ask at once both get it", check_together)
-    yield case("after an outline, the whole model is had, byte for byte", check_after_outline)
+    yield case("after an outline, the whole model is fetched, byte for byte", check_after_outline)
     yield case("each name has files of its own", check_models)
     yield case("what is damaged is not taken for a model", check_damage)
     yield case("options are validated where they are read", check_raw_options)

@@ -129,7 +129,7 @@ def _check_inside(tried: Tried, name: str) -> None:
 
 
 def check_gone(tried: Tried) -> str:
-    """A server that does not answer, a share that is not mounted. A model that is there may be had, or not."""
+    """A server that does not answer, a share that is not mounted. A model that is there may be fetched, or not."""
     if tried.example.away is None:
         raise Skip("the example's source can't be taken away")
     right = contents(tried.fetch().path)
@@ -243,7 +243,7 @@ def check_left_parts(tried: Tried) -> None:
 
 
 PUBLISHED: tuple[tuple[str, Callable[[Tried], str | None]], ...] = (
-    ("what is published again under its name is had", check_published_again),
+    ("what is published again under its name is fetched", check_published_again),
     ("files of any name and size are got, also in folders", check_files),
     ("no file is written outside of the model", check_inside),
     ("a source that is away is an error in words", check_gone),

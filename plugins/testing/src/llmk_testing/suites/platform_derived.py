@@ -133,7 +133,7 @@ def _said(answer: Probe, names: Mapping[str, Any]) -> Any:
 
 
 def check_devices(spec: PlatformSpec) -> str:
-    """Each of an example's ``devices`` can be had alone, and no other number names one."""
+    """Each of an example's ``devices`` can be named alone, and no other number names one."""
     if not spec.ranks.visible:
         raise Skip("RankRules.visible names no variable")
     tried, open_ones = 0, []
