@@ -31,8 +31,9 @@ TOLERANCE = 8e-3
 _SWEPT = (
     SHAPES[2],
     *(replace(SHAPES[2], name=f"30B-A3B/{ranks}", inner=SHAPES[2].inner // ranks) for ranks in (2, 4)),
+    replace(SHAPES[2], name="Qwen3-Next", inner=512, experts=512, top_k=10),
 )
-"""Whole, and what each of several ranks has of it."""
+"""Whole, and what each of several ranks has of it; many small experts."""
 
 _LARGE = (
     replace(SHAPES[2], name="Mixtral", hidden=4096, inner=14336, experts=8, top_k=2),

@@ -142,7 +142,7 @@ def test_few_tokens_and_grouped(tokens: int, tiles: Tiles) -> None:
         same(mixture(x, logits, weights, 2).run(tiles), expected)
 
 
-@pytest.mark.parametrize(("tokens", "at_once"), [(1, 512), (20, 512), (20, 0)])
+@pytest.mark.parametrize(("tokens", "at_once"), [(1, 8192), (20, 8192), (20, 0)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -221,7 +221,7 @@ def test_quantized_experts_without_gates(tokens: int, stored: str) -> None:
     assert (found.float() - exact).norm() < TOLERANCE[dtype] * exact.norm()
 
 
-@pytest.mark.parametrize(("tokens", "at_once"), [(1, 512), (20, 512), (20, 0)])
+@pytest.mark.parametrize(("tokens", "at_once"), [(1, 8192), (20, 8192), (20, 0)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -275,7 +275,7 @@ def test_nan_rows_do_not_affect_others(tiles: Tiles) -> None:
     same(actual[:2], reference(x[:2], logits[:2], weights, top_k=2, renormalize=True))
 
 
-@pytest.mark.parametrize("at_once", [512, 0])
+@pytest.mark.parametrize("at_once", [8192, 0])
 def test_every_expert_gets_its_rows_in_order(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moe, "_ROUTED_AT_ONCE", at_once)
     x, logits = random(0, torch.float32, 37, 32), distinct(37, 5, torch.float32)

@@ -29,11 +29,11 @@ from llmk_triton.moe.tiles import Tile, Tiles, choose_tiles
 _ROUTING_LOGITS = 8192
 """Logits per iteration of a routing program."""
 
-_ROUTED_AT_ONCE = 512
-"""Most tokens for which routing is one launch."""
+_ROUTED_AT_ONCE = 8192
+"""Most logits of a step for which routing is one launch, each program of which ranks an expert among all of them."""
 
-_PAIRS = 4096
-"""Pairs per iteration of the search for an expert's pairs."""
+_FEW_PAIRS, _PAIRS = 1024, 4096
+"""Pairs per iteration of the search for an expert's pairs: of up to ``_PAIRS``, and of more."""
 
 _SUMMED = 1024
 """Features of a token that a program of the sum computes."""
@@ -215,14 +215,17 @@ class FusedMoE:
         return out
 
     def route(self) -> ExpertRows:
-        """Chooses experts and finds each expert's rows. Two launches for many tokens, and for experts in groups."""
+        """Chooses experts and finds each expert's rows. Two launches for many logits, and for experts in groups."""
         counts = self._x.new_empty(self._experts, dtype=torch.int32)
         order = self._x.new_empty(self._experts, self.num_tokens, dtype=torch.int32)
         block = self._ranking["BLOCK"]
-        if self.num_tokens > _ROUTED_AT_ONCE or self._groups["TOP_GROUPS"] < self._groups["GROUPS"]:
-            chosen = self.select(max(1, _ROUTING_LOGITS // 4 // block))
-            place = {"TOP_K": self._top_k, "PAIRS": _PAIRS, "num_warps": 16, **self.launch}
-            place_kernel[(self._experts,)](counts, order, chosen.experts, self.num_tokens, **place)
+        if self._logits.numel() > _ROUTED_AT_ONCE or self._groups["TOP_GROUPS"] < self._groups["GROUPS"]:
+            few = self._pairs <= _PAIRS
+            chosen = self.select(1 if few else max(1, _ROUTING_LOGITS // 4 // block))
+            place = {"PAIRS": _FEW_PAIRS, "num_warps": 4} if few else {"PAIRS": _PAIRS, "num_warps": 16}
+            place_kernel[(self._experts,)](
+                *(counts, order, chosen.experts, self.num_tokens), TOP_K=self._top_k, **place, **self.launch
+            )
             return ExpertRows(counts, order, chosen.scores)
         scores = self._x.new_empty(self.num_tokens, self._top_k, dtype=torch.float32)
         route_kernel[(self._experts,)](

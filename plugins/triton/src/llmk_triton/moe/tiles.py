@@ -90,6 +90,8 @@ def choose_tiles(
     if target.backend == "xpu":
         rows = min(rows, 64)
         gate_up, down = Tile(32, 64, 4 if rows <= 32 else 8, 2), Tile(64, 64, 4 if rows <= 32 else 8, 2)
+    elif rows <= 64 and target.backend == "cuda":
+        gate_up, down = Tile(64, 128, 4, 4), _down(rows, inner)
     elif rows <= 64:
         gate_up, down = Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
     elif target.backend == "cuda" and target.arch < 90:
@@ -104,7 +106,18 @@ def _few(target: GPUTarget, itemsize: int, slots: int, hidden: int, inner: int) 
     columns = 32 * 16 // itemsize
     features = 2 if has_wave32(target) else 4
     gate_up = Tile(features, min(columns, triton.next_power_of_2(hidden)), 4, 8)
-    return Tiles(0, gate_up, Tile(max(1, 4 * features // slots), min(columns, triton.next_power_of_2(inner)), 4, 4))
+    down = Tile(max(1, 4 * features // slots), min(columns, triton.next_power_of_2(inner)), 4, 4)
+    if target.backend == "cuda" and inner <= 2 * columns:
+        down = replace(down, features=max(4, down.features), warps=8)
+    return Tiles(0, gate_up, down)
+
+
+def _down(rows: int, inner: int) -> Tile:
+    """The second GEMM of blocks of up to 64 rows. Of experts with few inputs a program ends soon, so it takes the more
+    outputs, the longer it waits for its rows."""
+    if rows > 16 and inner <= (512 if rows == 32 else 4096):
+        return Tile(256, 64, 8, 3)
+    return Tile(64, 128, 4, 4) if rows == 16 and inner > 2048 else Tile(128, 128, 8, 3)
 
 
 def _fit(target: GPUTarget, itemsize: int, rows: int, matrices: int, tile: Tile) -> Tile:
