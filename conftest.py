@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 from collections import defaultdict
-from functools import cache
-from hashlib import blake2b
 from operator import itemgetter
 
 import pytest
+from sample import drawn, runs_all, seed_of
 
-SHARE = 0.02
+SHARE = 0.01
 """Of the cases of slow tests, so many are run unless all are asked for."""
 SHARE_OF_FILES = 0.2
 """Of the files whose tests share a slow start."""
@@ -33,14 +31,14 @@ def pytest_report_header(config: pytest.Config) -> str:
     if config.getoption("--full"):
         return "slow tests: all"
     shares = f"{SHARE:.0%}, and {SHARE_OF_FILES:.0%} of slow files"
-    return f"slow tests: {shares}, drawn by --sample-seed={_seed_of(config)}; --full runs all"
+    return f"slow tests: {shares}, drawn by --sample-seed={seed_of(config)}; --full runs all"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the slow tests that were not drawn. Tests that the command line names are always run."""
-    if config.getoption("--full") or any("::" in argument for argument in config.args):
+    if runs_all(config):
         return
-    seed = _seed_of(config)
+    seed = seed_of(config)
     left_out = [item for item in items if not _chosen(item, seed)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
@@ -50,28 +48,6 @@ def _chosen(item: pytest.Item, seed: str) -> bool:
     if item.get_closest_marker("slow_file") and not drawn(item.nodeid.partition("::")[0], seed, SHARE_OF_FILES):
         return False
     return not item.get_closest_marker("slow") or drawn(item.nodeid, seed, SHARE)
-
-
-def drawn(name: str, seed: str, share: float) -> bool:
-    """Whether a case or file is in the sample: by nothing but its name and the seed, so that all workers agree."""
-    digest = blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
-
-
-def _seed_of(config: pytest.Config) -> str:
-    given: str = config.getoption("--sample-seed")
-    return given or os.environ.get("SAMPLE_SEED") or _commit()
-
-
-@cache
-def _commit() -> str:
-    """The commit that is tested, so that each one has another sample, and the same one always the same."""
-    command = ["git", "rev-parse", "--short=12", "HEAD"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, cwd=os.path.dirname(__file__), check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "0"
-    return found.stdout.strip()
 
 
 @pytest.hookimpl(tryfirst=True)

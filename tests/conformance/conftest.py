@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import importlib_metadata as metadata
 import pytest
 from installed import install
+from sample import drawn, runs_all, seed_of
 
 from llmk_testing.bench import Bench
 
@@ -18,6 +20,16 @@ if HERE not in sys.path:
     sys.path.insert(0, HERE)  # for `defects`
 
 Site = Callable[..., str]
+SHARE_OF_GOOD = 0.2
+"""Of the cases that good ones must pass, so many are run unless all are asked for."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Good ones pass many cases, some of which take long."""
+    import killing
+
+    if not runs_all(config):
+        killing.is_drawn = partial(drawn, seed=seed_of(config), share=SHARE_OF_GOOD)
 
 
 @pytest.fixture(scope="session")

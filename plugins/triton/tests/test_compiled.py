@@ -125,10 +125,13 @@ def test_elementwise(target: str) -> None:
     found = [kernel["kernel"] for kernel in of(target, HOPPER_RDNA, "^elementwise 4096x12288 bf16$")]
     assert Counter(found) == {
         "activate_kernel": 5,
-        "embedding_kernel": 1,
+        "embedding_kernel": 2,
         "gated_kernel": 3,
-        "norm_kernel": 4,
+        "layer_norm_kernel": 2,
+        "norm_kernel": 6,
         "sigmoid_gate_kernel": 2,
+        "softcap_kernel": 1,
+        "xielu_kernel": 1,
     }
 
 
