@@ -151,10 +151,19 @@ def watched(case: str, target: str) -> Iterator[list[Compiled]]:
 
 
 def misaddressed(sass: str) -> bool:
-    """Whether the upper half of a descriptor of Hopper's matrix instructions is added to the address of shared memory,
-    in place of the lower half's carry: ptxas 12.8 did so, and such a kernel reads what is not its own."""
-    base = set(re.findall(r"\[R\d+\+(UR\d+)", sass))
-    return not base.isdisjoint(re.findall(r"UIADD3\.X UR\d+, (UR\d+), -?0x[0-9a-f]{7,8}, URZ", sass))
+    """Whether the upper half of a descriptor of Hopper's matrix instructions is added to anything but zero. ptxas 12.8
+    added it to the address of shared memory in one kernel, which then read what was not its own. The last instruction
+    in the listing that wrote to the register decides."""
+    written: dict[str, str] = {}
+    for name, operands in re.findall(r"\*/\s+(?:@!?U?P\d+ )?(U\S+) (.*?);", sass):
+        upper = re.match(r"UR\d+, (UR\d+), -?0x[0-9a-f]{7,8}, URZ", operands)
+        if name == "UIADD3.X" and upper and written.get(upper[1], "UMOV") != "UMOV":
+            return True
+        for place in re.findall(r"^(?:UP\d+, )*UR(\d+)", operands):
+            written[f"UR{place}"] = name
+            if name.endswith(".64"):
+                written[f"UR{int(place) + 1}"] = name
+    return False
 
 
 def _cuobjdump(option: str, cubin: Path) -> str:
