@@ -156,14 +156,24 @@ def misaddressed(sass: str) -> bool:
     in the listing that wrote to the register decides."""
     written: dict[str, str] = {}
     for name, operands in re.findall(r"\*/\s+(?:@!?U?P\d+ )?(U\S+) (.*?);", sass):
-        upper = re.match(r"UR\d+, (UR\d+), -?0x[0-9a-f]{7,8}, URZ", operands)
-        if name == "UIADD3.X" and upper and written.get(upper[1], "UMOV") != "UMOV":
+        upper = re.match(r"UR\d+, (UR\d+), (-?0x[0-9a-f]+), URZ", operands)
+        if (
+            name == "UIADD3.X"
+            and upper
+            and _is_upper_half(int(upper[2], 16))
+            and written.get(upper[1], "UMOV") != "UMOV"
+        ):
             return True
         for place in re.findall(r"^(?:UP\d+, )*UR(\d+)", operands):
             written[f"UR{place}"] = name
             if name.endswith(".64"):
                 written[f"UR{int(place) + 1}"] = name
     return False
+
+
+def _is_upper_half(value: int) -> bool:
+    """Whether it is that of a descriptor: two bits that say how it is swizzled, and 14 of a stride."""
+    return value >> 30 & 3 > 0 and value & 0x3FFFFFFF < 1 << 14
 
 
 def _cuobjdump(option: str, cubin: Path) -> str:

@@ -21,6 +21,11 @@ WIDE = """
         /*0e60*/                   UIADD3.X UR7, UR19, 0x40000040, URZ, UP0, !UPT ;             /* 0x4000004013077890 */
 """
 """Instructions of 64 bits write to two registers."""
+OTHER = """
+        /*0b10*/                   ULEA UR20, UR4, UR20, 0x18 ;                                 /* 0x0000001404147291 */
+        /*1020*/                   UIADD3.X UR7, UR20, -0x61c88647, URZ, UP0, !UPT ;            /* 0x9e3779b914077890 */
+"""
+"""A number that is no half of a descriptor."""
 
 
 @pytest.mark.parametrize("sass", [WRONG, WIDE], ids=["address", "two registers"])
@@ -28,5 +33,6 @@ def test_wrong_ones_are_found(sass: str) -> None:
     assert misaddressed(sass)
 
 
-def test_right_ones_are_not() -> None:
-    assert not misaddressed(RIGHT)
+@pytest.mark.parametrize("sass", [RIGHT, OTHER], ids=["zero", "other number"])
+def test_right_ones_are_not(sass: str) -> None:
+    assert not misaddressed(sass)
