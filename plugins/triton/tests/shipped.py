@@ -105,6 +105,8 @@ EXPERTS: dict[str, tuple[int, int, int, int]] = {
     "mixtral-8x7b": (8, 2, 4096, 14336),
     "qwen3-next": (512, 10, 2048, 512),
     "deepseek-v2-lite": (64, 6, 2048, 1408),
+    "granite-4-tiny": (64, 6, 1536, 512),
+    "tiny": (16, 2, 128, 64),
 }
 """Experts, those of a token, hidden and intermediate sizes."""
 
