@@ -8,10 +8,10 @@ import sys
 import pytest
 
 HEAVY = ("torch", "transformers", "triton")
-NOT_OF_SERVERS = (*HEAVY, "numpy", "llmk.nn", "llmk.reference.attention")
+NOT_OF_SERVERS = (*HEAVY, "numpy", "llguidance", "llmk.nn", "llmk.reference.attention", "llmk.engine.core")
 NOT_OF_ENGINES = (
     *("fastapi", "starlette", "uvicorn", "jinja2", "tokenizers", "transformers", "llmk.serve"),
-    *("torch._dynamo", "torch._inductor", "torch.onnx", "sympy"),
+    *("torch._dynamo", "torch._inductor", "torch.onnx", "sympy", "llguidance", "llmk.engine.processes.ranks"),
 )
 
 STATEMENTS = [

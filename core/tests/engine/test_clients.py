@@ -23,9 +23,9 @@ from llmk.api import EngineDead, LlmkError, NotEnoughMemory
 from llmk.cli.main import main
 from llmk.engine.processes import child_process as child
 from llmk.engine.processes import loop_client
-from llmk.engine.processes.engine_loop import Ping
 from llmk.engine.processes.engine_process import ProcessClient
 from llmk.engine.processes.in_process_client import InProcessClient
+from llmk.engine.processes.loop_messages import Ping
 from llmk.engine.processes.spawn import spawn
 from llmk.engine.wire.request import EngineRequest
 from llmk.engine.wire.sampling_params import SamplingParams

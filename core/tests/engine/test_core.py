@@ -13,7 +13,8 @@ from paged_device import BehindDevice, PagedDevice, make_core, run_alone
 from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
 from llmk.engine.execution.executor import PendingStep
-from llmk.engine.processes.engine_loop import Close, Ping, Reply, Stepped, run_engine
+from llmk.engine.processes.engine_loop import run_engine
+from llmk.engine.processes.loop_messages import Close, Ping, Reply, Stepped
 from llmk.engine.scheduling.async_scheduling import choose_depth, why_asynchronous
 from llmk.engine.wire.grammar_params import GrammarParams
 from llmk.engine.wire.request import EngineRequest, RequestContext, StepTimes

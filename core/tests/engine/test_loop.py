@@ -12,9 +12,8 @@ from paged_device import BehindDevice, make_core
 
 from llmk.api import EngineDead
 from llmk.engine.core import EngineCore
-from llmk.engine.processes.engine_loop import (
-    LOOK_SECONDS,
-    QUIET,
+from llmk.engine.processes.engine_loop import LOOK_SECONDS, QUIET, run_engine
+from llmk.engine.processes.loop_messages import (
     Add,
     Close,
     Command,
@@ -24,7 +23,6 @@ from llmk.engine.processes.engine_loop import (
     Ready,
     Reply,
     Stepped,
-    run_engine,
 )
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.request import EngineRequest

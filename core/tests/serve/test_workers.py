@@ -57,9 +57,11 @@ async def forks(dialect: str = "wicked") -> AsyncIterator[WorkerProcesses]:
 
 
 @asynccontextmanager
-async def lane(made: WorkerProcesses, count: int = 1, **bounds: Any) -> AsyncIterator[PrepareLane]:
+async def lane(
+    made: WorkerProcesses, count: int = 1, *, ahead: bool = True, **bounds: Any
+) -> AsyncIterator[PrepareLane]:
     limits = Bounds(**{"requests": 8, "num_bytes": 1 << 20, "seconds": 30.0, "memory": 1 << 30, **bounds})
-    opened = PrepareLane("test", lambda: made.fork(prepare_worker.ENTRY), count, limits)
+    opened = PrepareLane("test", lambda: made.fork(prepare_worker.ENTRY), count, limits, ahead=ahead)
     try:
         yield opened
     finally:
@@ -102,6 +104,19 @@ def test_a_request_is_prepared_elsewhere() -> None:
             prepared = await small.prepare(*work("text", ""))
             assert isinstance(prepared, Refused)
             assert (prepared.status, prepared.body["error"]["param"]) == (400, "prompt")
+
+    run(scenario)
+
+
+def test_a_worker_that_is_not_forked_ahead_is_forked_for_the_first_request_and_stays() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made, ahead=False) as large:
+            async with lane(made):
+                await until(lambda: len(children(made)) == 1)
+            await until(lambda: not children(made))
+            for _ in range(2):
+                assert isinstance(await large.prepare(*work("tokenize", "ab")), Rendered)
+                assert len(children(made)) == 1
 
     run(scenario)
 

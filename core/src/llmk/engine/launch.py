@@ -17,11 +17,11 @@ from llmk.api import LogitsProcessorSpec, PolicyContext
 from llmk.config import logs
 from llmk.engine.cache.block_log import logged_group
 from llmk.engine.core import EngineCore
+from llmk.engine.device.heap import find_trim
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
 from llmk.engine.execution.executor import Executor
 from llmk.engine.execution.plugin_executor import PluginExecutor, lacks_of
-from llmk.engine.processes.ranks.multiprocess_executor import MultiProcessExecutor
 from llmk.engine.processes.spawn import STANDBY
 from llmk.engine.scheduling.async_scheduling import choose_depth
 from llmk.engine.scheduling.deadlines import Deadlines
@@ -123,6 +123,8 @@ def start_executor(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[Executor,
     if executor_of(boot.plan) is not None:
         return PluginExecutor.start(boot)
     if boot.plan.num_ranks > 1 or launcher_of(boot.plan) is not None:
+        from llmk.engine.processes.ranks.multiprocess_executor import MultiProcessExecutor
+
         return MultiProcessExecutor.start(boot)
     loaded = load_model(boot)
     (groups,) = cache_groups(boot, [loaded.cache_specs])
@@ -147,5 +149,7 @@ def build_packed(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
         logger.info("engine process: %.2f s of imports", time.time() - psutil.Process().create_time())
     core, info = build_core(boot)
     gc.collect()
+    if trim := find_trim():
+        trim()  # what the warm-up took would else stay with this process
     gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again
     return core, replace(info, pickled_plan=pickle.dumps(boot.plan))

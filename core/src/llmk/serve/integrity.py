@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.abc import InspectLoader
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import importlib_metadata as metadata
 
@@ -37,8 +38,10 @@ def check_integrity() -> None:
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """The current values of the functions and methods that a module's file defines."""
-    assert module.__file__
-    for name, code in _defined(compile(Path(module.__file__).read_text(), module.__file__, "exec")):
+    assert module.__spec__
+    compiled = cast(InspectLoader, module.__spec__.loader).get_code(module.__name__)  # reads what is cached
+    assert compiled
+    for name, code in _defined(compiled):
         found = getattr(module, name, None)
         yield name, found
         if inspect.isclass(found):

@@ -28,8 +28,8 @@ import zmq.asyncio
 from llmk.api import EngineDead, LlmkError
 from llmk.config import logs
 from llmk.engine.processes import child_process as child
-from llmk.engine.processes.engine_loop import Close, Command, Reply, run_engine
 from llmk.engine.processes.loop_client import LoopClient
+from llmk.engine.processes.loop_messages import Close, Command, Reply
 from llmk.engine.processes.spawn import STANDBY, spawn
 from llmk.engine.wire.plugin_calls import MARKS, Culprit, Marks, watched
 from llmk.engine.wire.plugin_mark import MarkedCall
@@ -279,6 +279,8 @@ def main() -> int:
     builder, commands, replies, watching, packed = given.take()
     child.rename(ENGINE_NAME)
     ahead.join()  # two threads that import modules that import each other would find them half done
+    from llmk.engine.processes.engine_loop import run_engine  # imports the engine, which no front end has
+
     watched(*watching)
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)

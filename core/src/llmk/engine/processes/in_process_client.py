@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 from llmk.api import EngineDead
 from llmk.engine.core import EngineCore
-from llmk.engine.processes.engine_loop import Close, Command, Reply, run_engine
+from llmk.engine.processes.engine_loop import run_engine
 from llmk.engine.processes.loop_client import LoopClient
+from llmk.engine.processes.loop_messages import Close, Command, Reply
 from llmk.engine.wire.engine_info import EngineInfo
 
 

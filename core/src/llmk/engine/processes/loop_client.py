@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from llmk.api import EngineDead, LlmkError
-from llmk.engine.processes.engine_loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped, Unpin
+from llmk.engine.processes.loop_messages import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped, Unpin
 from llmk.engine.processes.output_queue import OutputQueue, OutputSink
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.plugin_calls import Culprit

@@ -98,6 +98,8 @@ class Ended(msgspec.Struct, array_like=True, tag=True):
 Order = Setup | Fork | Kill | Renice
 Report = Ready | Forked | Ended
 
+_decode_order = msgspec.msgpack.Decoder(Order).decode
+
 
 @dataclass(slots=True)
 class ForkServer:
@@ -117,7 +119,6 @@ class ForkServer:
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-        decoder = msgspec.msgpack.Decoder(Order)
         try:
             while True:
                 ready, _, _ = select.select([self.control, wakes], [], [])
@@ -127,7 +128,7 @@ class ForkServer:
                     self._reap()
                 if self.control in ready:
                     payload, came = receive_with_socket(self.control)
-                    self._follow(decoder.decode(payload), came, (wakes, woken))
+                    self._follow(_decode_order(payload), came, (wakes, woken))
         except (EOFError, ConnectionError):
             for pid in self.pids.values():
                 os.kill(pid, signal.SIGKILL)

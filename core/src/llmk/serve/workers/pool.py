@@ -44,7 +44,9 @@ class Workers:
         )
         count = config.prepare_workers or (2 if usable() > 2 else 1)
         for name, nice in (("small", NICE_SMALL), ("large", NICE_LARGE)):
-            self._lanes.append(PrepareLane(name, partial(self.forks.fork, prepare_worker.ENTRY, nice), count, bounds))
+            fork = partial(self.forks.fork, prepare_worker.ENTRY, nice)
+            # Preparing a large request takes longer than forking.
+            self._lanes.append(PrepareLane(name, fork, count, bounds, ahead=name == "small"))
         self._readers = WorkerReaders(partial(self.forks.fork, parser_worker.ENTRY), config.plugin_seconds)
         if self.served.dialect.active(tools=True):
             self._readers.prepare()

@@ -22,6 +22,7 @@ once that have no more together, as each exchange with it waits for all that the
 """
 TRIES = 2
 """How often a request is given to a worker that ends with it."""
+_decode = msgspec.msgpack.Decoder(PreparedReply).decode
 
 
 class TooSlow(RequestError):
@@ -63,17 +64,19 @@ class _Queue:
 
 
 class PrepareLane:
-    """Prepares requests with ``count`` workers, which are forked by ``fork``."""
+    """Prepares requests with ``count`` workers, which are forked by ``fork``: ``ahead``, or when there is a request."""
 
-    def __init__(self, name: str, fork: Callable[[], Awaitable[Worker]], count: int, bounds: Bounds) -> None:
+    def __init__(
+        self, name: str, fork: Callable[[], Awaitable[Worker]], count: int, bounds: Bounds, *, ahead: bool
+    ) -> None:
         self._fork = fork
+        self._ahead = ahead
         self._count = count
         self._bounds = bounds
         self._queues: dict[str, _Queue] = {}
         self._turns: deque[str] = deque()
         """Tenants with waiting requests, the next one first."""
         self._some = asyncio.Condition()
-        self._decode = msgspec.msgpack.Decoder(PreparedReply).decode
         self._tasks = [asyncio.create_task(self._serve(), name=f"llmk-{name}-{n}") for n in range(count)]
 
     async def prepare(self, work: Work, body: bytes) -> Prepared:
@@ -148,8 +151,10 @@ class PrepareLane:
         batch = deque[_Waiting]()
         try:
             while True:
-                worker = worker or await self._forked()
+                if self._ahead:
+                    worker = worker or await self._forked()
                 batch = batch or await self._next()
+                worker = worker or await self._forked()
                 if not await self._attend(worker, batch):
                     worker = None
         finally:
@@ -179,7 +184,7 @@ class PrepareLane:
                 await _give(worker, batch)
             while batch:
                 async with asyncio.timeout(seconds):
-                    done = self._decode(await worker.receive(memory))
+                    done = _decode(await worker.receive(memory))
                 _settle(batch.popleft(), done.prepared)
                 if done.last:
                     worker.close()

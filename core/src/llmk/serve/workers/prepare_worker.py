@@ -67,9 +67,9 @@ _FIRST = (
     ("chat", b'{"messages": [{"role": "user", "content": "Hi"}]}'),
     ("text", b'{"prompt": "Hi", "stop": "."}'),
 )
-_FIRST_GRAMMAR = ("text", b'{"prompt": "Hi", "structured_outputs": {"regex": "a"}}')
 """Small requests."""
 _decode_json = msgspec.json.Decoder().decode
+_decode_work = msgspec.msgpack.Decoder(Work).decode
 
 
 def make(given: bytes) -> ServedModel:
@@ -79,28 +79,29 @@ def make(given: bytes) -> ServedModel:
 
 def warm_up(served: ServedModel) -> ServedModel:
     """Prepares requests: what the first ones cache (compiled templates, validators, imports) is there for all workers
-    that are forked then. Returns the model. Embeddings are not among them: numpy, which checks them, starts threads."""
-    facts, kinds = served.boot.facts, served.grammars.kinds
+    that are forked then. Returns the model. Embeddings are not among them: numpy, which checks them, starts threads.
+    Nor are grammars: few servers get any, and a worker loads their library in some tens of milliseconds."""
+    facts = served.boot.facts
     info = EngineInfo(
         max_model_len=facts.max_model_len,
         vocab_size=facts.vocab_size,
         block_size=1,
         num_blocks=0,
         plan={},
-        grammars=kinds,
+        grammars=served.grammars.kinds,
     )
     preparing = RequestPreparer(served)
-    for kind, body in (*_FIRST, *([_FIRST_GRAMMAR] if "regex" in kinds else [])):
+    for kind, body in _FIRST:
         preparing.prepare(Work(kind, RequestContext("first"), info), body)
     return served
 
 
 def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
     """Runs the worker until the front end has ended. Prepares one request at a time."""
-    decoder, preparing = msgspec.msgpack.Decoder(Work), RequestPreparer(served)
+    preparing = RequestPreparer(served)
     before = _peak_memory()
     while True:
-        prepared = preparing.prepare(decoder.decode(receive(connection)), receive(connection))
+        prepared = preparing.prepare(_decode_work(receive(connection)), receive(connection))
         last = _peak_memory() - before > GROWTH
         connection.sendall(framed(encode(PreparedReply(prepared, last))))
         if last:

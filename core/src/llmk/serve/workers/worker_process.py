@@ -29,6 +29,7 @@ MEMORY_SECONDS = 0.05
 """How often the memory of a worker at work is looked at."""
 CLOSE_SECONDS = 5.0
 """Time for the fork server to end before it is killed."""
+_decode_report = msgspec.msgpack.Decoder(Report).decode
 
 
 class TooMuchMemory(RequestError):
@@ -251,10 +252,9 @@ class _Server:
             self._order(order)
 
     async def _listen(self, link: Link) -> None:
-        decoder = msgspec.msgpack.Decoder(Report)
         with contextlib.suppress(EOFError):
             while True:
-                match decoder.decode(await link.receive()):
+                match _decode_report(await link.receive()):
                     case Ready() as ready:
                         self._ready.set_result(ready)
                     case Forked(number, pid):
