@@ -1,4 +1,4 @@
-"""What an engine's loop is told, and what it says. Front ends import this without the engine."""
+"""Commands that an engine's loop takes, and its replies. Front ends import this without the engine."""
 
 from __future__ import annotations
 
