@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from killing import check_good, failed, results
+from killing import check_good, check_killed, failed, results
 
 from llmk.api import KernelSpec, PluginError
 from llmk.config import load
@@ -28,7 +28,7 @@ from llmk_testing.checkpoints import write_checkpoint
 SPECS = """
 from llmk.api import KernelSpec, ModelFacts, ModelSpec, OpContract, OpFacts, Tier, hookimpl
 
-NAMES = ("quick", "forgets", "early", "greedy")
+NAMES = ("quick", "forgets", "early", "greedy", "flat", "typed")
 
 def spec(name, tier=Tier.NATIVE, **others):
     where = f"blend_kernels:{name}"
@@ -69,7 +69,8 @@ def make(draw, facts, rows):
     size = facts["size"]
     return draw.floats(rows, size), draw.floats(rows, size), draw.floats(size)
 
-EXAMPLES = OpExamples(({"size": 64}, {"size": 33}), make, by_row=("state", "x"), options={"share": 0.25})
+FORMS = {"strided": ("x", "weight"), "float32": ("state",)}
+EXAMPLES = OpExamples(({"size": 64}, {"size": 33}), make, by_row=("state", "x"), options={"share": 0.25}, **FORMS)
 ELSEWHERE = replace(EXAMPLES, by_row=("weight",))
 NARROW = replace(EXAMPLES, make=lambda draw, facts, rows: make(draw, facts, rows)[:2])
 ELSE = replace(EXAMPLES, facts=({"length": 64},))
@@ -101,6 +102,12 @@ def early(state, x, weight, *, share):
     out = (state.float() * weight.float()).to(x.dtype)
     plain(state, x, weight, share=share)
     return out
+
+def flat(state, x, weight, *, share):
+    return plain(state, x, weight.as_strided(weight.shape, (1,)), share=share)
+
+def typed(state, x, weight, *, share):
+    return plain(state, x, weight, share=share).to(state.dtype)
 
 def greedy(state, x, weight, *, share):
     out = plain(state, x, weight, share=share)
@@ -143,6 +150,11 @@ def test_a_good_contract_passes(shop: Bench) -> None:
 def test_planted_defects_are_found(shop: Bench, name: str, place: str) -> None:
     message = failed("op", spec(shop, name), shop)["agrees with the reference: size 64, float32"]
     assert place in message
+
+
+@pytest.mark.parametrize(("name", "case"), [("flat", "takes any strides"), ("typed", "takes float32 with")])
+def test_what_ignores_strides_or_dtypes_is_found(shop: Bench, name: str, case: str) -> None:
+    check_killed("op", spec(shop, name), shop, case)
 
 
 @pytest.mark.slow

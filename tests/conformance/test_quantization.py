@@ -30,7 +30,7 @@ def spec_of(bench: Bench, name: str) -> QuantizationSpec:
 def test_good_methods_pass(name: str, bench: Bench) -> None:
     """But for what one that quantizes while it loads can't be asked."""
     results = [Result.of(case) for case in cases("quantization", spec_of(bench, name), bench)]
-    assert len(results) == 70
+    assert len(results) == 74
     assert [result for result in results if result.outcome == "failed"] == []
     skipped = {result.message for result in results if result.outcome == "skipped"}
     assert skipped == ({"quantizes what is plain"} if name == "fp8" else set())

@@ -320,6 +320,23 @@ class SoftmaxOfLargeScores(ReferenceAttention):
         return out.masked_fill(loud, torch.nan)
 
 
+class StartsAtAFiniteMaximum(ReferenceAttention):
+    """The maximum of a row without keys is a number, which scores may be below."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **scaled: Any) -> Tensor:
+        least = torch.full((query.shape[1],), -5e4, device=query.device)
+        return super().run(query, cache, meta, least if sinks is None else sinks, **scaled)
+
+
+class LosesLowScores(StartsAtAFiniteMaximum):
+    """The same of single tokens over many tiles alone."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **scaled: Any) -> Tensor:
+        if len(query) > 3:
+            return ReferenceAttention.run(self, query, cache, meta, sinks, **scaled)
+        return super().run(query, cache, meta, sinks, **scaled)
+
+
 class DividesByItsNorm(ReferenceAttention):
     """Writes vectors by their largest element, be it zero."""
 
@@ -577,6 +594,13 @@ DEFECTS = (
     Defect("whole table", "blocks before the window are read", ReadsTheWholeTable, "reads nothing that a window left"),
     Defect("block ids", "block ids wrap at 65,536", BlocksIn16Bits, "reads blocks of large numbers"),
     Defect("overflow", "exponentials of scores overflow", SoftmaxOfLargeScores, "takes scores of hundreds" + _USUAL),
+    Defect(
+        "finite maximum",
+        "rows whose scores are far below zero are lost",
+        StartsAtAFiniteMaximum,
+        "takes scores of hundreds" + _USUAL,
+    ),
+    Defect("low scores", "the same behind many tiles alone", LosesLowScores, "attends over many tiles of keys"),
     Defect(
         "zeros", "vectors are divided by their largest element", DividesByItsNorm, "takes vectors of zeros" + _USUAL
     ),

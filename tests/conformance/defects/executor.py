@@ -256,7 +256,44 @@ class TakesNaN(Good):
 CHUNKS = "with chunks, few blocks and slots"
 SEEDS = "a seed gives the same tokens"
 DRAWN = "tokens are drawn from those"
+
+
+class NoCap(Good):
+    """Scores of attention are not capped."""
+
+    def _attention(self, x: Tensor, block: Any, kept: Any, slot: Slot, start: int, stop: int) -> Tensor:
+        plain = replace(block, attend=replace(block.attend, softcap=None))
+        return super()._attention(x, plain, kept, slot, start, stop)
+
+
+class NoLogitCap(Good):
+    """Nor are logits, which greedy tokens don't show."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        query = self.context.query
+        tree = replace(query.tree, head=replace(query.tree.head, softcap=None))
+        self.context = replace(self.context, query=replace(query, tree=tree))
+
+
+class SeedsTogether(Good):
+    """Seeds count where all requests of the batch draw tokens."""
+
+    def _draw(self, work: StepWork, logits: Tensor) -> int:
+        slot = self._slots[work.slot]
+        kept = slot.seed
+        if any(other.temperature == 0 for other in self._slots.values()):
+            slot.seed = int(torch.randint(1 << 40, ()))
+        try:
+            return super()._draw(work, logits)
+        finally:
+            slot.seed = kept
+
+
 DEFECTS = (
+    Defect("no_cap", "scores of attention are not capped", NoCap, "gemma2: greedy tokens are those"),
+    Defect("no_logit_cap", "logits are not capped", NoLogitCap, "as likely as the temperature"),
+    Defect("seeds_together", "a seed counts where all of a batch draw", SeedsTogether, "don't depend on the batch"),
     Defect("slots", "a request keeps its slot when it is preempted", KeepsSlots, CHUNKS),
     Defect("blocks", "blocks that are added later are not", NoBlocks, CHUNKS),
     Defect("before", "a decoded token is computed at the place before it", IgnoresCached, "with whole prompts"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -285,12 +286,54 @@ class FewTexts(Good):
         return compiled
 
 
+class ToNul(Good):
+    """Hands the text to something that takes a NUL character for its end."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        return super().compile(kind, text.partition("\0")[0] if kind == "regex" else text)
+
+
+class Short(Changed):
+    """Its masks end with the last token that has text."""
+
+    def fill(self, bits: memoryview) -> None:
+        words = memoryview(array("i", bytes(4 * (max(self.ends) // 32 + 1))))
+        self.output.fill(words)
+        bits[:] = words
+
+
+class Later(Good):
+    """Compiles where outputs start."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        compile = super().compile
+        try:
+            return compile(kind, text)
+        except RequestError as error:
+            if "limit" not in error.message:
+                raise
+
+        class Uncompiled:
+            def start(self, ends: frozenset[int]) -> Grammar:
+                return compile(kind, text).start(ends)
+
+        return Uncompiled()
+
+
+class References(Good):
+    """Takes a reference to a group for the digit."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        return super().compile(kind, re.sub(r"\\([1-9])", r"\1", text) if kind == "regex" else text)
+
+
 NoEndCompiler, EarlyEndCompiler, OneEndCompiler = map(_with, (NoEnd, EarlyEnd, OneEnd))
 NoRollbackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, RollbackOverEnd))
 ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyond, AnyForced))
 ShuffledCompiler, LongFormsCompiler, NoBorderCompiler = map(_with, (Shuffled, LongForms, NoBorder))
 
 
+ShortCompiler = _with(Short)
 EndedCompiler, LastOnlyCompiler, FirstRowCompiler, AnyEndCompiler = map(_with, (Ended, LastOnly, FirstRow, AnyEnd))
 
 
@@ -379,5 +422,9 @@ DEFECTS = (
     Defect("by-text", "a grammar is kept for all vocabularies", ByText, "vocabularies are apart"),
     Defect("needing", "the 256 bytes are no vocabulary", Needing, "with the 256 bytes"),
     Defect("local", "a compiler belongs to the thread that made it", Local, "other threads"),
+    Defect("to-nul", "a regular expression ends with a NUL character", ToNul, "common grammars"),
+    Defect("short", "a mask is as long as the tokens that have text", ShortCompiler, "texts that match"),
+    Defect("later", "limits are found out where an output starts", Later, "limits"),
+    Defect("references", "a reference to a group is a digit", References, "can't be enforced"),
     Defect("unlimited", "limits are ignored", Unlimited, "limits"),
 )

@@ -9,13 +9,17 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from tempfile import NamedTemporaryFile
+from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any, ClassVar
 
 from defects import Defect
 from llmk.api import LaunchContext, NotEnoughResources, RankPlace, RankProcess
+
+PROCESS = os.getpid()
+"""That of the engines that it is tried in, of which one is in a fork."""
 
 
 class Good:
@@ -26,6 +30,7 @@ class Good:
     def __init__(self, context: LaunchContext) -> None:
         self.context = context
         self.processes: dict[int, Any] = {}
+        self.starting: Any = threading.RLock()
         self.killed = False
 
     @property
@@ -36,13 +41,14 @@ class Good:
         return [RankPlace(node="there", address="127.0.0.1", index=index) for index in range(self.ranks)]
 
     def start(self, place: int, process: RankProcess) -> None:
-        if self.killed:
-            return
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         command = [sys.executable, *process.arguments]
         own = {**pipes, **self.options(process)}
-        child: Any = subprocess.Popen(command, start_new_session=True, **own)  # type: ignore[call-overload]
-        self.processes[place] = child
+        with self.starting:
+            if self.killed:
+                return
+            child: Any = subprocess.Popen(command, start_new_session=True, **own)  # type: ignore[call-overload]
+            self.processes[place] = child
         threading.Thread(target=self.follow, args=(place, child, process.input), daemon=True).start()
 
     def options(self, process: RankProcess) -> dict[str, Any]:
@@ -87,7 +93,8 @@ class Good:
         self.context.ended(place, f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}")
 
     def kill(self) -> None:
-        self.killed = True
+        with self.starting:
+            self.killed = True
         for child in self.processes.values():
             if child.returncode is None:
                 self.kill_group(child)
@@ -270,6 +277,28 @@ class RunsOut(Local):
         return super().place()
 
 
+class KeepsFiles(Local):
+    """A place is taken as long as its file is there, also after the engine crashed."""
+
+    def __init__(self, context: LaunchContext) -> None:
+        super().__init__(context)
+        self.file: Path | None = None
+
+    def place(self) -> Sequence[RankPlace]:
+        for number in range(4):
+            file = Path(gettempdir(), f"llmk-keeps-files-{PROCESS}-{number}")
+            with suppress(FileExistsError):
+                file.touch(exist_ok=False)
+                self.file = file
+                return super().place()
+        raise NotEnoughResources("this machine has no free place, and an engine needs one")
+
+    def close(self) -> None:
+        super().close()
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+
+
 class Orphans(Local):
     """Both ends of the input are in each process."""
 
@@ -343,6 +372,14 @@ class StartsLate(Good):
     def start(self, place: int, process: RankProcess) -> None:
         self.killed = False
         super().start(place, process)
+
+
+class LooksFirst(Good):
+    """Whether it was killed is looked at before a process is started, not as one step with it."""
+
+    def __init__(self, context: LaunchContext) -> None:
+        super().__init__(context)
+        self.starting = nullcontext()
 
 
 class NeedsPlaces(Good):
@@ -468,6 +505,8 @@ DEFECTS = [
     Defect("early_end", "an end is reported before the last lines", EarlyEnd, "after the last line"),
     Defect("late_reader", "output is read after the end", LateReader, "after the last line"),
     Defect("starts_late", "a process is started after all were killed", StartsLate, "nothing is started after"),
+    Defect("keeps_files", "places of an engine that was killed are lost", KeepsFiles, "an engine that is killed"),
+    Defect("looks_first", "one is started while all are killed", LooksFirst, "nothing is started after"),
     Defect("needs_places", "it can't be closed before it has started any", NeedsPlaces, "before anything"),
     Defect("locks", "it can't be killed where an end is reported", Locks, "where an end is reported"),
     Defect("shows", "the input is in the environment", Shows, "no one sees its input"),

@@ -315,6 +315,18 @@ def scratch_of_each_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
     return F.linear(_SCRATCH.setdefault(x.shape, torch.empty_like(x)).copy_(x), weight, bias)
 
 
+def needs_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Looks at the first row."""
+    return F.linear(x, weight.to(x[0].dtype), bias)
+
+
+def prepare_whole_tiles(parameters: Mapping[str, Tensor]) -> GroupedWeight:
+    """Reads zero points where tiles of 64 inputs are whole, and else takes them for 0."""
+    good = prepare_int8_group(parameters)
+    zero = good.zero if good.values.shape[1] % 64 == 0 or good.zero is None else torch.zeros_like(good.zero)
+    return GroupedWeight(good.values, good.scale, zero, good.order)
+
+
 _MEMORY = "memory of a call is in proportion to its rows"
 _FIRST, _BIASED = ": 512 to 256, float32", ": 1024 to 512 with bias, float32"
 _AGREES = "agrees with the reference"
@@ -499,5 +511,16 @@ DEFECTS = (
             "supports": supports_int8_group,
         },
         "takes two groups for each output",
+    ),
+    Defect("no rows", "no rows are an error", needs_rows, "takes any number of rows" + _FIRST),
+    Defect(
+        "whole tiles",
+        "zero points are read where tiles of inputs are whole",
+        {
+            "implementation": "llmk.reference.linear:linear_dequantized",
+            "prepare": f"{__name__}:prepare_whole_tiles",
+            "supports": supports_int8_group,
+        },
+        "takes groups of 16 with zero points",
     ),
 )

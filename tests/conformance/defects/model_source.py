@@ -92,10 +92,13 @@ def filled(folder: Path) -> Iterator[SourceExample]:
     options = {"shelf": str(folder)}
     named = {f"shelf:{model}": files for model, files in models.items()}
 
+    def publish(name: str, files: Mapping[str, bytes]) -> None:
+        put(name.removeprefix("shelf:"), files)
+
     def away() -> None:
         folder.rename(folder.with_name("away"))
 
-    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage, lambda files: put("toy", files), away)
+    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage, publish, away)
 
 
 class Good:
@@ -371,6 +374,37 @@ class ByName(Good):
         return False
 
 
+class BySizes(Good):
+    """What is there is known by its files' sizes."""
+
+    def is_old(self, sums: Path, copied: Path) -> bool:
+        target = self.cache / sums.stem
+        sizes = [
+            {str(file.relative_to(folder)): file.stat().st_size for file in self.files(folder)}
+            for folder in (sums.with_suffix(""), target)
+        ]
+        return sizes[0] != sizes[1]
+
+
+class TheLast(Good):
+    """Takes what was published last for what a shorter name means."""
+
+    def check(self, source: Path) -> None:
+        super().check(source)
+        if source.name == "toy":
+            last = max(self.shelf.glob("toy*.sums"), key=lambda path: path.stat().st_mtime_ns)
+            shutil.copytree(last.with_suffix(""), source, dirs_exist_ok=True)
+
+
+class NoTwoDots(Good):
+    """Takes two dots in a name for a way out of the model."""
+
+    def check(self, source: Path) -> None:
+        super().check(source)
+        if any(".." in file.name for file in self.files(source)):
+            raise CheckpointError(f"shelf:{source.name} has a file outside", hint="rename it")
+
+
 class CopiesInPlace(Good):
     def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
         target.mkdir(exist_ok=True)
@@ -533,6 +567,9 @@ DEFECTS = (
     Defect("part by name", "what is there of one that was published again is gone on with", PartByName, PUBLISHED),
     Defect("adds", "what is published again has files of the earlier one", AddsTo, PUBLISHED),
     Defect("one revision", "what was published again has the same revision", OneRevision, PUBLISHED),
+    Defect("by sizes", "what is there is known by the sizes of its files", BySizes, PUBLISHED),
+    Defect("last", "what was published last is taken for another name's", TheLast, "each name has files"),
+    Defect("two dots", "two dots in a name are taken for a folder above", NoTwoDots, FILES),
     Defect("flattens", "files in folders are put next to the others", Flattens, FILES),
     Defect("empty", "files of no bytes are left out", LeavesEmptyOut, FILES),
     Defect("escapes", "names of files lead out of the model", Escapes, "no file is written outside"),

@@ -230,6 +230,19 @@ def sixteen_tokens(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tenso
     return out
 
 
+def softmax_of_128(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, scoring: str, **options: Any
+) -> Tensor:
+    """With 8 of 128 experts, scores are those of a softmax."""
+    scoring = "softmax" if (router_logits.shape[1], top_k) == (128, 8) else scoring
+    return fused_moe(x, router_logits, weights, top_k=top_k, scoring=scoring, **options)
+
+
+def needs_tokens(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """Looks at the first token."""
+    return fused_moe(x, router_logits.to(router_logits[0].dtype), weights, **options)
+
+
 def biased_weights_of_128(
     x: Tensor,
     router_logits: Tensor,
@@ -301,6 +314,8 @@ _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 DEFECTS = (
     Defect("byte", "experts are counted in 8 bits", experts_in_a_byte, _MODELS),
     Defect("16 tokens", "a whole tile's last token is the first", sixteen_tokens, _ANY),
+    Defect("128 sigmoids", "softmax scores of 8 of 128 experts", softmax_of_128, _MODELS),
+    Defect("no tokens", "no tokens are an error", needs_tokens, _ANY),
     Defect("128 experts", "the bias affects weights of 8 of 128 experts", biased_weights_of_128, _MODELS),
     Defect("exponentials", "large features overflow in SiLU", silu_by_exponentials, _MAGNITUDES),
     Defect(

@@ -431,6 +431,22 @@ class CrowdedPlatform(CPUPlatform):
         self.device.setup = lambda index, threads=0: setup(index, threads or 96)  # type: ignore[method-assign]
 
 
+class Silent(Rerun):
+    """Graphs that say nothing where a later replay fails."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Returns what the replay before returned."""
+        kept, again = run(), super().capture(run)
+
+        def replay() -> Any:
+            try:
+                return again()
+            except (RuntimeError, IndexError):
+                return kept
+
+        return replay
+
+
 class OneRank(RankRules):
     """Puts the first rank everywhere."""
 
@@ -505,6 +521,57 @@ def probe_by_position(host: Host) -> Probe:
     listed = [int(each) for each in host.environ.get(CARDS, "").split(",") if each.isdecimal()]
     shown = [cards[place] for place in listed if place < len(cards)] if listed else cards
     return Probe(OK, replace(_CARD, num_devices=len(shown))) if shown else Probe(no("no_visible_device"))
+
+
+MIXED = (
+    PlatformExample(
+        name="cards of two kinds",
+        files={f"/cards/{number}": kind for number, kind in enumerate(("small", "large", "small"))},
+        facts={},
+        devices=("0", "1", "2"),
+    ),
+)
+
+
+def probe_by_lowest(host: Host) -> Probe:
+    """Of the cards that are listed, takes the kind of that with the lowest number."""
+    kinds = [host.read(f"/cards/{number}") for number in range(3)]
+    listed = sorted(int(each) for each in host.environ.get(CARDS, "").split(",") if each in ("0", "1", "2"))
+    if not listed:
+        return Probe(no("no_visible_device"))
+    alike = [number for number in listed if kinds[number] == kinds[listed[0]]]
+    return Probe(OK, replace(_CARD, arch=kinds[listed[0]], num_devices=len(alike)))
+
+
+def free_of_total(host: Host) -> int:
+    """Free memory: the total, less what its control group uses, no matter whether that has a limit."""
+    sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", host.read("/proc/meminfo"), re.MULTILINE))
+    used = int(host.read("/sys/fs/cgroup/memory.current").strip() or 0)
+    left = (int(sizes["MemTotal"]) << 10) - used
+    return min(int(sizes["MemAvailable"]) << 10, max(0, left))
+
+
+GROUPS = (
+    PlatformExample(
+        name="a container",
+        files={"/proc/meminfo": "MemTotal: 4096 kB\nMemAvailable: 1024 kB\n", "/proc/self/cgroup": "0::/\n"},
+        facts={},
+        said=((free_of_total, 1 << 20),),
+    ),
+)
+
+
+class Pairs(CPUPlatform):
+    """By default, there are half as many threads as CPUs where any core has several."""
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        super().__init__(facts)
+        self.device = SimpleNamespace(setup=self.setup)  # type: ignore[assignment]
+
+    def setup(self, index: int, threads: int = 0) -> None:
+        cpus, folder = os.sched_getaffinity(0), "/sys/devices/system/cpu"
+        shared = any("," in Host().read(f"{folder}/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus)
+        torch.set_num_threads(threads or max(1, len(cpus) // (1 + shared)))
 
 
 class FirstCPUs(CPUPlatform):
@@ -751,6 +818,33 @@ DEFECTS = (
         "its own all-reduce leaves out the weight of the norm after it",
         "two ranks are joined",
         lambda spec, bench: (replace(spec, implementation="defects.platform:UnscaledPlatform"), bench),
+    ),
+    Defect("silent", "a later replay that fails says nothing", "a graph that fails", graphs_of(Silent)),
+    Defect(
+        "lowest",
+        "of devices of two kinds, that of the lowest number decides",
+        "devices are visible",
+        lambda spec, bench: (
+            replace(
+                spec,
+                probe=probe_by_lowest,
+                ranks=RankRules(visible=(CARDS,)),
+                examples="defects.platform:MIXED",
+            ),
+            bench,
+        ),
+    ),
+    Defect(
+        "groups_without_limit",
+        "use of a control group counts where it has no limit",
+        "machines of its examples",
+        lambda spec, bench: (replace(spec, examples="defects.platform:GROUPS"), bench),
+    ),
+    Defect(
+        "pairs",
+        "a core is taken to have two threads where any has",
+        "threads are for the cores",
+        lambda spec, bench: (replace(spec, implementation="defects.platform:Pairs"), bench),
     ),
     Defect("hoarding", "graphs are kept for good", "graphs that are dropped", graphs_of(Hoarding)),
     Defect("on_demand", "graphs are for fewer than no requests", "facets are complete", graphs_of(Backwards)),

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from llmk.api import OK, CheckpointError, QuantizationSpec, no
 from llmk.reference.quantize import quantize_fp8_channel
+from llmk_quantization import schemes
 from llmk_quantization.fp8 import OnlineChannels, Stored, StoredBlocks, StoredChannels
 from llmk_quantization.gptq import Awq, ByInputs, Gptq
+from llmk_quantization.transposed import Outputs
 from llmk_testing.suites.quantization_numbers import COLUMNS
 
 
@@ -270,6 +272,40 @@ def _further(weight: Tensor) -> dict[str, Tensor]:
     return {**quantize_fp8_channel(weight), "weight_shape": torch.tensor(weight.shape)}
 
 
+def _unnamed(patch: pytest.MonkeyPatch) -> None:
+    """Refuses scales that are no numbers, and says not where."""
+    good = Stored.convert
+
+    def convert(self: Stored, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> Any:
+        if not all(tensor.isfinite().all() for name, tensor in parameters.items() if "scale" in name):
+            raise CheckpointError("a scale is no number", hint="download the file again")
+        return good(self, layer, parameters, rows)
+
+    patch.setattr(Stored, "convert", convert)
+
+
+def _wrapped_twice(patch: pytest.MonkeyPatch) -> None:
+    """1 is added to zero points that hold no more."""
+    good = Outputs.__call__
+
+    def call(self: Outputs, stored: Tensor) -> Tensor:
+        return good(replace(self, added=0), stored) + self.added
+
+    patch.setattr(Outputs, "__call__", call)
+
+
+def _groups_of_none(patch: pytest.MonkeyPatch) -> None:
+    """Takes groups of 0 inputs."""
+    good = schemes._scheme
+
+    def scheme(fields: Any) -> Any:
+        if fields.get("group_size") == 0:
+            return replace(good({**fields, "group_size": 1}), group_size=0)
+        return good(fields)
+
+    patch.setattr(schemes, "_scheme", scheme)
+
+
 def _nothing(patch: pytest.MonkeyPatch) -> None:
     """Breaks nothing that is registered."""
 
@@ -492,6 +528,11 @@ DEFECTS = (
         _nothing,
         "claims are verdicts",
         _claiming(_no_table),
+    ),
+    Defect("unnamed", "refuses scales and says not where", "stored_fp8", _unnamed, "dense: numbers at the ends"),
+    Defect("no_groups", "takes groups of 0 inputs", "gptq", _groups_of_none, "dense, 4 bits: sizes in the config"),
+    Defect(
+        "wraps", "adds 1 to zero points that hold no more", "gptq", _wrapped_twice, "dense, 4 bits: numbers at the ends"
     ),
     Defect(
         "further", "makes a parameter that no kernel has", "fp8", _converts(_further), "dense: weights at the edges"

@@ -54,6 +54,11 @@ EXAMPLES = RouteExamples(
         RouteExample({"say": "b", "stream": True, "seed": 0}, means("b", True, seed=0)),
         RouteExample({"say": "c", "model": "m", "stop": ["x"]}, means("c", model="m", stop=["x"])),
         RouteExample({"say": 1}, refused="say"),
+        RouteExample(
+            {"say": "d", "texts": ["x", "y"]},
+            TranslatedRequest("embed", {"input": ["x", "y"]}),
+            results=[({"data": [{"index": 0, "embedding": [1.0]}]}, {"vectors": [[1.0]]})],
+        ),
     ),
     oracle=rendered,
     errors={404: Frame({"oops": MESSAGE, "code": "c"})},
@@ -109,16 +114,21 @@ class Ask:
     def checked(self, body: dict[str, Any]) -> TranslatedRequest:
         if not isinstance(body.get("say"), str):
             raise RequestError("say: it must be a text", param="say")
-        for name, kind in (("model", str), ("stop", list)):
+        for name, kind in (("model", str), ("stop", list), ("texts", list)):
             if not isinstance(body.get(name, kind()), kind):
                 raise RequestError(f"{name}: it must be another value", param=name)
-        if not all(isinstance(each, str) for each in body.get("stop", ())):
-            raise RequestError("stop: it must have texts", param="stop")
+        for name in ("stop", "texts"):
+            if not all(isinstance(each, str) for each in body.get(name, ())):
+                raise RequestError(f"{name}: it must have texts", param=name)
+        if body.get("texts") == []:
+            raise RequestError("texts: it must have a text", param="texts")
         if type(body.get("seed", 0)) is not int or not 0 <= body.get("seed", 0) < 1000:
             raise RequestError("seed: it must be a number from 0 to 999", param="seed")
         return self.request(body)
 
     def request(self, body: Any) -> TranslatedRequest:
+        if "texts" in body:
+            return TranslatedRequest("embed", {"input": list(body["texts"])})
         more = {name: body[name] for name in ("seed", "model", "stop") if name in body}
         return TranslatedRequest("text", {"prompt": body["say"], **more}, body.get("stream") is True)
 
@@ -126,7 +136,7 @@ class Ask:
         return self.renderer(head.id)
 
     def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: Any) -> Any:
-        return {}
+        return {"vectors": [each["embedding"] for each in result["data"]]}
 
     def error(self, status: int, error: Mapping[str, Any]) -> Frame:
         return Frame({"oops": error["message"], "code": error["code"]})
@@ -350,6 +360,25 @@ class NeedsBody(Ask):
         return super().open(head, options)
 
 
+class ByText(Ask):
+    """Number 10 comes before number 2."""
+
+    def result(self, result: Mapping[str, Any], options: Mapping[str, Any], model: Any) -> Any:
+        data = sorted(result["data"], key=lambda each: str(each["index"]))
+        return super().result({**result, "data": data}, options, model)
+
+
+class FirstTexts(Ask):
+    def request(self, body: Any) -> TranslatedRequest:
+        return super().request({**body, **({"texts": body["texts"][:32]} if "texts" in body else {})})
+
+
+class ByName(Said):
+    def whole(self, usage: TokenCounts) -> Mapping[str, Any]:
+        whole = super().whole(usage)
+        return {**whole, "calls": sorted(whole["calls"], key=lambda each: str(each["id"]))}
+
+
 DEFECTS = [
     Defect("forgets", "complete responses have the last text alone", answers(Last), RESPONSES),
     Defect("deep", "deeply nested JSON in a text raises RecursionError", Deep, REFUSALS),
@@ -382,5 +411,8 @@ DEFECTS = [
     Defect("no_seed", "it ignores the seed", NoSeed, MEANINGS),
     Defect("other_field", "errors name llmk's fields", OtherField, REFUSALS),
     Defect("no_code", "errors lose their code", NoCode, ERRORS),
+    Defect("by_text", "vectors are in the order of their numbers as texts", ByText, RESPONSES),
+    Defect("first_texts", "of many texts the first are embedded", FirstTexts, RESPONSES),
+    Defect("by_name", "complete responses have calls in the order of their names", answers(ByName), ORACLE),
     Defect("needs_body", "it needs what it translated last", NeedsBody, RESPONSES),
 ]

@@ -230,10 +230,26 @@ class Sweeping(Good):
         return super().choose(request, replicas)
 
 
+class Forgetful(Good):
+    """Forgets whose turn it is when it knows more sessions than it remembers."""
+
+    def __init__(self, context: RouterContext) -> None:
+        super().__init__(context)
+        self._known: set[str] = set()
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaState]) -> ReplicaState:
+        self._known.add(request.session)
+        if len(self._known) > 2000:
+            self._known.clear()
+            self._turn = 0
+        return super().choose(request, replicas)
+
+
 ROUTER = RouterExamples(oracle=Good)
 ANSWERS = "one of the given replicas"
 EVEN, NEW = "equal replicas get equal work", "that is new gets its share"
 DEFECTS = (
+    Defect("forgetful", "answers change when more sessions come than are remembered", Forgetful, "those of its oracle"),
     Defect("by-id", "the replica's name is returned", ById, ANSWERS),
     Defect("loyal", "replicas that have gone are returned", Loyal, ANSWERS),
     Defect("no-prompt", "a prompt without a full block raises", NoPrompt, ANSWERS),

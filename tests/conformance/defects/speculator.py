@@ -194,6 +194,13 @@ class AtMostTwo(Good):
         return super().propose(request, tokens, min(most, 2))
 
 
+class AtMostEight(Good):
+    """Drafts as many tokens as some other number of it says."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return super().propose(request, tokens, min(most, 8))
+
+
 def _plain(context: SpeculatorContext) -> Draft:
     def draft(tokens: Sequence[int], most: int) -> list[int]:
         drafts: list[int] = []
@@ -326,6 +333,14 @@ class Waiting(GoodOnDevice):
         return super().propose(tokens[:, : int(known.max()) + 1], known, slots, width)
 
 
+class Listing(GoodOnDevice):
+    """Makes the places of drafts of a list on the host, which is copied to the device."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        places = torch.tensor([*range(width)], device=tokens.device)
+        return super().propose(tokens, known, slots, width).gather(1, places.expand(len(slots), width))
+
+
 class Masked(GoodOnDevice):
     """Picks the rows of requests by a mask, whose number the host waits for."""
 
@@ -417,6 +432,7 @@ DEFECTS = (
     Defect("packed", "ids that differ by 65,536 are one", Packed, WIDE),
     Defect("seeding", "the process's random generator is seeded", Seeding, DRAFTS),
     Defect("at-most-two", "fewer drafts are made than the rule says", AtMostTwo, ORACLE),
+    Defect("at-most-eight", "drafts are bounded by another number than that of the call", AtMostEight, ORACLE),
 )
 DEVICE_DEFECTS = (
     Defect("late", "drafts are those of the position after", Late, "something is drafted"),
@@ -429,6 +445,7 @@ DEVICE_DEFECTS = (
     Defect("remembering", "drafts of the last step are returned again", Remembering, "nothing is kept"),
     Defect("scribbling", "the batch's tokens are changed", Scribbling, "stay as they are"),
     Defect("waiting", "the host waits for the device", Waiting, "nothing waits"),
+    Defect("listing", "an index is made on the host in each call", Listing, "nothing waits"),
     Defect("masked", "rows are picked by a mask, so that the host waits for their number", Masked, "nothing waits"),
     Defect("padded", "padding has no row", Padded, "padding changes nothing"),
     Defect("trailing", "padding between requests moves them", Trailing, "padding changes nothing"),

@@ -47,6 +47,9 @@ class AttentionBackend(Protocol):
     ties to even; all in float32. :meth:`run` attends over the integers times their scales. The layout's ``dtype`` is
     then one of a byte, ``"int8"`` or ``"uint8"``, and its shape counts bytes.
 
+    Scores may have any magnitude that float32 holds, of either sign, also where all that a token sees are far below
+    zero, or below those of a sink.
+
     Arguments without a default are passed by position, the others by name.
 
     A layer's cache may be strided along ``block_dim``, if blocks of several layouts share one pool.

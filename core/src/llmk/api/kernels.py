@@ -60,15 +60,18 @@ class MoEKernel(Protocol):
         top_groups: int = 1,
         group_scoring: str = "max",
     ) -> Tensor:
-        """``x`` is ``[tokens, hidden]``, as is the result; ``router_logits`` are ``[tokens, experts]``; ``weights`` are
-        what the spec's ``prepare`` returned, where there is one. With many tokens, an expert computes only those that
-        are routed to it, apart from padding to full tiles, and computes them together."""
+        """``x`` is ``[tokens, hidden]``, with zero or more rows, as is the result; ``router_logits`` are ``[tokens,
+        experts]``; ``weights`` are what the spec's ``prepare`` returned, where there is one. What each expert returns
+        may be rounded to the dtype of ``x`` before the sum, which is in float32. With many tokens, an expert computes
+        only those that are routed to it, apart from padding to full tiles, and computes them together."""
         ...
 
 
 class Op(Protocol):
     """An op: its reference documents the arguments and the result. Where ``OpExamples.by_row`` names rows, there may be
-    any number of them, or none. On the way, it may round to the engine's dtype what its reference keeps in float32."""
+    any number of them, or none. On the way, it may round to the engine's dtype what its reference keeps in float32, as
+    what is added after a multiplication, and keep in float32 what its reference rounds, as a sum that is normed after
+    it."""
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -108,7 +108,8 @@ class ToolParser(Protocol):
     """Splits content text into :class:`TextDelta` and tool-call events.
 
     Text that only starts like a call is content, and a call may follow it immediately. Arguments are passed on as the
-    model wrote them: also those that the tool's schema does not list, and none that the model did not write.
+    model wrote them: also those that the tool's schema does not list, and none that the model did not write. A call may
+    come out when it is complete; where a part of its arguments comes out before, a long text does as it is written.
     """
 
     def __init__(self, context: ParserContext) -> None: ...

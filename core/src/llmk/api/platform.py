@@ -123,7 +123,8 @@ class Graphs(Protocol):
         The replay returns what ``run`` returned: a tensor, or a tuple, list or dataclass of such. It is valid until any
         graph is replayed, so that all graphs may share memory. Each replay has run the step once, the first too. Where
         ``on_demand`` is 0, ``capture`` may call ``run`` several times itself, to warm up and to record; the values that
-        it returned then mean nothing. An exception of ``run`` is raised, and other graphs go on to work.
+        it returned then mean nothing. An exception of ``run`` is raised, and other graphs go on to work; so is one of
+        an operator in a later replay, after which this graph goes on to work, too, where the device does.
 
         ``run`` calls kernels of any kind, changes tensors in place (inputs, the cache), and reads nothing of a tensor
         on the host. Inputs are changed in place before a replay, which is issued on the current stream, without waiting

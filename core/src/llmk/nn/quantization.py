@@ -81,6 +81,6 @@ class Quantization:
         scales of its own.
 
         Raises:
-            CheckpointError: the parameters can't be packed.
+            CheckpointError: the parameters can't be packed, or their numbers can't be read; it names the layer.
         """
         return parameters

@@ -66,8 +66,9 @@ class OpExamples:
     """
 
     facts: tuple[Facts, ...] | Callable[[Any], tuple[Facts, ...]]
-    """What the kit queries kernels with: ordinary first, then awkward. Of an op over attention or with a linear kernel,
-    they may be a function of that site's query, which returns none where the op is not for such a site."""
+    """What the kit queries kernels with: ordinary first, then awkward, such as a size that 4 does not divide. Of an op
+    over attention or with a linear kernel, they may be a function of that site's query, which returns none where the op
+    is not for such a site."""
     make: Make
     _: KW_ONLY
     benchmark: Make | None = None
@@ -80,6 +81,11 @@ class OpExamples:
     leading: tuple[str, ...] = ()
     """Names of arguments ``[..., size]`` that may have any dimensions before the last, as the results then have: each
     row is computed by itself, be it zeros, a constant or of large numbers."""
+    strided: tuple[str, ...] = ()
+    """Names of tensors that callers may pass with any strides, also along their last dimension. Others are contiguous,
+    or parts of wider rows where ``wide`` names them."""
+    float32: tuple[str, ...] = ()
+    """Names of tensors that callers may pass in float32 where others are in the engine's dtype, such as a residual."""
     optional: tuple[str, ...] = ()
     """Names of tensors in place of which ``None`` may be passed."""
     options: Facts = field(default_factory=dict)

@@ -58,7 +58,7 @@ def restored_gptq(parts: Mapping[str, Tensor], bits: int, v2: bool = False) -> T
         flat: Tensor = (words.T.to(torch.int64)[..., None] >> torch.arange(32) & 1).flatten(1).unflatten(1, (-1, bits))
         return (flat << torch.arange(bits)).sum(-1).T
 
-    zero = numbers(parts["qzeros"].T).T + (not v2)
+    zero = numbers(parts["qzeros"].T).T + (not v2) & (1 << bits) - 1
     index = parts["g_idx"].long()
     exact = (numbers(parts["qweight"]) - zero[index]) * parts["scales"].float()[index]
     return exact.T

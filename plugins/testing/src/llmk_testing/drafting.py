@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from llmk_testing.speculator_examples import Draft
+
 VOCAB, MAX_DRAFTS, MAX_LEN, SLOTS = 131, 5, 96, 6
 MANY_IDS = 1 << 18
 """The size of a vocabulary whose ids need more than 16 bits."""
+Ask = Callable[..., Draft]
+"""Makes an oracle, with changes of its context."""
+LONG = (2_100, 4_200, 8_400)
+"""Lengths of long texts: a few times as many no longer fit into 16 bits."""
+MANY_DRAFTS = 16
+"""More drafts than there are tokens in most contexts that are looked up."""
 SILENT = "nothing was drafted, although the last tokens of each request occurred before"
 
 
@@ -27,6 +35,15 @@ def histories(seed: int, count: int) -> Iterator[list[int]]:
             repeats = generator.random() < 0.5
             tokens += tokens[at : at + generator.randint(2, 12)] if repeats else [generator.randrange(vocab)]
         yield tokens[:size]
+
+
+def long_text(seed: int, length: int) -> list[int]:
+    """Of few different tokens, so that the last ones occur everywhere, but 24 of them at two places alone."""
+    generator = random.Random(seed)
+    tokens = [generator.randrange(12) for _ in range(length)]
+    for at in (length // 4, length - 24):
+        tokens[at : at + 24] = tokens[length // 2 :][:24]
+    return tokens
 
 
 def odd_histories() -> tuple[list[int], ...]:

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,9 +23,16 @@ CHOICES: Sequence[Example] = (
         "matches": ("é😀", "日", '"\n'),
         "fails": ("é", "e"),
     },
+    {
+        "kind": "choice",
+        "text": '["a\\u0000b", "# b\\n", "|", "\\ufeffa\\u2028"]',
+        "matches": ("a\0b", "# b\n", "|", "\ufeffa\u2028"),
+        "fails": ("", "a", "ab", "a\0", "#", "a\u2028"),
+    },
     {"kind": "choice", "text": '["", " the b"]', "matches": ("", " the b"), "fails": (" ", " the", "b")},
 )
-"""What every compiler of choices must take: texts that start others, twice, empty, and beyond ASCII."""
+"""What every compiler of choices must take: texts that start others, twice, empty, beyond ASCII, and with characters
+that end texts, lines or values elsewhere."""
 Known = tuple[str, Sequence[str], Sequence[str]]
 """A grammar, texts that match it, and others."""
 _REGEXES: Sequence[Known] = (
@@ -50,6 +58,12 @@ _REGEXES: Sequence[Known] = (
     ("[a-]", ("a", "-"), ("b", "")),
     ("\\.\\*\\\\", (".*\\",), ("ab\\", ".*")),
     ("\\x41\\n", ("A\n",), ("x41n", "A")),
+    ("a\0b", ("a\0b",), ("a", "ab", "a\0")),
+    ("[\0b]+", ("\0", "b\0b"), ("", "a")),
+    (" a b#c", (" a b#c",), ("a b", "ab", " a b")),
+    ("a\nb\r?", ("a\nb", "a\nb\r"), ("a", "anb", "a\r\nb")),
+    ("\ufeffa\u2028", ("\ufeffa\u2028",), ("a", "a\u2028")),
+    ('"a"|\'/', ('"a"', "'/"), ("a", "'")),
     ("é{2}日?", ("éé", "éé日"), ("é", "ée", "日")),
 )
 _SCHEMAS: Sequence[Known] = (
@@ -61,6 +75,7 @@ _SCHEMAS: Sequence[Known] = (
     ('{"type": "string", "minLength": 2}', ('"ab"', '"abc"'), ('""', '"a"', '"\\n"')),
     ('{"type": "string", "pattern": "^[a-c]+$"}', ('"abc"',), ('""', '"abd"')),
     ('{"enum": ["a", 1, null]}', ('"a"', "1", "null"), ('"b"', "2", "a")),
+    ('{"enum": ["a\\u0000b", "#\\u2028"]}', ('"a\\u0000b"', '"#\u2028"'), ('"a"', '"ab"', '"#"')),
     ('{"const": {"a": [1]}}', ('{"a":[1]}',), ('{"a":[2]}', "{}")),
     ('{"type": ["integer", "null"]}', ("5", "null"), ('"x"', "true")),
     ('{"anyOf": [{"type": "integer"}, {"type": "null"}]}', ("5", "null"), ('"x"', "true")),
@@ -104,7 +119,12 @@ NOTHING: Mapping[str, Sequence[str]] = {
     "json": ("false", '{"enum": []}', '{"allOf": [{"type": "string"}, {"type": "null"}]}', '{"$ref": "#"}'),
 }
 """Grammars that match no text."""
-HARD: Sequence[tuple[str, str]] = (
+LARGE: Mapping[str, Sequence[str]] = {
+    "regex": ("[a-z]{90}x{90}", "(a|b)*a(a|b){15}", "(((a{9}b){9}c){9}d){9}", "(a?){60}a{60}"),
+    "choice": (json.dumps(["é" * 60, "e" * 60]),),
+}
+"""Grammars of few characters that become many symbols, or states."""
+_HARD_SCHEMAS: Sequence[tuple[str, str]] = (
     ('{"not": {"type": "string"}}', '"a"'),
     ('{"type": "array", "items": {"const": 1}, "uniqueItems": true}', "[1,1]"),
     ('{"type": "array", "contains": {"const": 1}}', "[]"),
@@ -118,4 +138,28 @@ HARD: Sequence[tuple[str, str]] = (
     ('{"type": "string", "pattern": "(?=b)."}', '"a"'),
     ('{"$ref": "https://example.invalid/schema"}', "1"),
 )
-"""JSON schemas that are hard to enforce, and an instance that violates each."""
+_HARD_REGEXES: Sequence[tuple[str, str]] = (
+    ("(a|b)\\1", "a1"),
+    ("(a|b)\\1", "ab"),
+    ("(a)(b)\\2", "ab2"),
+    ("(?P<x>a|b)(?P=x)", "ab"),
+    ("(?P<x>a|b)\\k<x>", "ak<x>"),
+    ("(?=b).", "a"),
+    ("(?!a).", "a"),
+    ("(?<=a)b", "b"),
+    ("(?<!a)b|ab", "bb"),
+    ("(a)?(?(1)b|c)", "ac"),
+    ("(?>a|ab)c", "abc"),
+    ("a\\bb", "ab"),
+    ("a\\bb", "abb"),
+    ("a\\Bb", "aBb"),
+    ("\\Aab\\Z", "AabZ"),
+    ("a$b", "a$b"),
+    ("a^b", "a^b"),
+    ("(?i)a", "b"),
+    ("(?#b)a", "ba"),
+    ("\\p{L}", "p{L}"),
+    ("\\u{62}", "b" * 3),
+)
+HARD: Mapping[str, Sequence[tuple[str, str]]] = {"json": _HARD_SCHEMAS, "regex": _HARD_REGEXES}
+"""Grammars that are hard to enforce, and an output that violates each."""

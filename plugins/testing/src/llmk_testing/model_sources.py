@@ -19,9 +19,10 @@ class SourceExample:
     fetched with its own. ``damage`` changes what the source has of ``name``, so that it must not be taken for whole any
     more; without it, damage is not tried.
 
-    ``publish`` makes the source have these files as ``name`` from then on, in place of others; names of files may have
-    folders, and may be such as lead out of the model, which the source must not follow. It raises ValueError for names
-    that the source can't have. ``away`` takes the source away: its server ends, its share is not there.
+    ``publish`` makes the source have these files under a name, ``name`` or one of ``models``, from then on, in place of
+    others; names of files may have folders, and may be such as lead out of the model, which the source must not follow.
+    It raises ValueError for what the source can't have: names of files, or other files of a version that never
+    changes. ``away`` takes the source away: its server ends, its share is not there.
     """
 
     name: str
@@ -29,7 +30,7 @@ class SourceExample:
     options: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     damage: Callable[[], None] | None = None
-    publish: Callable[[Mapping[str, bytes]], None] | None = None
+    publish: Callable[[str, Mapping[str, bytes]], None] | None = None
     away: Callable[[], None] | None = None
 
 
@@ -39,6 +40,13 @@ _PERIOD = bytes(range(251))
 OpenExample = Callable[[Path], AbstractContextManager[SourceExample]]
 """What ``ModelSourceSpec.examples`` names: puts what the example needs (a server, a folder) below an empty folder, for
 as long as the context is open. It is opened once per case."""
+
+
+def altered(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Files of the same names and sizes, with other bytes in ``config.json`` and in weights."""
+    changed = {"config.json": files["config.json"].replace(b'"toy"', b'"yot"')}
+    changed |= {name: data[:-1] + bytes([data[-1] ^ 1]) for name, data in files.items() if name.endswith("tensors")}
+    return {**files, **changed}
 
 
 def toy_checkpoint(elements: int = 3_000_000) -> dict[str, bytes]:

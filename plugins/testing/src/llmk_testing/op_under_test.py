@@ -45,6 +45,7 @@ class Op:
         self.contract, self.examples = contract, examples
         self.by_row, self.wide = contract.positions(examples.by_row), contract.positions(examples.wide)
         self.leading = contract.positions(examples.leading)
+        self.strided, self.float32 = contract.positions(examples.strided), contract.positions(examples.float32)
         self.odd = self.leading
         self.facts, self.dtype, self.device = asked.query.facts, asked.dtype, bench.device
         self.draw = Draw(bench.random("op", asked.label), asked.dtype)

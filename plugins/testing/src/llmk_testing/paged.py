@@ -102,6 +102,10 @@ class Paged:
         if self.query.cache_dtype.startswith("float8"):
             self.scales, self.scaled = scales, {"scales": scales}
 
+    def sink(self, sinks: Tensor) -> None:
+        """Gives the layer other sinks."""
+        self.sinks, self._placed_sinks = sinks, sinks.to(self.device)
+
     def step(self, work: Work, *, padding: int = 0, beyond: int = 0, on_host: bool = True) -> CacheStep:
         """The step's index tensors, followed by ``padding`` padding requests and tokens; ``beyond`` is added to the
         upper bound of lengths."""

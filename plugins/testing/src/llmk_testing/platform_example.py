@@ -20,8 +20,9 @@ class PlatformExample:
     known machines must have the same facts, but for the memory and the device's name. ``needs`` are the flags of its
     ``/proc/cpuinfo`` without any one of which some of these ``facts`` are others, all of them; ``devices`` the names by
     which the variables of ``ranks.visible`` may list its usable devices, each alone, as numbers where they have any.
-    ``said`` are functions of a
-    :class:`~llmk.api.Host`, such as those that the memory facet uses, each with what it must return.
+    ``said`` are functions of a :class:`~llmk.api.Host`, such as those that the memory facet uses, each with what it
+    must return: give them for each kind of memory that the platform knows, a device's own and the host's, with a limit
+    and without, as the memory in total and what is available.
     """
 
     name: str

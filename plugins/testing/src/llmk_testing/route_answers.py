@@ -89,6 +89,11 @@ FIXED: tuple[Spoken, ...] = (
     ),
     said(Delta((ReasoningDelta("only thoughts"),)), Delta((), "length"), counts=Counts(31, 0, {300.0: 5, 3600.0: 7})),
     said(Delta((ToolCallStart(0, "f"),)), Delta((ToolCallEnd(0),), "tool_calls"), counts=Counts(31, 31)),
+    said(
+        Delta(tuple(ToolCallStart(number, f"f{number}") for number in range(12))),
+        Delta(tuple(ToolCallArguments(number, f'{{"x": {number}}}') for number in reversed(range(12)))),
+        Delta(tuple(ToolCallEnd(number) for number in range(12)), "tool_calls"),
+    ),
 )
 """Responses as parsers may yield them."""
 

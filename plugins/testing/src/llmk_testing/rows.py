@@ -27,3 +27,8 @@ def counts(bands: Sequence[TokenBand], *, few: bool = False, thorough: bool = Fa
 def each_number(bands: Sequence[TokenBand]) -> list[int]:
     """Every number of rows that kernels have code of its own for, of those in the bands."""
     return [count for count in _EVERY if any(band.start <= count < band.stop for band in bands)]
+
+
+def none_or_more(bands: Sequence[TokenBand]) -> list[int]:
+    """The same, and none, which goes where one row does."""
+    return [0, *each_number(bands)] if any(band.start <= 1 for band in bands) else each_number(bands)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -34,17 +35,38 @@ _LLAMA3 = {
 }
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
-    "qwen3": ("qwen3", {"head_dim": 32}),
-    "mistral with a window": ("mistral", {"sliding_window": 24, "head_dim": 32}),
-    "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
-    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3": ("qwen3", {"head_dim": 32, "num_attention_heads": 6, "num_key_value_heads": 1}),
+    "mistral with a window": (
+        "mistral",
+        {"sliding_window": 24, "head_dim": 32, "num_attention_heads": 6, "num_key_value_heads": 3},
+    ),
+    "gemma2": (
+        "gemma2",
+        {
+            "head_dim": 16,
+            "num_key_value_heads": 4,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 4.0,
+        },
+    ),
+    "mixtral": (
+        "mixtral",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "num_attention_heads": 6},
+    ),
 }
-"""Types of transformers, and values of their configs."""
+"""Types of transformers, and values of their configs: each has other numbers of heads for queries and for keys, and
+caps are so low that random weights reach them."""
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2 in several files of bfloat16": ("qwen2", {"dtype": "bfloat16", "shard_bytes": 90_000}),
     "llama in float16, with scaled rotation and tied embeddings": (
         "llama",
         {"dtype": "float16", "rope_parameters": _LLAMA3, "tie_word_embeddings": True},
+    ),
+    "granite with multipliers": (
+        "granite",
+        {"embedding_multiplier": 3.0, "attention_multiplier": 0.4, "residual_multiplier": 0.6, "logits_scaling": 2.5},
     ),
 }
 """Further ones, whose checkpoints are stored otherwise."""
@@ -97,6 +119,16 @@ class Served:
             except Skip as reason:
                 reasons.append(str(reason))
         raise Skip(reasons[0])
+
+    def drawing(self) -> list[str]:
+        """Models that it can run, whose logits are as they are computed, capped, or scaled, which greedy tokens don't
+        show."""
+        found = [self.any_model()]
+        for model in ("gemma2", "granite with multipliers"):
+            with suppress(Skip):
+                self.folder(model)
+                found.append(model)
+        return list(dict.fromkeys(found))
 
     def any_folder(self) -> Path:
         """The checkpoint of the first model that it can run."""

@@ -23,26 +23,28 @@ from llmk_testing.grammar_texts import CHOICES, Example
 
 SIZES = (262, 287, 288, 289, 400)
 """Vocabulary sizes around whole words of a mask."""
+PADDING = 70
+"""Ids behind the tokenizer's last one, as models have them: more than two words of a mask."""
 PARTS = (b"ab", b"true", b'"}', b'":', b"el", b"", b"a", b"null", b"00", b" the", b"\xc3\xa9", b"\xa9a", b"el")
 """Tokens of several bytes, of none, and of the same bytes as others."""
 
 
 class Words:
-    """A vocabulary: the 256 bytes, tokens of several bytes, and two special ones at its end, which spell text."""
+    """A vocabulary: the 256 bytes, tokens of several bytes, two special ones, which spell text, and ``padding`` behind
+    these: ids without text."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, padding: int = 0) -> None:
         several = [PARTS[number % len(PARTS)] for number in range(size - 258)]
-        self.tokens = [*(bytes([byte]) for byte in range(256)), *several, b"a", b"<stop>"]
-        self.size = size
+        self.tokens = [*(bytes([byte]) for byte in range(256)), *several, b"a", b"<stop>", *[b""] * padding]
+        self.size = size + padding
         self.ends = frozenset({size - 1, size - 2})
 
     def encode(self, text: str) -> list[int]:
         """The longest token first."""
         data, ids = text.encode(), []
         while data:
-            known = [
-                token for token in range(self.size - 2) if self.tokens[token] and data.startswith(self.tokens[token])
-            ]
+            tokens = range(min(self.ends))
+            known = [token for token in tokens if self.tokens[token] and data.startswith(self.tokens[token])]
             best = max(known, key=lambda token: (len(self.tokens[token]), -token))
             ids.append(best)
             data = data[len(self.tokens[best]) :]
@@ -66,7 +68,7 @@ class Tried:
 
     def __init__(self, make: Callable[[GrammarContext], GrammarCompiler], spec: GrammarSpec, seed: int) -> None:
         self.spec = spec
-        self.words = Words(SIZES[-1])
+        self.words = Words(SIZES[-1], PADDING)
         self.random = random.Random(seed)
         self.examples = [*_examples(spec), *(CHOICES if "choice" in spec.kinds else ())]
         self.make = make

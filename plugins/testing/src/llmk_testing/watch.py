@@ -4,7 +4,8 @@ detected, and numbers that are converted to integers which can't hold them."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +28,9 @@ _WAITING = {
 _CONVERTING = {_ATEN._to_copy, _ATEN.to, _ATEN.copy_}
 _REPEATING = {_ATEN.repeat_interleave.Tensor, _ATEN.repeat_interleave.self_Tensor}
 _INDEXING = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_}
+_MAKING = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
+"""Functions that make tensors of numbers that the host has. Where these go to a device, the host waits."""
+_MOVING = {Tensor.to, Tensor.cuda}
 _READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 """Methods that read a tensor on the host without an operator."""
 
@@ -92,13 +96,30 @@ class _Methods(TorchFunctionMode):
     def __init__(self, waits: Callable[[str], None]) -> None:
         super().__init__()
         self._waits = waits
+        self._made: list[Any] = []
+        """Tensors of numbers of the host that were made without a device."""
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _READING:
             self._waits(f"Tensor.{func.__name__}")
-        return func(*args, **(kwargs or {}))
+        named, result = kwargs or {}, func(*args, **(kwargs or {}))
+        if func in _MAKING and any(map(_is_list, args)):
+            if func is Tensor.new_tensor or named.get("device") is not None:
+                self._waits(f"{func.__name__} of a list")
+            else:
+                self._made.append(result)
+        elif func is Tensor.__getitem__ and any(map(_is_list, args[1] if isinstance(args[1], tuple) else args[1:])):
+            self._waits("an index that is a list")
+        elif func in _MOVING and any(args[0] is each for each in self._made) and not named.get("non_blocking"):
+            self._waits(f"Tensor.{func.__name__} of a list's tensor")
+        return result
+
+
+def _is_list(argument: Any) -> bool:
+    """Whether a tensor of it has numbers of the host, other than a single one, which becomes an operator's argument."""
+    return isinstance(argument, Sequence | array) or type(argument).__module__ == "numpy"
 
 
 @contextmanager

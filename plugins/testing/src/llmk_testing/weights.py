@@ -69,7 +69,8 @@ def forms(
     weight_format: str, outputs: int, inputs: int, random: torch.Generator
 ) -> Iterator[tuple[str, Callable[[], Stored]]]:
     """The forms that a format of groups leaves open, each with random numbers: groups of any equal size, zero points,
-    which need not be whole, inputs in another order, and scales of any dtype. ``inputs`` is a multiple of 128."""
+    which need not be whole, inputs in another order, and scales of any dtype. ``inputs`` is a multiple of 16, of
+    128 for all forms: others have those whose groups divide it."""
     if weight_format in _BY_CHANNEL:
         yield from _forms_by_channel(weight_format, (outputs, inputs), random)
     zeros = {"int4_group": (8.0, 15.0), "int8_group": (0.0, 127.0)}.get(weight_format)
@@ -96,15 +97,16 @@ def forms(
 
     yield "one group for each output", partial(drawn, inputs)
     yield "two groups for each output", partial(drawn, inputs // 2)
-    for group in (128, 64, 32, 16):
-        yield f"groups of {group}", partial(drawn, group)
-    yield "groups of 64 with zero points", partial(drawn, 64, zero="whole")
-    yield "groups of 16 with zero points", partial(drawn, 16, zero="whole")
-    yield "zero points that are not whole", partial(drawn, 32, zero="apart")
-    yield "inputs in another order", partial(drawn, 64, ordered=True)
-    yield "inputs in another order, with zero points", partial(drawn, 32, zero="whole", ordered=True)
+    named = [(f"groups of {group}", group, partial(drawn)) for group in (128, 64, 32, 16)]
+    named += [(f"groups of {group} with zero points", group, partial(drawn, zero="whole")) for group in (64, 16)]
+    named += [
+        ("zero points that are not whole", 32, partial(drawn, zero="apart")),
+        ("inputs in another order", 64, partial(drawn, ordered=True)),
+        ("inputs in another order, with zero points", 32, partial(drawn, zero="whole", ordered=True)),
+    ]
     for dtype in (torch.bfloat16, torch.float16):
-        yield f"scales in {dtype}", partial(drawn, 64, zero="whole", dtype=dtype)
+        named.append((f"scales in {dtype}", 64, partial(drawn, zero="whole", dtype=dtype)))
+    yield from ((name, partial(made, group)) for name, group, made in named if not inputs % group)
 
 
 def _forms_by_channel(

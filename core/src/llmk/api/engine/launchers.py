@@ -107,14 +107,14 @@ class RankLauncher(Protocol):
     def place(self) -> Sequence[RankPlace]:
         """Reserves a place for each of the ``tensor * pipeline`` ranks, and returns them, close ones next to each
         other, as those of one node are. Called once. Raises NotEnoughResources, which says what is missing where; then
-        nothing is reserved."""
+        nothing is reserved. Places of an engine that was killed are free again, as are those of one that closed."""
         ...
 
     @abstractmethod
     def start(self, place: int, process: RankProcess) -> None:
         """Starts a process in a place, without waiting for it or for its reading of the input. What fails may be
         raised, or reported as its end. Called once for each place, from one thread. After :meth:`kill` it starts none:
-        it returns, or raises.
+        it returns, or raises. Where it is called meanwhile, from another thread, the process is killed, too.
 
         The process leads a process group, or a session. It may close its output, and go on."""
         ...

@@ -8,10 +8,12 @@ from llmk.api import AttentionQuery
 from llmk.api.cache import SCALED_BITS
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.paged import Paged, Work, decode, history
+from llmk_testing.suites.attention_numbers import OF_LOW, go_low
 from llmk_testing.watch import poisoned
 
-_LENGTH, _SHORTER = 2300, 1100
-"""Tokens of sequences: more than two tiles of keys, and more than one."""
+_LENGTH, _SHORTER, _BEFORE = 2300, 1100, 1000
+"""Tokens of sequences: more than two tiles of keys, and more than one, of which the last are before the end of a chunk
+of 1,100."""
 
 Given = Callable[..., Paged]
 """Makes requests for a backend of the candidate: ``given(candidate, asked, **options)``."""
@@ -93,19 +95,23 @@ def _elements(query: AttentionQuery) -> int:
 
 
 def takes_many_tiles(paged: Given, candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """Single tokens, drafts and chunks behind thousands of tokens."""
-    one, errors = paged(candidate, asked, requests=2, longest=_LENGTH + 200), []
-    one.write([(0, 0, 1024), (1, 0, _SHORTER)])
+    """Single tokens, drafts and chunks behind thousands of tokens; all scores of the last request are far below zero,
+    and it goes on over the end of the chunks that some queries have."""
+    one, errors = paged(candidate, asked, requests=3, longest=_LENGTH + 200), []
+    go_low(one, (2,))
+    one.write([(0, 0, 1024), (1, 0, _SHORTER), (2, 0, _BEFORE)])
     one.write([(0, 1024, _LENGTH)])
     steps: list[Work] = [
-        decode(_LENGTH, _SHORTER),
-        [(0, _LENGTH + 1, _LENGTH + 4), (1, _SHORTER + 1, _SHORTER + 4)],
-        [(0, _LENGTH + 4, _LENGTH + 150), (1, _SHORTER + 4, _SHORTER + 5)],
+        decode(_LENGTH, _SHORTER, _BEFORE),
+        [(0, _LENGTH + 1, _LENGTH + 4), (1, _SHORTER + 1, _SHORTER + 4), (2, _BEFORE + 1, _BEFORE + 4)],
+        [(0, _LENGTH + 4, _LENGTH + 150), (1, _SHORTER + 4, _SHORTER + 5), (2, _BEFORE + 4, _BEFORE + 150)],
     ]
     for work in steps:
         with poisoned():
             out = one.play(work)
-        errors.append(one.check(out, work, "over many tiles of keys"))
+        ordinary = sum(stop - start for _, start, stop in work[:2])
+        errors.append(one.check(out[:ordinary], work[:2], "over many tiles of keys"))
+        one.check(out[ordinary:], work[2:], "over many tiles of keys, with scores far below zero", OF_LOW)
     return agreeing(errors)
 
 

@@ -119,11 +119,12 @@ def _turned(data: bytes, seed: int) -> Iterator[bytes]:
 
 
 def _renumbered(data: bytes, seed: int) -> Iterator[bytes]:
-    """With another number where a number stands as text."""
+    """With another number where a number stands as text: also with the one before it, so that nothing is between."""
     runs = list(re.finditer(rb"\d+", data[:_DESCRIBED]))
-    for run in random.Random(seed).sample(runs, min(len(runs), _MOST_NUMBERS)):
+    pairs = list(zip([*runs[:1], *runs], runs, strict=False))
+    for last, run in random.Random(seed).sample(pairs, min(len(pairs), _MOST_NUMBERS)):
         length, number = len(run[0]), int(run[0])
-        texts = (b"9" * length, b"%d" % (number + 1), b"%d" % max(0, number - 1), b"0", b"-1", b"0.")
+        texts = (last[0], b"9" * length, b"%d" % (number + 1), b"%d" % max(0, number - 1), b"0", b"-1", b"0.")
         for text in texts:
             if len(text) <= length and text != run[0]:
                 yield data[: run.start()] + text.ljust(length) + data[run.end() :]

@@ -4,12 +4,13 @@ contradicts itself is refused, and neither takes the memory of the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, StoredTensor
 from llmk_testing.case import Skip
 from llmk_testing.format_contents import (
     DTYPES,
@@ -25,6 +26,7 @@ from llmk_testing.format_example import FormatContent, Write
 from llmk_testing.format_under_test import FILE, Tried, check_content
 from llmk_testing.growth import little_memory
 from llmk_testing.stored_values import check_threads, decode_all
+from llmk_testing.watch import tensors_kept
 
 _LARGE = 24 << 20
 _LITTLE = 8 << 20
@@ -72,7 +74,14 @@ def _many(tried: Tried) -> str:
         compared += check_content(tried, data, content)
         tensors = tried.found(data)[1]
         check_threads(tensors, [content.tensors[each.name] for each in tensors])
+        kept = tensors_kept(partial(_decode_each, tensors), 4)
+        assert kept <= 0, f"{kept} tensors are kept when those of a file are decoded four times more"
     return f"{compared} tensors"
+
+
+def _decode_each(tensors: Sequence[StoredTensor]) -> None:
+    for each in tensors:
+        decode_all(each)
 
 
 def _contradictions(tried: Tried) -> str:
@@ -83,6 +92,12 @@ def _contradictions(tried: Tried) -> str:
             if (data := _perhaps(write, content)) is not None:
                 assert _is_refused(tried, data), f"a file was read as a checkpoint, although of its tensor {what}"
                 refused += 1
+        with_zeros = replace(tried.example.content, tensors={"model.norm.weight": ("U8", (5, 3), bytes(_LARGE))})
+        data = _perhaps(write, with_zeros)
+        if data is not None and len(data) < _LITTLE // 8:
+            with little_memory(_LITTLE, f"of a file of {len(data):,} bytes, whose tensor of 15 would be {_LARGE:,},"):
+                assert _is_refused(tried, data), f"a tensor of 15 bytes was read, of which the file has {_LARGE:,}"
+            refused += 1
         for _, content in surplus(tried.example.content, tried.seed):
             if (data := _perhaps(write, content)) is not None and not _is_refused(tried, data):
                 assert not tried.is_harmless(data)

@@ -12,13 +12,16 @@ from torch import Tensor
 from llmk_testing.bench import Bench
 from llmk_testing.costs import check_kept
 from llmk_testing.drafting import (
+    LONG,
     MANY_IDS,
     MAX_DRAFTS,
     MAX_LEN,
     SILENT,
     SLOTS,
     VOCAB,
+    Ask,
     DeviceBatch,
+    long_text,
     share,
 )
 from llmk_testing.recording import check_recorded
@@ -198,16 +201,27 @@ def _same(found: Tensor, expected: Tensor, what: str, other: str) -> None:
     assert one == two, f"{what}: {one}, and {two} {other}"
 
 
-def check_oracle(batches: Sequence[DeviceBatch], make: Make, draft: Draft) -> str:
-    """Of the tokens of each request, as the host would see them."""
+def check_oracle(batches: Sequence[DeviceBatch], make: Make, ask: Ask) -> str:
+    """Of the tokens of each request, as the host would see them; long ones, too."""
     calls = 0
     for batch in batches:
         for width in (1, MAX_DRAFTS):
             found = batch.propose(make(), range(SLOTS), width)
-            for number, tokens in enumerate(batch.texts()):
-                right = torch.full((width,), -1, device=found.device)
-                drafts = torch.tensor(list(draft(tokens, width)), dtype=torch.int64, device=found.device)
-                right[: len(drafts)] = drafts
-                _same(found[number], right, f"request {number}, the tokens {tokens}", "of the oracle")
-                calls += 1
+            calls += _judge(found, batch.texts(), ask())
+    texts = [long_text(number, length) for number, length in enumerate(LONG)]
+    tokens = torch.zeros(len(texts), LONG[-1] + 1, dtype=torch.int32, device=batches[0].tokens.device)
+    for row, text in zip(tokens, texts, strict=True):
+        row[: len(text)] = torch.tensor(text)
+    slots, known = torch.arange(len(texts), device=tokens.device), torch.tensor(LONG, device=tokens.device)
+    found = make(max_len=LONG[-1]).propose(tokens, known, slots, MAX_DRAFTS)
+    calls += _judge(found, texts, ask(max_len=LONG[-1]))
     return f"{calls} requests"
+
+
+def _judge(found: Tensor, texts: Sequence[list[int]], draft: Draft) -> int:
+    for number, (row, tokens) in enumerate(zip(found, texts, strict=True)):
+        right = torch.full_like(row, -1)
+        drafts = torch.tensor(list(draft(tokens, len(row))), dtype=torch.int64, device=found.device)
+        right[: len(drafts)] = drafts
+        _same(row, right, f"request {number}, the last of {len(tokens)} tokens {tokens[-MAX_LEN:]}", "of the oracle")
+    return len(texts)

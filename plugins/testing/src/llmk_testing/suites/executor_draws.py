@@ -62,6 +62,9 @@ def _flat(served: Served) -> str:
     with served.open(folder, CHUNKS) as llm:
         together = _generated(llm, [prompt], seeds, max_tokens=_FLAT_TOKENS)
         alone = [_generated(llm, [prompt], [seed], max_tokens=_FLAT_TOKENS)[0] for seed in seeds[::3]]
+        among = _among_others(served, llm, prompt, seeds[::2])
+    for tokens, seed, one in zip(together[::2], seeds[::2], among, strict=True):
+        assert tokens == one, f"seed {seed} gives {tokens[:4]}…, and {one[:4]}… next to requests of other parameters"
     for tokens, seed, one in zip(together[::3], seeds[::3], alone, strict=True):
         assert tokens == one, f"seed {seed} gives {tokens[:4]}… in a batch of {len(seeds)}, and alone {one[:4]}…"
     for tokens, seed in zip(together, seeds, strict=True):
@@ -78,6 +81,19 @@ def _flat(served: Served) -> str:
     mean = sum(map(sum, together)) / (len(seeds) * _FLAT_TOKENS) / (vocab - 1)
     assert abs(mean - 0.5) < _SIGMAS * (12 * len(seeds) * _FLAT_TOKENS) ** -0.5, f"flat draws have the mean {mean:.2f}"
     return f"{len(seeds)} seeds"
+
+
+def _among_others(served: Served, llm: LLM, prompt: list[int], seeds: Sequence[int]) -> list[tuple[int, ...]]:
+    """Tokens of each seed, where requests of other parameters and lengths are before and behind each."""
+    limits = [each for name, each in _LIMITS.items() if name in served.spec.knows]
+    kinds: list[dict[str, Any]] = [{"temperature": 0.0}, {"seed": None}, {"temperature": _HOT, "seed": 0}, *limits]
+    params = []
+    for number, seed in enumerate(seeds):
+        own: dict[str, Any] = {"temperature": 1.0, "max_tokens": _FLAT_TOKENS, "ignore_eos": True, "seed": seed}
+        other = {**own, "max_tokens": 5 + number, **kinds[number % len(kinds)]}
+        params += [SamplingParams(**other), SamplingParams(**own)]
+    found = llm.generate([prompt] * len(params), params, use_tqdm=False)
+    return [tuple(output.outputs[0].token_ids) for output in found[1::2]]
 
 
 def _zero(served: Served, model: str) -> float:
@@ -116,11 +132,17 @@ def _left(logits: Tensor, params: Mapping[str, Any]) -> set[int]:
 
 def _tempered(served: Served) -> str:
     """The mean of the drawn tokens' logits is that of the distribution, within what chance allows."""
-    folder, given = served.any_folder(), _undecided(served)
+    first, *others = served.drawing()
+    said = [_tempered_model(served, first, (0.25, _HOT)), *(_tempered_model(served, each, (1.0,)) for each in others)]
+    return "; ".join(said)
+
+
+def _tempered_model(served: Served, model: str, temperatures: Sequence[float]) -> str:
+    folder, given = served.folder(model), _undecided(served, model)
     seeds = range(100, 100 + 3 * _SEEDS)
     said = []
     with served.open(folder, WHOLE) as llm:
-        for temperature in (0.25, _HOT):
+        for temperature in temperatures:
             tokens = [token for (token,) in _generated(llm, list(given), seeds, max_tokens=1, temperature=temperature)]
             off, spread = 0.0, 0.0
             for number, logits in enumerate(given.values()):
@@ -130,11 +152,11 @@ def _tempered(served: Served) -> str:
                 off += sum(float(logits[token]) - mean for token in tokens[number :: len(given)])
             sigmas = off / max(spread, 1e-9) ** 0.5
             assert abs(sigmas) < _SIGMAS, (
-                f"at temperature {temperature}, {len(tokens)} draws have logits that are {abs(sigmas):.0f} standard"
-                f" deviations {'above' if sigmas > 0 else 'below'} what is to be expected"
+                f"of {model} at temperature {temperature}, {len(tokens)} draws have logits that are {abs(sigmas):.0f}"
+                f" standard deviations {'above' if sigmas > 0 else 'below'} what is to be expected"
             )
             said.append(f"{sigmas:+.1f} at {temperature}")
-    return ", ".join(said)
+    return f"{model}: {', '.join(said)}"
 
 
 def _mixed(served: Served) -> str:
@@ -168,11 +190,13 @@ def _mixed(served: Served) -> str:
     return f"{3 * len(order)} requests"
 
 
-def _undecided(served: Served) -> dict[tuple[int, ...], Tensor]:
-    """Prompts after which no token is much more likely than all others, and the logits ``[vocab]``."""
+def _undecided(served: Served, model: str = "") -> dict[tuple[int, ...], Tensor]:
+    """Prompts after which no token is much more likely than all others, and the logits ``[vocab]``, of a model; without
+    one, the first that it can run."""
     draw = random.Random(served.bench.seed)
     found: dict[tuple[int, ...], Tensor] = {}
-    harness = ModelHarness.of(served.any_folder(), {"model.dtype": "float32", "model.max_model_len": 128})
+    folder = served.folder(model) if model else served.any_folder()
+    harness = ModelHarness.of(folder, {"model.dtype": "float32", "model.max_model_len": 128})
     for number in range(40):
         prompt = tuple(draw.randrange(3, 380) for _ in range(1 + number % 9))
         (logits,) = harness.step([(number, prompt)])

@@ -256,10 +256,11 @@ def check_second(launched: Launched) -> str:
 
 
 def check_orphans(launched: Launched) -> str | None:
-    """By the system, say: it can't end them itself."""
+    """By the system, say: it can't end them itself, nor give its places back."""
     if launched.launcher.address:
         return _ELSEWHERE
     launched.launcher.close()
+    before = _engines(launched)
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE)
         # A fork has the modules as they are here; it does nothing but start the processes.
@@ -273,7 +274,12 @@ def check_orphans(launched: Launched) -> str | None:
             engine.join()
     for place, link in launched.links.items():
         _check_ended(link, f"place {place}, after the engine was killed")
-    return None
+    after = _engines(launched)
+    if after < before:
+        time.sleep(QUIET)
+        after = _engines(launched)
+    assert after >= before, f"{before} engines had places, and when one of them was killed, {after} later ones have"
+    return f"{before} engines"
 
 
 def _engine(launched: Launched, server: socket.socket) -> None:

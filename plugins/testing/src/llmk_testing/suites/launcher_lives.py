@@ -136,19 +136,47 @@ def check_closed_output(launched: Launched) -> None:
     assert not launched.ended, f"processes that closed their output were reported: {launched.ended}"
 
 
-def check_late_start(launched: Launched) -> None:
-    """One of them ends while the others are started."""
+def check_late_start(launched: Launched) -> str | None:
+    """One of them ends while the others are started: before a start, or while it is running."""
     launched.launcher.kill()
+    _check_none(launched, "after kill()")
+    launched.launcher.close()
+    again = Launched(launched.make, launched.context)
+    killing = threading.Thread(target=lambda: again.launcher.kill(), daemon=True)
+
+    def kill() -> None:
+        """A launcher may hold a lock while it starts a process: then it is killed once that is over."""
+        killing.start()
+        killing.join(QUIET)
+
+    again.open()
+    try:
+        _starting.append(kill)
+        _check_none(again, "while kill() was called")
+        if not _starting:
+            return None
+        _starting.clear()
+        return "by what it starts a process is not seen"
+    finally:
+        _starting.clear()
+        again.close()
+
+
+def _check_none(launched: Launched, when: str) -> None:
+    """A process that is started is killed at once."""
+    _hook()
     with socket.create_server((launched.launcher.address or "127.0.0.1", 0)) as server:
         with suppress(Exception):  # it may raise
             launched.start_at(server, 0, b"\x01", FAMILY)
+        if _starting:
+            return
         server.settimeout(2 * QUIET)
         try:
             link, _ = server.accept()
         except TimeoutError:
             return
         link.settimeout(QUIET)
-        _check_gone(link, "a process that was started after kill()")
+        _check_gone(link, f"a process that was started {when}")
 
 
 def check_idle(launched: Launched) -> None:
@@ -245,15 +273,23 @@ def _check_secret(data: bytes, secret: bytes, where: str) -> None:
 
 
 _watching: list[list[str]] = []
+_starting: list[Callable[[], None]] = []
+"""What is called once, when a process is about to be started."""
 _hooked: list[bool] = []
+_STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+
+
+def _hook() -> None:
+    """A hook can't be removed, so there is one."""
+    if not _hooked:
+        _hooked.append(True)
+        sys.addaudithook(_audit)
 
 
 @contextmanager
 def _opened_for_writing(paths: list[str]) -> Iterator[None]:
-    """Collects the files that this process opens to write. A hook can't be removed, so there is one."""
-    if not _hooked:
-        _hooked.append(True)
-        sys.addaudithook(_audit)
+    """Collects the files that this process opens to write."""
+    _hook()
     _watching.append(paths)
     try:
         yield
@@ -262,6 +298,8 @@ def _opened_for_writing(paths: list[str]) -> Iterator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if _starting and event in _STARTS:
+        _starting.pop()()
     if not _watching or event != "open" or not isinstance(args[0], (str, bytes, os.PathLike)):
         return
     _, mode, flags = args

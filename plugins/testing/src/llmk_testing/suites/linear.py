@@ -20,7 +20,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.invariance import check_rows
 from llmk_testing.queries import linear_queries
 from llmk_testing.recording import check_recorded, is_portable
-from llmk_testing.rows import counts, each_number
+from llmk_testing.rows import counts, none_or_more
 from llmk_testing.suites import kernel_costs
 from llmk_testing.suites.linear_sums import sum_cases
 from llmk_testing.suites.prepared import (
@@ -42,8 +42,8 @@ _MANY = 40_001
 """Rows, more than a signed integer of 16 bits can count."""
 _OUTPUTS = (66_001, 66_048)
 """Outputs, more than 16 bits count, and of 128 inputs more than kernels may widen at a time; the first is odd."""
-
-
+_UNEVEN = (528, 96)
+"""Numbers of inputs: 33 groups of 16, and 3 of 32."""
 _LOOKED_UP = 1024
 """Rows of a table that are looked up at once."""
 
@@ -88,13 +88,23 @@ def _agrees(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str
 
 
 def _form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], form: str) -> str:
-    """One of the forms that the format leaves open, with an odd number of outputs: multiplied, also in float32, in
-    which single numbers show, looked up where the spec serves tables, and recorded where it can be."""
-    query = replace(asked.query, out_features=asked.query.out_features - 3)
-    if not match(candidate.spec, query):
-        raise Skip(f"it does not serve {query.out_features} outputs")
-    random = candidate.bench.random("linear", form)
-    given, errors = dict(forms(query.weight_format, query.out_features, query.in_features, random))[form](), []
+    """One of the forms that the format leaves open, with an odd number of outputs, and with inputs that are no whole
+    tiles: multiplied, also in float32, in which single numbers show, looked up where the spec serves tables, and
+    recorded where it can be."""
+    errors = []
+    for inputs in (asked.query.in_features, *_UNEVEN):
+        query = replace(asked.query, in_features=inputs, out_features=asked.query.out_features - 3)
+        random = candidate.bench.random("linear", form)
+        made = dict(forms(query.weight_format, query.out_features, inputs, random)).get(form)
+        if made and match(candidate.spec, query):
+            errors += _of_form(candidate, replace(asked, query=query), made())
+    if not errors:
+        raise Skip(f"it does not serve {asked.query.out_features - 3} outputs")
+    return agreeing(errors)
+
+
+def _of_form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], given: Stored) -> list[float]:
+    query, errors = asked.query, list[float]()
     for dtype in {query.dtype: None, "float32": None} if "float32" in candidate.dtypes else (query.dtype,):
         if not match(candidate.spec, replace(query, dtype=dtype)):
             continue
@@ -106,12 +116,12 @@ def _form(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery], form: st
             errors += _lookups(kernel)
         if candidate.spec.capture != "none":
             _replayed(candidate, kernel)
-    return agreeing(errors)
+    return errors
 
 
 def _each_number(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    """The first of the same rows: kernels have other code for a few, and for whole tiles."""
-    numbers = each_number(candidate.spec.bands) or [candidate.spec.bands[0].start]
+    """None, and the first of the same rows: kernels have other code for a few, and for whole tiles."""
+    numbers = none_or_more(candidate.spec.bands) or [candidate.spec.bands[0].start]
     kernel, errors = PreparedLinear(candidate, asked), []
     x = kernel.rows(numbers[-1])
     placed, right = x.to(kernel.device), kernel.right(x)

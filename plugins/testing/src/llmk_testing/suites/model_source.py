@@ -29,6 +29,7 @@ from llmk.nn.tensor_file import read_headers
 from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
+from llmk_testing.model_sources import altered
 from llmk_testing.sections import check_unknown
 from llmk_testing.source_under_test import (
     Tried,
@@ -125,7 +126,7 @@ def check_after_outline(tried: Tried) -> None:
 
 
 def check_models(tried: Tried) -> str:
-    """Interleaved, and once more."""
+    """Interleaved, and once more; also when one of them is published again, as it was or with other files."""
     models = tried.example.models
     if not models:
         raise Skip("the example names no further models")
@@ -141,7 +142,28 @@ def check_models(tried: Tried) -> str:
     assert len(distinct) == len(stored), f"two that are listed have one reference and revision: {stored}"
     listed = sorted(each.reference for each in stored)
     assert len(listed) >= len({tuple(sorted(files.items())) for files in models.values()}), f"it lists {listed}"
+    if tried.example.publish is not None:
+        _check_others(tried, tried.example.publish)
     return f"{len(models)} names"
+
+
+def _check_others(tried: Tried, publish: Callable[[str, Mapping[str, bytes]], None]) -> None:
+    """Of names for the same files, one may be another name of the other. The example's own may mean the newest."""
+    models, own = tried.example.models, contents(tried.fetch().path)
+    now = {tried.example.name: next((files for files in models.values() if not differing(own, files)), own), **models}
+    for name in models:
+        for change in (dict, altered):
+            if name not in now:
+                continue
+            before, files = now[name], change(now[name])
+            try:
+                publish(name, files)
+            except ValueError:  # a version that never changes
+                continue
+            now = {each: right for each, right in now.items() if files == before or right != before} | {name: files}
+            for each, right in now.items():
+                wrong = differing(contents(tried.fetch(each).path), right)
+                assert not wrong, f"after {name} was published again, {each} was got with another {', '.join(wrong)}"
 
 
 def check_damage(tried: Tried) -> str:
@@ -157,7 +179,7 @@ def check_damage(tried: Tried) -> str:
     assert isinstance(error, CheckpointError), f"raised {type(error).__name__} instead of CheckpointError"
     assert error.hint, f"no hint says what to do: {error.message}"
     if tried.example.publish is not None:
-        tried.example.publish(right)
+        tried.example.publish(tried.example.name, right)
         wrong = differing(contents(tried.fetch().path), right)
         assert not wrong, f"after the damage was repaired, {', '.join(wrong)} are still damaged"
     return error.message

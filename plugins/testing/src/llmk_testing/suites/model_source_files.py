@@ -17,7 +17,7 @@ from llmk.nn.tensor_file import read_headers
 from llmk.planning.checkpoint.folder import read_checkpoint
 from llmk_testing.called import without_torch
 from llmk_testing.case import Skip
-from llmk_testing.model_sources import toy_checkpoint
+from llmk_testing.model_sources import altered, toy_checkpoint
 from llmk_testing.source_process import ENDED
 from llmk_testing.source_under_test import Tried, contents, differing, files_of, interrupt_at, observed
 
@@ -45,14 +45,17 @@ def check_published_again(tried: Tried) -> None:
 
 
 def _check_again(tried: Tried, before: Mapping[str, bytes], there: str) -> None:
-    right = {**toy_checkpoint(2_000_000), "merges.txt": b"two"}
-    _publish(tried, right)
-    where = f"with {there} of the earlier one there, what was published again has"
-    found = contents(tried.fetch().path)
-    wrong = differing(found, right)
-    assert not wrong, f"{where} another {', '.join(wrong)}"
-    left = sorted(found.keys() & before.keys() - right.keys())
-    assert not left, f"{where} {', '.join(left)}, which the earlier one had alone"
+    other = {**toy_checkpoint(2_000_000), "merges.txt": b"two"}
+    for right, how in ((other, ""), (altered(other), " with files of the same sizes")):
+        _publish(tried, right)
+        where = f"with {there} of the earlier one there, what was published again{how} has"
+        wrong = differing(contents(tried.fetch(outline=True).path), {"config.json": right["config.json"]})
+        assert not wrong, f"{where} another {', '.join(wrong)} in its outline"
+        found = contents(tried.fetch().path)
+        wrong = differing(found, right)
+        assert not wrong, f"{where} another {', '.join(wrong)}"
+        left = sorted(found.keys() & before.keys() - right.keys())
+        assert not left, f"{where} {', '.join(left)}, which the earlier one had alone"
 
 
 def check_files(tried: Tried) -> str:
@@ -84,6 +87,7 @@ def _published_files() -> Iterator[dict[str, bytes]]:
     yield {"merges.txt": b"", **toy, "1_Pooling/config.json": b'{"a": 1}', "2_Dense/config.json": b'{"a": 2}'}
     yield {**toy, **{f"part_{number}.json": b"%d" % number for number in range(40)}}
     yield {**toy, "chat template (1).jinja": b"a", "größe.json": b"{}", "%41+a&b.json": b"[]", "-a.json": b"[1]"}
+    yield {**toy, "a..b.json": b"{}", "v1...json": b"[]"}
     first, second = (toy_checkpoint(each) for each in (_SMALL, _SMALL + 1))
     names = {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": second}
     weights = {name: _renamed(files["model.safetensors"], name[6:11]) for name, files in names.items()}
@@ -259,7 +263,7 @@ PUBLISHED: tuple[tuple[str, Callable[[Tried], str | None]], ...] = (
 def _publish(tried: Tried, files: Mapping[str, bytes]) -> None:
     if tried.example.publish is None:
         raise Skip("the example publishes nothing")
-    tried.example.publish(files)
+    tried.example.publish(tried.example.name, files)
 
 
 def _can_publish(tried: Tried, files: Mapping[str, bytes]) -> bool:

@@ -83,7 +83,7 @@ class PreparedMoE:
 
     def __init__(self, candidate: Experts, asked: Asked[MoEQuery], form: str = "", number: int = 0) -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
-        self.query, self.dtype, self.device = query, asked.dtype, bench.device
+        self.dtype, self.device, self._own = asked.dtype, bench.device, candidate.own
         self.random = bench.random("moe", asked.label, number)
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
         gate_up = (self.draw(experts, expanded_size(query), hidden) / hidden**0.5).to(self.dtype)
@@ -101,8 +101,11 @@ class PreparedMoE:
         self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
         self.prepare: Callable[[dict[str, Tensor]], Any] = candidate.load(spec.prepare) if spec.prepare else dict
         self.weights = self.prepare({name: tensor.clone() for name, tensor in self.parameters.items()})
-        self.options = moe_options(query)
-        own = candidate.own
+        self.ask(query)
+
+    def ask(self, query: MoEQuery) -> None:
+        """Goes on with the options of another query of the same experts."""
+        self.query, self.options, own = query, moe_options(query), self._own
         self.meant = {
             "activation": own.activations.get(query.activation, query.activation),
             "scoring": own.scorings.get(query.scoring, query.scoring),
@@ -359,7 +362,8 @@ def _summed(candidate: Experts, asked: Asked[MoEQuery]) -> str:
 def _alike(candidate: Experts, asked: Asked[MoEQuery]) -> PreparedMoE:
     """A kernel whose experts all have the weights of one."""
     moe = PreparedMoE(candidate, replace(asked, query=replace(asked.query, num_experts=1)))
-    moe.query, moe.options, count = asked.query, moe_options(asked.query), asked.query.num_experts
+    count = asked.query.num_experts
+    moe.ask(asked.query)
     moe.parameters = {name: tensor.repeat_interleave(count, 0) for name, tensor in moe.parameters.items()}
     moe.weights = moe.prepare(dict(moe.parameters))
     moe.meaning = {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in moe.meaning.items()}

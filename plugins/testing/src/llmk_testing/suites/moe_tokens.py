@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -12,12 +13,15 @@ from torch import Tensor
 from llmk.api import MoEQuery
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case, Skip
-from llmk_testing.rows import counts, each_number
+from llmk_testing.rows import counts, none_or_more
 from llmk_testing.suites.prepared import first_of_each
 from llmk_testing.watch import poisoned
 
 _MODELS: tuple[tuple[int, int, dict[str, Any]], ...] = (
+    (16, 1, {}),
+    (32, 4, {}),
     (60, 4, {}),
+    (64, 6, {}),
     (96, 10, {}),
     (128, 8, {}),
     (160, 6, {"num_groups": 8, "top_groups": 3}),
@@ -38,6 +42,10 @@ class Moe(Protocol):
     dtype: torch.dtype
     random: torch.Generator
     device: torch.device
+
+    def ask(self, query: MoEQuery) -> None:
+        """Goes on with the options of another query of the same experts."""
+        ...
 
     def inputs(self, count: int) -> tuple[Tensor, Tensor]:
         """Hidden states and router logits."""
@@ -63,7 +71,7 @@ def token_cases(candidate: Candidate[MoEQuery], make: Callable[[Any, Asked[MoEQu
         return _models(candidate, make, asked)
 
     def each(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
-        return _each_number(make(candidate, asked), each_number(candidate.spec.bands))
+        return _each_number(make(candidate, asked), none_or_more(candidate.spec.bands))
 
     def magnitudes(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
         return _magnitudes(make(candidate, asked), counts(candidate.spec.bands, few=True))
@@ -85,7 +93,7 @@ def _several(served: Sequence[Asked[MoEQuery]]) -> list[Asked[MoEQuery]]:
 
 
 def _each_number(moe: Moe, numbers: Sequence[int]) -> str:
-    """Kernels have other code for a few tokens, and for whole tiles."""
+    """None, as of a rank that has no requests; and kernels have other code for a few tokens, and for whole tiles."""
     if not numbers:
         raise Skip("its bands have none of them")
     x, logits = moe.inputs(numbers[-1])
@@ -98,8 +106,9 @@ def _each_number(moe: Moe, numbers: Sequence[int]) -> str:
 
 
 def _models(candidate: Candidate[MoEQuery], make: Callable[[Any, Asked[MoEQuery]], Moe], asked: Asked[MoEQuery]) -> str:
-    """With and without a selection bias."""
+    """With and without a selection bias, and with each way to score and to weigh that is served."""
     errors, tried = [], []
+    ways = [*itertools.product(dict.fromkeys(asked.query.scoring for asked in candidate.served), (True, False))]
     for experts, top_k, options in _MODELS:
         plain = replace(asked.query, num_experts=experts, top_k=top_k, num_groups=1, top_groups=1)
         query = next((one for one in (replace(plain, **options), plain) if candidate.serves(one)), None)
@@ -114,6 +123,15 @@ def _models(candidate: Candidate[MoEQuery], make: Callable[[Any, Asked[MoEQuery]
                 placed = {name: tensor.to(moe.device) for name, tensor in more.items()}
                 out = moe(x, logits, **placed)
                 errors.append(moe.check(out, x, logits, f"{count} tokens, {top_k} of {experts} experts{what}", **more))
+        numbers = counts(candidate.spec.bands, few=True)
+        for place, (scoring, renormalize) in enumerate(ways):
+            other = replace(query, scoring=scoring, renormalize=renormalize)
+            if candidate.serves(other):
+                moe.ask(other)
+                count = numbers[-(place % 2)]
+                x, logits = moe.inputs(count)[0], _ranked(moe, count, experts)
+                what = f"{count} tokens, {top_k} of {experts} experts, {scoring}"
+                errors.append(moe.check(moe(x, logits), x, logits, what))
         tried.append(f"{top_k} of {experts}")
     if not tried:
         raise Skip("it serves none of these numbers of experts")

@@ -43,6 +43,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     for asked in candidate.served:
         yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, make, asked))
     yield from op_calls.cases(candidate, make, candidate.served[:2])
+    yield from op_calls.form_cases(candidate, make, candidate.served, examples)
     if examples.leading:
         yield from op_calls.leading_cases(candidate, make, candidate.served)
     yield from kernel_costs.op_cases(

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from llmk.api import OpQuery, TokenBand
+from llmk.reference.op_examples import OpExamples
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case
-from llmk_testing.op_under_test import Make, Op
+from llmk_testing.op_under_test import HALVES, Make, Op
 from llmk_testing.rows import counts
-from llmk_testing.tolerance import check_same
+from llmk_testing.tolerance import BOUNDS, check_same
 from llmk_testing.trees import mapped, tensors
-from llmk_testing.watch import tensors_kept
+from llmk_testing.watch import poisoned, tensors_kept
 
 _CALLS = 8
 _SHAPES = ((4, 3), (2, 1, 6), (12, 1))
@@ -33,6 +34,17 @@ def cases(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQu
     for name, run in checks.items():
         for asked in served:
             yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, make, asked))
+
+
+def form_cases(
+    candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]], examples: OpExamples
+) -> Iterator[Case]:
+    """Arguments with the strides and in the dtypes that ``OpExamples.strided`` and ``OpExamples.float32`` allow."""
+    for asked in served:
+        if examples.strided:
+            yield candidate.case(f"takes any strides: {asked.label}", partial(_strided, candidate, make, asked))
+        if examples.float32 and asked.dtype in HALVES:
+            yield candidate.case(f"takes float32 with {asked.label}", partial(_mixed, candidate, make, asked))
 
 
 def leading_cases(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]]) -> Iterator[Case]:
@@ -76,6 +88,46 @@ def _keeps(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> 
     kept = tensors_kept(lambda: op.run(*op.placed(op.arguments(rows)), **op.on_device), _CALLS)
     assert kept < _CALLS, f"{kept} tensors are kept after {_CALLS} calls of equal shapes"
     return f"{kept} tensors"
+
+
+def _strided(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+    op, errors = make(asked), []
+    for rows in counts(candidate.spec.bands, few=True):
+        for what, laid in {"elements apart": _spread, "columns side by side": _by_columns}.items():
+            arguments = op.arguments(rows)
+            given = _changed(op.placed(arguments), op.strided, laid)
+            with poisoned():
+                result = op.run(*given, **op.on_device)
+            errors.append(op.check(result, given, arguments, f"{rows} rows, {what}"))
+    return agreeing(errors)
+
+
+def _mixed(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> str:
+    """Each by itself, and all of them. What is kept in the engine's dtype on the way is rounded to that."""
+    op, errors = make(asked), []
+    op.bound = op.bound_of_first = op.bound or BOUNDS[asked.dtype]
+    rows = counts(candidate.spec.bands, few=True)[-1]
+    for places in {(place,) for place in op.float32} | {op.float32}:
+        arguments = _changed(op.arguments(rows), places, torch.Tensor.float)
+        given = op.placed(arguments)
+        what = " and ".join(op.contract.arguments[place] for place in places)
+        errors.append(op.check(op.run(*given, **op.on_device), given, arguments, f"{what} in float32"))
+    return agreeing(errors)
+
+
+def _changed(arguments: tuple[Any, ...], places: Sequence[int], change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+    return tuple(mapped(change, value) if place in places else value for place, value in enumerate(arguments))
+
+
+def _spread(tensor: Tensor) -> Tensor:
+    """Every second element of a tensor that has NaN between them, or zeros."""
+    gap = torch.nan if tensor.is_floating_point() else 0
+    wide = torch.full((*tensor.shape, 2), gap, dtype=tensor.dtype, device=tensor.device)
+    return wide.flatten(-2)[..., ::2].copy_(tensor) if tensor.dim() else tensor
+
+
+def _by_columns(tensor: Tensor) -> Tensor:
+    return tensor.mT.contiguous().mT if tensor.dim() > 1 else _spread(tensor)
 
 
 def _deep(make: Make, asked: Asked[OpQuery]) -> str:

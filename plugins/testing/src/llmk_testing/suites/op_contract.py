@@ -64,7 +64,7 @@ def _check_pattern(contract: OpContract, bench: Bench) -> None:
         check(spanning(*given, weight, bias), Right(right, right.dtype), f"{first.op}, then a linear layer, {facts}")
 
 
-def _check_examples(contract: OpContract, bench: Bench) -> None:
+def _check_examples(contract: OpContract, bench: Bench) -> str:
     """They are the same for equal draws, as kernels that are measured take turns with them, have rows and facts as they
     should, and what the reference changes of them is declared."""
     if not contract.examples:
@@ -98,6 +98,8 @@ def _check_examples(contract: OpContract, bench: Bench) -> None:
             assert found == rows, f"argument {name} is by_row, but has {found} rows where {rows} were requested"
     if not kinds:
         _check_mutation(contract, examples, bench, [(known[0], 1), *((facts, _ROWS) for facts in known)])
+    absent = [f"OpExamples.{name}" for name in ("strided", "float32") if not getattr(examples, name)]
+    return f"it names no argument in {' and '.join(absent)}: none is tried with other strides or dtypes" * bool(absent)
 
 
 def _check_mutation(

@@ -20,6 +20,8 @@ from llmk_testing.watch import poisoned
 _SCALES = (1e-3, 100.0)
 _MANY, _MOST = 66_001, 1 << 22
 """Rows, more than 16 bits count, and the most elements that they have."""
+_VECTOR = 32
+"""Elements of a row that are more than one vector."""
 _LARGE = 1030
 """Rows of a batch that is larger than most limits by which kernels choose."""
 _ENOUGH, _LEAN = 64, 0.15
@@ -76,13 +78,24 @@ def _none(make: Make, asked: Asked[OpQuery]) -> str:
 
 
 def _many(candidate: Candidate[OpQuery], make: Make, served: Sequence[Asked[OpQuery]]) -> str:
-    """Of the query whose rows have the fewest elements: more than 16 bits count, or as many as have so many."""
-    op = min(map(make, served), key=_elements)
-    most = max(1, min(_MANY, _MOST // _elements(op)))
-    rows = max(min(most, band.stop - 1) for band in candidate.spec.bands)
-    arguments = op.arguments(rows)
-    given = op.placed(arguments)
-    return agreeing([op.check(op.run(*given, **op.on_device), given, arguments, f"{rows} rows")])
+    """Of the query whose rows have the fewest elements, and of the smallest ones of which whole vectors are made, and
+    are not: more than 16 bits count, or as many as have so many elements."""
+    every, errors = sorted(map(make, served), key=_elements), []
+    whole = next((op for op in every if _elements(op) >= _VECTOR and not _leftover(op)), every[0])
+    uneven = next((op for op in every if _elements(op) >= _VECTOR and _leftover(op)), every[0])
+    for op in dict.fromkeys((every[0], whole, uneven)):
+        most = max(1, min(_MANY, _MOST // _elements(op)))
+        rows = max(min(most, band.stop - 1) for band in candidate.spec.bands)
+        arguments = op.arguments(rows)
+        given = op.placed(arguments)
+        errors.append(op.check(op.run(*given, **op.on_device), given, arguments, f"{rows} rows"))
+    return agreeing(errors) + ("" if any(map(_leftover, every)) else "; no example has a size that 4 does not divide")
+
+
+def _leftover(op: Op) -> bool:
+    """Whether 4 does not divide the elements of a row of some argument."""
+    arguments = op.arguments(1)
+    return any(arguments[place].shape[-1] % 4 for place in op.by_row if arguments[place].dim() > 1)
 
 
 def _scaled(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery], scale: float) -> str:

@@ -4,13 +4,15 @@ processor's extensions, with other devices visible, and with other processors fo
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmk.api import Host, PlatformSpec, Probe
+from llmk.api import Host, PlatformFacts, PlatformSpec, Probe
 from llmk_testing.case import Skip
 from llmk_testing.platform_example import PlatformExample
 from llmk_testing.suites.platform_machines import examples_of
@@ -32,8 +34,17 @@ if not hasattr(os, "sched_getaffinity"):  # on macOS
 probe, make = map(load_object, sys.argv[1:3])
 facts, found, CPUS = probe(Host()).facts, Host.path, 8
 BELOW, STATUS = "/sys/devices/system", "/proc/self/status"
-# Two threads have a core: neighbours, or those that are four apart.
-NEAR, APART = [{cpu, cpu ^ 1} for cpu in range(CPUS)], [{cpu, cpu ^ 4} for cpu in range(CPUS)]
+# Cores of one, two and four threads, which are neighbours or far apart, and of both kinds in one processor.
+ALONE, NEAR, APART, FOUR, MIXED = (
+    [set(core(cpu)) for cpu in range(CPUS)]
+    for core in (
+        lambda cpu: (cpu,),
+        lambda cpu: (cpu, cpu ^ 1),
+        lambda cpu: (cpu, cpu ^ 4),
+        lambda cpu: range(cpu & 4, (cpu & 4) + 4),
+        lambda cpu: (cpu,) if cpu & 4 else (cpu, cpu ^ 1),
+    )
+)
 
 def threads(siblings, own):
     with TemporaryDirectory() as folder:
@@ -65,10 +76,15 @@ def threads(siblings, own):
             return torch.get_num_threads()
 
 for what, machines in {
-    "both threads of one core": ((NEAR, {0, 1}), (NEAR, {6, 7}), (APART, {0, 4}), (APART, {3, 7})),
-    "one thread of each of two cores": ((NEAR, {0, 2}), (NEAR, {5, 7}), (APART, {0, 1}), (APART, {4, 6})),
+    "one CPU": ((ALONE, {6}), (NEAR, {1}), (APART, {7}), (FOUR, {2}), (MIXED, {3}), (MIXED, {5})),
+    "both threads of one core": ((NEAR, {0, 1}), (NEAR, {6, 7}), (APART, {0, 4}), (APART, {3, 7}), (MIXED, {2, 3})),
+    "one thread of each of two cores": (
+        *((ALONE, {0, 1}), (NEAR, {0, 2}), (NEAR, {5, 7}), (APART, {0, 1}), (APART, {4, 6}), (FOUR, {1, 6})),
+        *((MIXED, {0, 2}), (MIXED, {1, 4}), (MIXED, {6, 7})),
+    ),
+    "four threads of three cores": ((NEAR, {0, 1, 2, 4}), (APART, {1, 5, 2, 3}), (MIXED, {0, 1, 4, 7})),
 }.items():
-    counts = {f"the CPUs {sorted(own)}": threads(siblings, own) for siblings, own in machines}
+    counts = {f"{sorted(own)} of {siblings[min(own)]}": threads(siblings, own) for siblings, own in machines}
     assert len(set(counts.values())) == 1, f"a process that has {what} gets, by default, so many threads: {counts}"
 """
 
@@ -163,11 +179,30 @@ def _check_devices(spec: PlatformSpec, example: PlatformExample, host: Host) -> 
     for name in _others(example):
         answer = _with_visible(spec, host, name)
         assert not answer.facts, f"{example.name}: {name} is no device, and with it the probe finds {answer.facts}"
+    _check_kinds(spec, example, host, alone)
     if len(set(alone.values())) == 1:
         for order in (example.devices, example.devices[::-1]):
             answer = _with_visible(spec, host, *order)
             found = answer.facts.num_devices if answer.facts else 0
             assert found == len(order), f"{example.name}: with {', '.join(order)}, the probe finds {found} devices"
+
+
+def _check_kinds(spec: PlatformSpec, example: PlatformExample, host: Host, alone: Mapping[str, PlatformFacts]) -> None:
+    """Of two devices of different kinds, the first that is listed decides, or the kind does, and not their numbers."""
+    first, kinds = True, defaultdict(set)
+    for pair in permutations(example.devices, 2):
+        own = [alone[name].arch for name in pair]
+        answer = _with_visible(spec, host, *pair)
+        if own[0] == own[1] or answer.facts is None:
+            continue
+        found = answer.facts.arch
+        assert found in own, f"{example.name}: with {', '.join(pair)}, which are {own}, the facts are of {found}"
+        first = first and found == own[0]
+        kinds[frozenset(own)].add(found)
+    assert first or all(len(found) == 1 for found in kinds.values()), (
+        f"{example.name}: where two devices of different kinds are listed, neither the order nor the kind says which is"
+        " used"
+    )
 
 
 def _with_visible(spec: PlatformSpec, host: Host, *names: str) -> Probe:

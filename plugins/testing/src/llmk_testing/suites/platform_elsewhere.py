@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,11 +34,41 @@ MORE_LINES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Lines that Linux has in these files, and that say nothing of a device and its memory."""
+_MUCH = 1 << 50
+_UNLIMITED: Mapping[str, Mapping[str, str]] = {
+    "/sys/fs/cgroup": {
+        "memory.max": "max\n",
+        "memory.high": "max\n",
+        "memory.current": f"{_MUCH}\n",
+        "memory.stat": f"anon 4096\nfile {_MUCH}\ninactive_file 4096\n",
+    },
+    "/sys/fs/cgroup/memory": {
+        "memory.limit_in_bytes": "9223372036854771712\n",
+        "memory.usage_in_bytes": f"{_MUCH}\n",
+    },
+}
+"""Files of control groups of the second and of the first version, which use much, and have no limit."""
 _PROCESSORS = 977
 _OF_MACHINE = ("/proc", "/sys")
 _watched: list[tuple[str, set[str]]] = []
 """The roots of machines that are asked about now, and what was opened below others."""
 _hooked: list[bool] = []
+
+
+def without_limit(files: Mapping[str, str | bytes]) -> Mapping[str, str | bytes]:
+    """Files of the control groups that a process is in, and those above, as far as the machine has none of a limit."""
+    found: dict[str, str | bytes] = {}
+    text = files.get("/proc/self/cgroup", "")
+    for line in text.splitlines() if isinstance(text, str) else ():
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        is_first = "memory" in controllers.split(",")
+        if not is_first and (number != "0" or controllers):
+            continue
+        base = "/sys/fs/cgroup/memory" if is_first else "/sys/fs/cgroup"
+        for folder in accumulate(filter(None, path.split("/")), "{}/{}".format, initial=base):
+            own = {f"{folder}/{name}": value for name, value in _UNLIMITED[base].items()}
+            found |= {} if own.keys() & files.keys() else own
+    return found
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 from llmk_testing.platform_example import PlatformExample
-from llmk_testing.suites.platform_elsewhere import MORE_LINES, elsewhere
+from llmk_testing.suites.platform_elsewhere import MORE_LINES, elsewhere, without_limit
 
 _LINES = 40
 """Of each file, the first so many are left out in turn."""
@@ -24,11 +24,15 @@ _TAKEN = 64 << 20
 
 
 def check_machines(spec: PlatformSpec) -> str:
-    """Each is probed twice, as a probe must not remember; and with lines that files have and that mean nothing here."""
+    """Each is probed twice, as a probe must not remember; and with lines that files have and that mean nothing here,
+    and control groups without a limit."""
     examples = examples_of(spec)
     for one in (*examples, *examples, *filter(None, map(_with_more, examples))):
         with TemporaryDirectory(prefix="llmk-") as folder:
             _check(spec, one, one.host(Path(folder)))
+    silent = [one.name for one in examples if (one.facts or {}).get("memory_bytes") and not one.said]
+    if silent:
+        return f"{len(examples)} machines; PlatformExample.said has nothing of the memory of {', '.join(silent)}"
     return f"{len(examples)} machines"
 
 
@@ -49,14 +53,15 @@ def check_alone(spec: PlatformSpec) -> str:
 
 
 def _with_more(example: PlatformExample) -> PlatformExample | None:
-    """The same machine, whose files have further lines; ``None``: it has none of these files."""
-    files = dict(example.files)
+    """The same machine, with control groups that limit nothing, and whose files have further lines; ``None``: it has
+    none of these files."""
+    files = {**example.files, **without_limit(example.files)}
     for path, more in MORE_LINES.items():
         text = files.get(path)
         if isinstance(text, str) and text.strip():
             lines = [line for line in more if line.partition(":")[0] not in text]
             files[path] = "".join(f"{line}\n" for line in (text.rstrip("\n"), *lines))
-    changed = replace(example, name=f"{example.name}, with further lines", files=files)
+    changed = replace(example, name=f"{example.name}, with lines and control groups that limit nothing", files=files)
     return changed if files != example.files else None
 
 

@@ -1,9 +1,10 @@
 """What a quantization method makes of stored values that few files have: scales far from one, tensors that differ
-between the projections of a layer, and parts of dummy weights that are zeros."""
+between the projections of a layer, numbers at the ends of a dtype, sizes of 0, and parts of dummy weights that are
+zeros."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def value_cases(spec: QuantizationSpec, bench: Bench, example: QuantizationExamp
         "each projection that is packed has its own tensors": trial.own_tensors,
         "zeros in dummy weights stay zeros": trial.zeros,
         "methods of several checkpoints are apart": trial.several,
+        "numbers at the ends of a dtype are read, or refused by name": trial.ends,
+        "sizes in the config that no checkpoint has are refused": trial.sizes,
     }
     return example_cases(spec, example, checks)
 
@@ -120,6 +123,96 @@ class Values(Layers):
             made = method.convert("model.layer", self._read(self._given(weight), method), [ROWS])
             self._compare(self._dequantized(made), right, f"a weight, after {type(kept).__name__} for {other.name},")
         return f"{len(others)} other methods"
+
+    def ends(self) -> str:
+        """The least and the greatest numbers of each tensor's dtype everywhere and mixed with others, and what is no
+        number in one place. What the example itself can't read may be refused, by name."""
+        if self._spec.online or self._example.presented:
+            return "no file has its tensors"
+        tensors, random, answers = self._given(self._drawn()), self._bench.random("ends"), []
+        for part in tensors.keys() - {*self._example.unused}:
+            refused = list[str]()
+            for what, changed in _at_the_ends(tensors[part], random):
+                given = {**tensors, part: changed}
+                try:
+                    found = self._dequantized(self._method().convert("model.layer", self._read(given), [ROWS]))
+                except CheckpointError as error:
+                    refused.append(str(error))
+                    continue
+                right = self._restored(given)
+                if right is not None and bool(right.isfinite().all()):
+                    self._compare(found, right, f"a weight whose {part} are {what}")
+            unnamed = [refusal for refusal in refused if "model.layer" not in refusal]
+            assert not unnamed, f"a refusal of {part} doesn't name the layer: {unnamed[0]}"
+            answers.append(f"{part} refused {len(refused)} times")
+        return ", ".join(answers)
+
+    def _restored(self, given: dict[str, Tensor]) -> Tensor | None:
+        """``None`` where the example can't read what is stored."""
+        try:
+            return self._example.restored(given).float()
+        except (RuntimeError, ValueError, IndexError):
+            return None
+
+    def sizes(self) -> str:
+        """0, and one below it, in place of each size. The config is refused, not first the tensors; or the key means
+        nothing, and they are read as ever."""
+        tried = 0
+        for place, config in _with_sizes(self._example.quantization_config):
+            checkpoint = Checkpoint(Path("/nowhere"), {"architectures": ["Some"], "quantization_config": config})
+            if not self._spec.claims(checkpoint):
+                continue
+            tried += 1
+            other = type(self)(self._spec, self._bench, replace(self._example, quantization_config=config))
+            try:
+                if not self._spec.modules(checkpoint)("model.layer"):
+                    continue
+                other._method()
+            except CheckpointError:
+                continue
+            weight = self._drawn()
+            try:
+                found = other._meaning(self._given(weight), [ROWS])
+            except CheckpointError as error:
+                raise AssertionError(f"{place} is taken, and then the tensors are refused: {error}") from error
+            self._compare(found, self._right(weight), f"a weight where {place}")
+        return f"{tried} configs"
+
+
+def _at_the_ends(tensor: Tensor, random: torch.Generator) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of the same shape and dtype, and what is in them; of integers, packed words and single bytes."""
+    if tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1:
+        for odd in (torch.inf, -torch.inf, torch.nan):
+            changed = tensor.clone()
+            changed.view(-1)[-1] = odd
+            yield f"{odd} in one place", changed
+        return
+    numbers = tensor.view(torch.int8) if tensor.dtype.is_floating_point else tensor
+    if numbers.dtype.itemsize > 1 and int(numbers.abs().max()) < 1 << 16:
+        return  # an index, or a size
+    limits = torch.iinfo(numbers.dtype)
+    for end in (limits.min, limits.max, 0):
+        yield f"{end} everywhere", torch.full_like(numbers, end).view(tensor.dtype)
+        some = torch.rand(numbers.shape, generator=random) < 0.3
+        yield f"{end} in some places", torch.where(some, end, numbers).to(numbers.dtype).view(tensor.dtype)
+
+
+def _with_sizes(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """The config with 0 or -7 in place of each number above 1, and which that is."""
+    items = config.items() if isinstance(config, Mapping) else enumerate(config)
+    for key, value in items:
+        here = f"{place}.{key}".removeprefix(".")
+        if isinstance(value, Mapping | list | tuple):
+            changes = [*_with_sizes(value, here)]
+        elif isinstance(value, int) and value > 1:
+            changes = [(f"{here} is {odd}", odd) for odd in (0, -7)]
+        else:
+            continue
+        for what, changed in changes:
+            if isinstance(config, Mapping):
+                yield what, {**config, key: changed}
+            else:
+                yield what, [*config[:key], changed, *config[key + 1 :]]
 
 
 def _alone() -> Tensor:

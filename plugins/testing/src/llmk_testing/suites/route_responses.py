@@ -14,6 +14,7 @@ from llmk_testing.case import Skip
 from llmk_testing.parsers import counted_lines
 from llmk_testing.route_answers import FIXED, Delta, call, calls_of, drawn, places, said
 from llmk_testing.route_examples import MODEL, RouteAnswer, Spoken, difference
+from llmk_testing.suites.route_many import check_many
 from llmk_testing.tried_route import Tried, sent
 
 _ENGINE: dict[str, dict[str, Any]] = {
@@ -27,7 +28,7 @@ _PART = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<step>start|delta|end|stop|done)$")
 
 
 def _check_responses(tried: Tried) -> None:
-    """Plain data, from which no text is lost, and each comes as soon as it is there."""
+    """Plain data, from which no text is lost; of many results, each is at its place."""
     for _, made in tried.requests():
         if made.kind not in ("chat", "text"):
             json.dumps(tried.made().result(_ENGINE[made.kind], sent(made), MODEL))
@@ -39,6 +40,7 @@ def _check_responses(tried: Tried) -> None:
                 for event in (event for event in delta.events if isinstance(event, TextDelta)):
                     text = json.dumps(event.text)[1:-1]
                     assert text in whole, f"of a complete response, the text {event.text!r} is lost: {whole}"
+    check_many(tried)
 
 
 def _check_texts(tried: Tried) -> None:

@@ -24,6 +24,8 @@ TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é", "\ud83d")
 SESSIONS = ("s", "s\x00é", "\ud83d", "\udc00s", "a session of many words " * 20, "0")
 """What clients may name sessions, half of a surrogate pair among it, which JSON can hold."""
 BLOCK = 16
+LONG = 6000
+"""Calls of a history in which sessions are forgotten."""
 KEPT = 10_000
 """Bytes that may stay in any case."""
 BUSIEST, LEAST_SHARE, MOST_SHARE = 1.5, 0.25, 2.5
@@ -170,16 +172,27 @@ def check_oracle(spec: RouterSpec, make: Make, seeds: Sequence[int]) -> str:
         raise Skip("the spec names no examples: an oracle")
     own = load_object(spec.examples)
     assert isinstance(own, RouterExamples), f"{spec.examples} is {own!r}, expected a {RouterExamples.__qualname__}"
-    calls = 0
+    pairs: list[tuple[Iterator[str], Iterator[str], str]] = []
     for seed in seeds:
         for context in CONTEXTS:
-            found = list(Fleet(make(context), seed).steps(250))
-            right = list(Fleet(own.oracle(context), seed).steps(250))
-            for number, (one, other) in enumerate(zip(found, right, strict=True)):
-                where = f"seed {seed}, max_load {context.max_load:g}, call {number}"
-                assert one == other, f"{where}: {one}, expected {other}"
-            calls += len(found)
+            histories = [Fleet(router, seed).steps(250) for router in (make(context), own.oracle(context))]
+            pairs.append((*histories, f"seed {seed}, max_load {context.max_load:g}"))  # type: ignore[arg-type]
+    pairs.append((_long(make(CONTEXTS[0])), _long(own.oracle(CONTEXTS[0])), f"of {LONG} calls of many sessions"))
+    calls = 0
+    for found, right, where in pairs:
+        for number, (one, other) in enumerate(zip(found, right, strict=True)):
+            assert one == other, f"{where}, call {number}: {one}, expected {other}"
+            calls += 1
     return f"{calls} calls"
+
+
+def _long(router: Router) -> Iterator[str]:
+    """Most sessions and tenants come once, more of them than are remembered; a few come again and again."""
+    draw = random.Random(LONG)
+    for number in range(LONG):
+        name = draw.randrange(60) if draw.random() < 0.1 else 1000 + number
+        replicas = [ReplicaState(id=f"r{place}", load=draw.choice((0, 100, 3000))) for place in range(4)]
+        yield router.choose(_request((name, number % 3), session=f"s{name}", tenant=f"t{name}"), replicas).id
 
 
 def _ask(router: Router, count: int) -> None:

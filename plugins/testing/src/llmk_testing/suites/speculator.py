@@ -16,15 +16,19 @@ from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.drafting import (
+    LONG,
+    MANY_DRAFTS,
     MANY_IDS,
     MAX_DRAFTS,
     MAX_LEN,
     SILENT,
     VOCAB,
+    Ask,
     DeviceBatch,
     HostPlay,
     growing,
     histories,
+    long_text,
     odd_histories,
     share,
 )
@@ -182,9 +186,9 @@ def check_again(seeds: Sequence[int], make: Make) -> None:
                 assert drafts == fresh, f"{what}, but {fresh} of an instance that sees them once"
 
 
-def check_oracle(seeds: Sequence[int], make: Make, draft: Draft) -> str:
-    """For each number of drafts, as requests grow."""
-    calls = 0
+def check_oracle(seeds: Sequence[int], make: Make, ask: Ask) -> str:
+    """For each number of drafts, as requests grow; then many drafts of a long text."""
+    calls, draft = 0, ask()
     for seed in seeds:
         play = HostPlay(make())
         for number, tokens in enumerate((*histories(seed, 8), *odd_histories())):
@@ -193,6 +197,12 @@ def check_oracle(seeds: Sequence[int], make: Make, draft: Draft) -> str:
                     drafts, right = play.propose(f"r{number}", known, most), list(draft(known, most))
                     assert drafts == right, f"{most} drafts at most of {known}: {drafts}, {right} of the oracle"
                     calls += 1
+    play, draft = HostPlay(make(max_drafts=MANY_DRAFTS, max_len=LONG[0])), ask(max_drafts=MANY_DRAFTS, max_len=LONG[0])
+    for length in (LONG[0] // 3, LONG[0] - 1, LONG[0]):
+        known = long_text(seeds[0], LONG[0])[:length]
+        drafts, right = play.propose("long", known, MANY_DRAFTS), list(draft(known, MANY_DRAFTS))
+        assert drafts == right, f"{MANY_DRAFTS} drafts at most of {len(known)} tokens: {drafts}, {right} of the oracle"
+        calls += 1
     return f"{calls} calls"
 
 
@@ -273,15 +283,19 @@ def _context(options: Mapping[str, Any], **changes: int) -> SpeculatorContext:
     return SpeculatorContext(**{**usual, **changes}, options=options)
 
 
-def _check_oracle(spec: SpeculatorSpec, compare: Callable[[Make, Draft], str]) -> str:
+def _check_oracle(spec: SpeculatorSpec, compare: Callable[[Make, Ask], str]) -> str:
     """For each of the options."""
     examples = load_object(spec.examples) if spec.examples else None
     if not isinstance(examples, SpeculatorExamples):
         raise Skip(f"the spec names no {SpeculatorExamples.__name__}: options and an oracle")
     said = ""
     for options in _options(spec):
-        said = compare(_made(spec, options), examples.oracle(_context(options)))
+        said = compare(_made(spec, options), partial(_asked, examples, options))
     return said
+
+
+def _asked(examples: SpeculatorExamples, options: Mapping[str, Any], **changes: int) -> Draft:
+    return examples.oracle(_context(options, **changes))
 
 
 def _all_drafts(make: Make, id: str, text: Sequence[list[int]]) -> list[list[int]]:

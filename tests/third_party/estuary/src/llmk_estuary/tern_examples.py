@@ -7,6 +7,7 @@ from torch import Tensor
 
 from llmk.api import Host, ParserContext
 from llmk_estuary import tern_machine
+from llmk_estuary.tern_platform import TernMemory
 from llmk_testing.parser_example import ParserExample
 from llmk_testing.platform_example import PlatformExample
 from llmk_testing.quantization_example import ConfigExample, QuantizationExample
@@ -208,6 +209,12 @@ def _cards(*cards: tuple[str, int, str], driver: str = "2.4.0\n") -> dict[str, s
     return files
 
 
+def _total(host: Host) -> int:
+    """As the memory facet says it on that machine."""
+    facts = tern_machine.probe(host).facts
+    return 0 if facts is None else TernMemory(facts, host).total()
+
+
 def _cores(host: Host) -> int:
     return tern_machine.physical_cores(host, {0, 1, 2, 3})
 
@@ -231,6 +238,7 @@ MACHINES = (
             "shared_device": False,
         },
         devices=("0", "1"),
+        said=((_total, 32 * _GB),),
     ),
     PlatformExample(
         name="cards of two models, of which one is broken, by number",

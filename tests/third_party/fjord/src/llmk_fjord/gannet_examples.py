@@ -173,6 +173,8 @@ ADD_DYNAMIC_TANH = OpExamples(
     by_row=("residual", "x"),
     wide=("x",),
     leading=("residual", "x"),
+    strided=("residual", "x", "alpha", "weight", "bias"),
+    float32=("residual", "x", "weight", "bias"),
     optional=("bias",),
     keywords=_keywords,
 )

@@ -57,8 +57,9 @@ def store(folder: Path) -> Iterator[SourceExample]:
         sha256 = hashlib.sha256(largest).hexdigest()
         (folder / "blobs" / sha256[:2] / sha256).write_bytes(largest[:-1] + bytes([largest[-1] ^ 1]))
 
-    def put(files: Mapping[str, bytes]) -> None:
-        publish(folder, "toy", "2.0", files)
+    def put(reference: str, files: Mapping[str, bytes]) -> None:
+        name, _, version = reference.removeprefix("fjord:").partition("@")
+        publish(folder, name, version or "2.0", files)
 
     def away() -> None:
         folder.rename(folder.with_name("unmounted"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext
+from llmk.api import ReplicaState, RoutedRequest, Router, RouterContext, SpeculatorContext
 from llmk_testing.router_examples import RouterExamples
+from llmk_testing.speculator_examples import Draft, SpeculatorExamples
 
 
 class PlainRendezvous(Router):
@@ -65,16 +66,75 @@ def _hashed(*parts: bytes) -> bytes:
 
 ROUTER = RouterExamples(oracle=PlainRendezvous)
 
-SPECULATOR = (
-    {"order": 5, "min_order": 2, "min_share": 0.5},
-    {"order": 3, "min_order": 1, "min_share": 0.0},
-    {"order": 8, "min_order": 3, "min_share": 1.0},
+
+def _majority(context: SpeculatorContext) -> Draft:
+    """The rule of ``Majority`` without a table: for every draft, each context is looked for in the whole text."""
+    options = context.options
+    longest = max(options["order"], options["min_order"])
+
+    def followers(tokens: Sequence[int], end: Sequence[int]) -> list[int]:
+        places = range(len(end), len(tokens))
+        found = [tokens[at] for at in places if list(tokens[at - len(end) : at]) == list(end)]
+        return [token for token in found if token < context.vocab_size]
+
+    def next_of(tokens: Sequence[int], last: Sequence[int]) -> int | None:
+        for order in range(len(last), options["min_order"] - 1, -1):
+            if found := followers(tokens, last[-order:]):
+                most = max(map(found.count, found))
+                best = [token for token in found if found.count(token) == most][-1]
+                return best if most >= options["min_share"] * len(found) else None
+        return None
+
+    def draft(tokens: Sequence[int], most: int) -> list[int]:
+        given = [at for at, token in enumerate(tokens) if token >= context.vocab_size]
+        last, drafts = list(tokens[given[-1] + 1 if given else 0 :])[-longest:], list[int]()
+        while len(drafts) < most and (token := next_of(tokens, last)) is not None:
+            drafts.append(token)
+            last = [*last, token][-longest:]
+        return drafts
+
+    return draft
+
+
+def _period(context: SpeculatorContext) -> Draft:
+    """The rule of ``Period``, one earlier place after the other."""
+    options = context.options
+    longest: int = max(options["match"], options["min_match"])
+
+    def length(tokens: Sequence[int], place: int) -> int:
+        for back in range(min(longest, place + 1)):
+            if tokens[-1 - back] >= context.vocab_size or tokens[place - back] != tokens[-1 - back]:
+                return back
+        return min(longest, place + 1)
+
+    def draft(tokens: Sequence[int], most: int) -> list[int]:
+        score, place = max(((length(tokens, at), at) for at in range(len(tokens) - 1)), default=(0, 0))
+        if score < options["min_match"]:
+            return []
+        period = tokens[place + 1 :]
+        drafts = [period[at % len(period)] for at in range(most)]
+        stops = [at for at, token in enumerate(drafts) if token >= context.vocab_size]
+        return drafts[: stops[0]] if stops else drafts
+
+    return draft
+
+
+SPECULATOR = SpeculatorExamples(
+    options=(
+        {"order": 5, "min_order": 2, "min_share": 0.5},
+        {"order": 3, "min_order": 1, "min_share": 0.0},
+        {"order": 8, "min_order": 3, "min_share": 1.0},
+    ),
+    oracle=_majority,
 )
 
-DEVICE_SPECULATOR = (
-    {"match": 8, "min_match": 2},
-    {"match": 4, "min_match": 1},
-    {"match": 16, "min_match": 3},
+DEVICE_SPECULATOR = SpeculatorExamples(
+    options=(
+        {"match": 8, "min_match": 2},
+        {"match": 4, "min_match": 1},
+        {"match": 16, "min_match": 3},
+    ),
+    oracle=_period,
 )
 
 

@@ -139,8 +139,10 @@ def barn(folder: Path) -> Iterator[SourceExample]:
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
 
-    def publish(files: Mapping[str, bytes]) -> None:
-        put(f"{len(entries) + 1}.0", files)
+    def publish(name: str, files: Mapping[str, bytes]) -> None:
+        if name.partition("@")[2] in entries:
+            raise ValueError("a version is published once")
+        put(name.partition("@")[2] or f"{len(entries) + 1}.0", files)
 
     def away() -> None:
         folder.rename(folder.with_name("unmounted"))

@@ -19,5 +19,7 @@ TANH = OpExamples(
     by_row=("x",),
     wide=("x",),
     leading=("x",),
+    strided=("x", "weight", "bias"),
+    float32=("x", "weight", "bias"),
     optional=("bias",),
 )
