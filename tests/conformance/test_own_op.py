@@ -213,8 +213,8 @@ def test_it_is_measured(wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert path is not None
     (measured,) = json.loads(path.read_text())["measured"]
     assert {count: set(times) for count, times in measured["microseconds"].items()} == {
-        count: {"blend.plain", "blend.quick", "blend.greedy"} for count in ("17", "24")
-    }, "of what is changed in place and returned, the first three are right"
+        count: {"blend.plain", "blend.quick", "blend.greedy", "blend.flat", "blend.typed"} for count in ("17", "24")
+    }, "of what is changed in place and returned, these are right on contiguous inputs of one dtype"
     for name in ("forgets", "early"):
         assert f"blend.{name} is left out: WrongResult" in "\n".join(said)
 
