@@ -42,6 +42,17 @@ _LARGE = (
 )
 """Experts that many tokens share, for comparing the grouped GEMM of this package and the library's."""
 
+_UNTUNED = (
+    _LARGE[1],
+    replace(SHAPES[2], name="Granite 4 Tiny", hidden=1536, inner=512, experts=64, top_k=6),
+    replace(SHAPES[2], name="GPT-OSS 20B", hidden=2880, inner=2880, experts=32, top_k=4),
+    replace(SHAPES[2], name="GLM-4.5 Air", hidden=4096, inner=1408, experts=128, top_k=8),
+)
+"""Experts whose tiles are chosen by rule."""
+
+_EACH = (4, 12, 30)
+"""Rows per expert on average: each of them is for blocks of another size."""
+
 _SWEPT_ROWS = (16, 32, 64, 128, 256)
 _MOST_FEW = 16
 """Tokens up to which the kernels for few are tried."""
@@ -127,6 +138,10 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     shape = _shape(tiny)
     for tokens in (1, 9) if tiny else TOKENS:
         yield f"moe {shape.name} x{tokens}", partial(_case, shape, tokens, device)
+    for each, part in product(_EACH, ("gate_up", "down")):
+        for one in (shape,) if tiny else _UNTUNED:
+            tokens = each * one.experts // one.top_k
+            yield f"moe {part} {one.name} x{tokens}", partial(_launch, part, one, tokens, device)
     if not tiny:
         for tokens in (1, 2, 64):
             yield f"moe {shape.name} x{tokens} one after the other", partial(_overlapped, shape, tokens, device)
@@ -223,6 +238,19 @@ def _shape(tiny: bool) -> Shape:
 def _case(shape: Shape, tokens: int, device: torch.device) -> Case:
     inputs = Inputs.random(shape, tokens, device)
     return Case(inputs.run, inputs.expected, inputs.bytes(), inputs.flops(), SETS)
+
+
+def _launch(part: str, shape: Shape, tokens: int, device: torch.device) -> Case:
+    """One of the GEMMs by the tiles that ship, compared with small ones."""
+    inputs = Inputs.random(shape, tokens, device)
+    mixtures = [inputs.mixture(i) for i in range(SETS)]
+    routed, tiles, plain = [mixture.route() for mixture in mixtures], mixtures[0].tiles(), Tile(*_NARROW[0])
+    run, tile, share = partial(_gate_up, mixtures, routed, tiles.rows), tiles.gate_up, 2 / 3
+    if part == "down":
+        h = [run(i, plain) for i in range(SETS)]
+        run, tile, share = partial(_down, mixtures, routed, h, tiles.rows), tiles.down, 1 / 3
+    sizes = round(share * inputs.bytes()), round(share * inputs.flops())
+    return Case(lambda i: run(i, tile), lambda: run(0, plain), *sizes, SETS)
 
 
 def _library(shape: Shape, tokens: int, device: torch.device) -> Case:

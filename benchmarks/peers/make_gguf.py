@@ -1,6 +1,8 @@
 """A GGUF file of a dense Qwen3 checkpoint of ``make_model.py``, for llama.cpp and for llmk.
 
-python benchmarks/peers/make_gguf.py --model DIR --out m-q4_0.gguf --type q4_0
+    python benchmarks/peers/make_gguf.py --model DIR --out m-q4_0.gguf --type q4_0
+
+It takes a minute for Qwen3-0.6B.
 """
 
 from __future__ import annotations
@@ -75,9 +77,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--type", default="bf16", choices=FILE_TYPES, help="of matrices; vectors are float32")
     args = parser.parse_args()
+    config = json.loads((args.model / "config.json").read_text())
+    if config["model_type"] != "qwen3":
+        raise SystemExit(f"{args.model} is of the type {config['model_type']}; only qwen3 can be written")
     writer = gguf.GGUFWriter(args.out, "qwen3")
     tokenizer = json.loads((args.model / "tokenizer.json").read_text())["model"]
-    describe(writer, json.loads((args.model / "config.json").read_text()), tokenizer, args.type)
+    describe(writer, config, tokenizer, args.type)
     stored = gguf.GGMLQuantizationType[args.type.upper()]
     for path in sorted(args.model.glob("*.safetensors")):
         with safe_open(path, "pt") as file:

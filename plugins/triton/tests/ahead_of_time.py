@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import triton
+from matrix_descriptors import misaddressed
 from shipped import CASES
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
@@ -66,7 +67,7 @@ RESOURCES = Path(__file__).with_name("resources.json")
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """What one kernel takes. ``shared`` and ``stack`` are bytes (per program, and per thread), ``registers`` per
-    thread; ``matrix`` counts matrix instructions. ``misaddressed``: see :func:`misaddressed`."""
+    thread; ``matrix`` counts matrix instructions. ``misaddressed``: see :func:`matrix_descriptors.misaddressed`."""
 
     case: str
     target: str
@@ -148,32 +149,6 @@ def watched(case: str, target: str) -> Iterator[list[Compiled]]:
         yield found
     finally:
         triton.knobs.runtime.kernel_load_end_hook = None
-
-
-def misaddressed(sass: str) -> bool:
-    """Whether the upper half of a descriptor of Hopper's matrix instructions is added to anything but zero. ptxas 12.8
-    added it to the address of shared memory in one kernel, which then read what was not its own. The last instruction
-    in the listing that wrote to the register decides."""
-    written: dict[str, str] = {}
-    for name, operands in re.findall(r"\*/\s+(?:@!?U?P\d+ )?(U\S+) (.*?);", sass):
-        upper = re.match(r"UR\d+, (UR\d+), (-?0x[0-9a-f]+), URZ", operands)
-        if (
-            name == "UIADD3.X"
-            and upper
-            and _is_upper_half(int(upper[2], 16))
-            and written.get(upper[1], "UMOV") != "UMOV"
-        ):
-            return True
-        for place in re.findall(r"^(?:UP\d+, )*UR(\d+)", operands):
-            written[f"UR{place}"] = name
-            if name.endswith(".64"):
-                written[f"UR{int(place) + 1}"] = name
-    return False
-
-
-def _is_upper_half(value: int) -> bool:
-    """Whether it is that of a descriptor: two bits that say how it is swizzled, and 14 of a stride."""
-    return value >> 30 & 3 > 0 and value & 0x3FFFFFFF < 1 << 14
 
 
 def _cuobjdump(option: str, cubin: Path) -> str:

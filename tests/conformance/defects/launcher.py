@@ -41,13 +41,12 @@ class Good:
         return [RankPlace(node="there", address="127.0.0.1", index=index) for index in range(self.ranks)]
 
     def start(self, place: int, process: RankProcess) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        command = [sys.executable, *process.arguments]
-        own = {**pipes, **self.options(process)}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        command, own = [sys.executable, *process.arguments], pipes | self.options(process)
         with self.starting:
             if self.killed:
                 return
-            child: Any = subprocess.Popen(command, start_new_session=True, **own)  # type: ignore[call-overload]
+            child = subprocess.Popen(command, start_new_session=True, **own)
             self.processes[place] = child
         threading.Thread(target=self.follow, args=(place, child, process.input), daemon=True).start()
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe, RankRules, no
 from llmk.reference.norms import rms_norm
-from llmk_cpu.platform import CPUPlatform
+from llmk_cpu.platform import CPUDevice, CPUPlatform
 from llmk_cpu.probe import probe
 from llmk_testing.bench import Bench
 from llmk_testing.platform_example import PlatformExample
@@ -561,12 +561,8 @@ GROUPS = (
 )
 
 
-class Pairs(CPUPlatform):
+class PairedCores(CPUDevice):
     """By default, there are half as many threads as CPUs where any core has several."""
-
-    def __init__(self, facts: PlatformFacts) -> None:
-        super().__init__(facts)
-        self.device = SimpleNamespace(setup=self.setup)  # type: ignore[assignment]
 
     def setup(self, index: int, threads: int = 0) -> None:
         cpus, folder = os.sched_getaffinity(0), "/sys/devices/system/cpu"
@@ -574,17 +570,25 @@ class Pairs(CPUPlatform):
         torch.set_num_threads(threads or max(1, len(cpus) // (1 + shared)))
 
 
-class FirstCPUs(CPUPlatform):
-    """By default, there are threads for the cores of the CPUs from 0 on."""
-
+class Pairs(CPUPlatform):
     def __init__(self, facts: PlatformFacts) -> None:
         super().__init__(facts)
-        self.device = SimpleNamespace(setup=self.setup)  # type: ignore[assignment]
+        self.device = PairedCores()
+
+
+class FirstCores(CPUDevice):
+    """By default, there are threads for the cores of the CPUs from 0 on."""
 
     def setup(self, index: int, threads: int = 0) -> None:
         cpus, folder = range(len(os.sched_getaffinity(0))), "/sys/devices/system/cpu"
         cores = {Host().read(f"{folder}/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
         torch.set_num_threads(threads or len(cores))
+
+
+class FirstCPUs(CPUPlatform):
+    def __init__(self, facts: PlatformFacts) -> None:
+        super().__init__(facts)
+        self.device = FirstCores()
 
 
 DEFECTS = (

@@ -175,8 +175,8 @@ def check_oracle(spec: RouterSpec, make: Make, seeds: Sequence[int]) -> str:
     pairs: list[tuple[Iterator[str], Iterator[str], str]] = []
     for seed in seeds:
         for context in CONTEXTS:
-            histories = [Fleet(router, seed).steps(250) for router in (make(context), own.oracle(context))]
-            pairs.append((*histories, f"seed {seed}, max_load {context.max_load:g}"))  # type: ignore[arg-type]
+            found, right = (Fleet(router, seed).steps(250) for router in (make(context), own.oracle(context)))
+            pairs.append((found, right, f"seed {seed}, max_load {context.max_load:g}"))
     pairs.append((_long(make(CONTEXTS[0])), _long(own.oracle(CONTEXTS[0])), f"of {LONG} calls of many sessions"))
     calls = 0
     for found, right, where in pairs:

@@ -25,7 +25,7 @@ Table = Mapping[str, Mapping[str, Mapping[str, Config]]]
 
 
 def architecture(target: GPUTarget) -> str:
-    """The name of the target's architecture: The name of the target's architecture: ``sm_90``, ``gfx942``."""
+    """The name of the target's architecture: ``sm_90``, ``gfx942``."""
     return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
 
 

@@ -91,7 +91,7 @@ def choose_tiles(
         rows = min(rows, 64)
         gate_up, down = Tile(32, 64, 4 if rows <= 32 else 8, 2), Tile(64, 64, 4 if rows <= 32 else 8, 2)
     elif rows <= 64 and target.backend == "cuda":
-        gate_up, down = Tile(64, 128, 4, 4), _down(rows, inner)
+        gate_up, down = Tile(64, 128, 4, 4 if rows <= 32 else 3), _down(rows, inner)
     elif rows <= 64:
         gate_up, down = Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
     elif target.backend == "cuda" and target.arch < 90:
@@ -115,9 +115,9 @@ def _few(target: GPUTarget, itemsize: int, slots: int, hidden: int, inner: int) 
 def _down(rows: int, inner: int) -> Tile:
     """The second GEMM of blocks of up to 64 rows. Of experts with few inputs a program ends soon, so it takes the more
     outputs, the longer it waits for its rows."""
-    if rows > 16 and inner <= (512 if rows == 32 else 4096):
-        return Tile(256, 64, 8, 3)
-    return Tile(64, 128, 4, 4) if rows == 16 and inner > 2048 else Tile(128, 128, 8, 3)
+    if rows <= 32:
+        return Tile(64, 128, 4, 4) if rows == 16 and inner > 2048 else Tile(128, 128, 8, 3)
+    return Tile(64, 128, 4, 4) if inner > 4096 else Tile(256, 64, 8, 3)
 
 
 def _fit(target: GPUTarget, itemsize: int, rows: int, matrices: int, tile: Tile) -> Tile:

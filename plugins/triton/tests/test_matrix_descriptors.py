@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ahead_of_time import misaddressed
+from matrix_descriptors import misaddressed
 
 RIGHT = """
         /*0540*/                   STS.64 [R5+UR4], R6 ;                                        /* 0x0000000605007988 */
