@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from llmk.api import EngineDead
 from llmk.engine.processes.output_queue import OutputQueue, OutputSink
@@ -73,6 +74,13 @@ async def settle() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     await asyncio.sleep(0.002)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for what takes a time that depends on the machine's load, at most ten seconds."""
+    async with asyncio.timeout(10.0):
+        while not holds():
+            await asyncio.sleep(0.001)
 
 
 def token(id_: str, *ids: int, end: bool = False) -> TokenOutput:

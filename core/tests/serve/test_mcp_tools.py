@@ -38,7 +38,8 @@ def client(make_service: Callable[..., Service], tools: ToolServer) -> Iterator[
     tools.calls.clear()
     tools.headers.clear()
     servers = {
-        "test": McpServer(url=tools.url, headers={"X-Key": "secret"}, seconds=2),
+        "test": McpServer(url=tools.url, headers={"X-Key": "secret"}, seconds=10),
+        "hasty": McpServer(url=tools.url, headers={"X-Key": "secret"}, seconds=2),
         "dead": McpServer(url="http://127.0.0.1:9/mcp", seconds=2),
     }
     with TestClient(create_app(make_service(mcp=servers)), base_url="http://localhost") as client:
@@ -118,12 +119,18 @@ def test_a_stream_has_all_events(client: TestClient, engine: ScriptedEngine) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "error"),
-    [("breaks", "Error executing tool breaks"), ("slow", "longer than 2 s"), ("large", "limits.mcp_bytes")],
+    ("server", "name", "error"),
+    [
+        ("test", "breaks", "Error executing tool breaks"),
+        ("hasty", "slow", "longer than 2 s"),
+        ("test", "large", "limits.mcp_bytes"),
+    ],
 )
-def test_what_fails_is_the_call_alone(client: TestClient, engine: ScriptedEngine, name: str, error: str) -> None:
+def test_what_fails_is_the_call_alone(
+    client: TestClient, engine: ScriptedEngine, server: str, name: str, error: str
+) -> None:
     engine.scripts = [f"[{name}]", "Well."]
-    seen = events(client, tools=[tool(name)])
+    seen = events(client, tools=[tool(name, server_label=server)])
     call = seen[-1]["response"]["output"][1]
     assert (call["status"], call["output"]) == ("failed", None)
     assert error in json.dumps(call["error"])

@@ -44,8 +44,14 @@ def served() -> Iterator[tuple[SseServer, str]]:
         ready.set()
 
     def work() -> None:
-        loop.create_task(start())
+        loop.run_until_complete(start())
         loop.run_forever()
+        serving = asyncio.all_tasks(loop)
+        for task in serving:
+            task.cancel()
+        if serving:
+            loop.run_until_complete(asyncio.wait(serving))
+        loop.close()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
