@@ -50,6 +50,16 @@ int64_t most_likely(const T* logits, int64_t n) {
     return found;
 }
 
+template <class T>
+void gather(T* out, const T* x, int64_t stride, const int64_t* columns, int64_t rows, int64_t each, int64_t n) {
+    T none;
+    memset(&none, 0xff, sizeof none);
+    for (int64_t i = 0; i < rows * each; ++i) {
+        int64_t column = columns[i];
+        out[i] = column >= 0 && column < n ? x[i / each * stride + column] : none;
+    }
+}
+
 }  // namespace
 }  // namespace LLMK_LEVEL
 }  // namespace llmk
@@ -116,3 +126,35 @@ LLMK_EXPORT(append_tokens)
     }
 }
 LLMK_WORDS(append_tokens)
+
+// out[i] = table[ids[i]], in rows of `size` bytes. An id that the table of n rows has not gets bytes of ones, NaN in each
+// floating point dtype.
+LLMK_EXPORT(take_rows)
+(uint8_t* out, const uint8_t* table, const int64_t* ids, int64_t rows, int64_t n, int64_t size) {
+    for (int64_t i = 0; i < rows; ++i) {
+        if (ids[i] >= 0 && ids[i] < n) {
+            memcpy(out + i * size, table + ids[i] * size, size);
+        } else {
+            memset(out + i * size, 0xff, size);
+        }
+    }
+}
+LLMK_WORDS(take_rows)
+
+// out[i, j] = x[i, columns[i, j]] of elements of `size` bytes: 2, 4 or 8. x has n columns, and rows that are `stride`
+// elements apart. A column that it has not gets bytes of ones.
+LLMK_EXPORT(gather)
+(void* out, const void* x, int64_t stride, const int64_t* columns, int64_t rows, int64_t each, int64_t n,
+ int64_t size) {
+    if (size == 2) gather((uint16_t*)out, (const uint16_t*)x, stride, columns, rows, each, n);
+    if (size == 4) gather((uint32_t*)out, (const uint32_t*)x, stride, columns, rows, each, n);
+    if (size == 8) gather((uint64_t*)out, (const uint64_t*)x, stride, columns, rows, each, n);
+}
+LLMK_WORDS(gather)
+
+// Copies rows of `size` bytes; strides are in bytes.
+LLMK_EXPORT(copy_rows)
+(uint8_t* out, int64_t out_stride, const uint8_t* x, int64_t stride, int64_t rows, int64_t size) {
+    for (int64_t i = 0; i < rows; ++i) memcpy(out + i * out_stride, x + i * stride, size);
+}
+LLMK_WORDS(copy_rows)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from llmk import LLM, SamplingParams
 from llmk.engine.device.graphs import decoding_shapes, why_not_recorded
@@ -93,6 +96,75 @@ def test_memory_of_a_recorded_step_is_its_own() -> None:
             assert torch.equal(found, run())
             assert torch.equal(replay(), found)
             assert all(bool((other == 7).all()) for other in others)
+
+
+COPIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "embedding": lambda x, ids: F.embedding(ids, x),
+    "rows of an embedding": lambda x, ids: F.embedding(ids.view(1, -1), x),
+    "gather": lambda x, ids: x.gather(1, ids[:, None]),
+    "several of each": lambda x, ids: x[:4].gather(-1, ids[:, None] + torch.arange(2)),
+    "gather of wider rows": lambda x, ids: x[:4, 1:5].gather(1, ids[:, None] % 4),
+    "cat": lambda x, ids: torch.cat((x, x[:2])),
+    "cat of columns": lambda x, ids: torch.cat((x[:, :3].contiguous(), x, x[:, :0].contiguous()), dim=-1),
+    "cat of three dimensions": lambda x, ids: torch.cat((x.view(5, 1, 7), x.view(5, 1, 7)), dim=1),
+}
+DIFFERENT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cat of dtypes": lambda x, ids: torch.cat((x, x.double())),
+    "cat of views": lambda x, ids: torch.cat((x[:, 1:3], x[:, :1]), dim=1),
+    "gather of a column": lambda x, ids: x.t().gather(1, ids[None]),
+    "gather of rows": lambda x, ids: x.gather(0, ids[:, None]),
+    "embedding of a view": lambda x, ids: F.embedding(ids, x[:, ::2]),
+    "embedding of int32": lambda x, ids: F.embedding(ids.int(), x),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("name", COPIES | DIFFERENT)
+def test_copies_are_computed_again(name: str, dtype: torch.dtype) -> None:
+    x, ids, copy = torch.empty(5, 7, dtype=dtype), torch.empty(4, dtype=torch.int64), (COPIES | DIFFERENT)[name]
+    replay = CPUGraphs().capture(lambda: copy(x, ids))
+    for _ in range(4):
+        x.copy_(torch.randint(0, 200, x.shape))
+        ids.copy_(torch.randint(0, 5, ids.shape))
+        assert torch.equal(replay(), copy(x, ids))
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_native_kernels_copy(name: str) -> None:
+    """So that torch computes nothing between them."""
+    x, ids = torch.randn(5, 7), torch.tensor([3, 0, 4, 1])
+    replay = CPUGraphs().capture(lambda: COPIES[name](x, ids))
+    with Operators() as before:
+        COPIES[name](x, ids)
+    replay()
+    with Operators() as seen:
+        replay()
+    assert set(before.names) & {"embedding", "gather", "cat"}
+    assert not set(seen.names) & {"embedding", "gather", "cat"}
+
+
+@pytest.mark.parametrize("wrong", [5, -1, 2**40])
+def test_ids_that_a_table_has_not_get_nan(wrong: int) -> None:
+    x, ids = torch.randn(5, 7).bfloat16(), torch.tensor([3, 0, 4, 1])
+    replay = CPUGraphs().capture(lambda: (F.embedding(ids, x), x[:4].gather(1, ids[:, None])))
+    replay()
+    ids[1] = wrong if abs(wrong) != 5 else 7
+    rows, one = replay()
+    assert rows[1].isnan().all()
+    assert one[1].isnan().all()
+    assert torch.equal(rows[2:], x[[4, 1]])
+
+
+class Operators(TorchDispatchMode):
+    """Takes down the operators of torch that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def test_a_step_that_fails_is_recorded_by_the_next() -> None:

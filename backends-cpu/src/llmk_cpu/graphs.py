@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from llmk_cpu.native.copies import native_copy
 from llmk_cpu.native.library import STATE, Function, Kernel, library
 
 _ALLOCATIONS = frozenset(
@@ -105,7 +106,11 @@ class Recording(TorchDispatchMode):
         elif func.overloadpacket not in _ALLOCATIONS:
             tensors, given = _tensors(found), {_memory(each) for each in _tensors((args, kwargs))}
             if not all(_memory(each) in given for each in tensors):  # else they are views
-                self._add(_into(func, args, kwargs, found) or partial(_compute, again, tensors))
+                copies = None if kwargs else native_copy(func, args, found)
+                if copies is not None:
+                    self._calls += copies
+                else:
+                    self._add(_into(func, args, kwargs, found) or partial(_compute, again, tensors))
         return found
 
     def _add(self, part: Callable[[], object]) -> None:
