@@ -20,7 +20,7 @@ if HERE not in sys.path:
     sys.path.insert(0, HERE)  # for `defects`
 
 Site = Callable[..., str]
-SHARE_OF_GOOD = 0.2
+SHARE_OF_GOOD = 0.1
 """Of the cases that good ones must pass, so many are run unless all are asked for."""
 
 

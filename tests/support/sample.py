@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from functools import cache
@@ -9,6 +10,10 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+
+DURATIONS = Path(__file__).with_name("durations.json")
+LEAST_SECONDS = 1.5
+"""Tests that take less are not kept."""
 
 
 def runs_all(config: pytest.Config) -> bool:
@@ -37,3 +42,17 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "0"
     return found.stdout.strip()
+
+
+@cache
+def measured() -> dict[str, float]:
+    """How many seconds slow tests took when they were last measured. One that is not here is run always."""
+    found: dict[str, float] = json.loads(DURATIONS.read_text())
+    return found
+
+
+def record(seconds: dict[str, float]) -> None:
+    """Keeps how long tests ran; what was known of others stays."""
+    known = {**measured(), **{name: round(taken, 1) for name, taken in seconds.items()}}
+    slow = {name: taken for name, taken in sorted(known.items()) if taken >= LEAST_SECONDS}
+    DURATIONS.write_text(json.dumps(slow, indent=0, ensure_ascii=False) + "\n")
