@@ -17,8 +17,9 @@ BUILD := setuptools scikit-build-core $(if $(shell command -v cmake),,cmake) $(i
 PYTEST_ARGS ?=
 # One more than there are processors: many tests wait for servers, rather than compute.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-# Threads that spin while they wait would take the processors from one another.
-THREADS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+# Threads that spin while they wait would take the processors from one another, and without bytecode each of the tests'
+# processes compiles all modules that it imports.
+THREADS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test full unit clients lint contracts types dead security format size words docs site snapshot wheels carry kernels triton-versions clean distclean
@@ -125,5 +126,5 @@ $(VENV)/.installed: $(VENV)/.installed-build $(METADATA)
 $(VENV)/.installed-test: $(VENV)/.installed-build $(METADATA)
 	@echo "Installing llmk and its test tools into $(VENV)"
 	@$(INSTALL) --no-build-isolation $(EDITABLE) -e '.[test]'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null 2>&1 || true  # files of other versions of Python do not compile
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib $(SOURCES) >/dev/null 2>&1 || true  # files of other versions of Python do not compile
 	@touch $(VENV)/.installed-demo $(VENV)/.installed $@

@@ -44,9 +44,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if runs_all(config):
         return
     seed = seed_of(config)
-    left_out = [item for item in items if not _chosen(item, seed)]
+    chosen, left_out = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (chosen if _chosen(item, seed) else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    items[:] = chosen
 
 
 def _chosen(item: pytest.Item, seed: str) -> bool:

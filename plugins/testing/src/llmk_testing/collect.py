@@ -57,24 +57,24 @@ class Options:
 
 @dataclass(slots=True)
 class Collected:
-    """The suites of a distribution. Iterating over ``suites`` finds them, and fills the other fields."""
+    """The suites of a distribution. Iterating over ``suites`` finds them, and fills ``platform`` and ``notes``."""
 
     distribution: str
     options: Options = field(default_factory=Options)
     open_bench: Callable[[Options], Bench] = field(default=lambda options: open_bench(options))
+    registry: Registry = field(default_factory=lambda: Registry.discover(load().config.plugins))
     platform: str = ""
     notes: list[str] = field(default_factory=list)
 
     def suites(self) -> Iterator[Suite]:
         """First the suite of the wheel, which needs neither torch nor a platform; then that of each spec, on a bench
         that is opened."""
-        registry = Registry.discover(load().config.plugins)
         self.notes += [
             f"{r.spec.id} is not used at startup: {reason}"
-            for r, reason in registry.refused
+            for r, reason in self.registry.refused
             if r.plugin.distribution == self.distribution
         ]
-        imports = Imports(self.distribution, registry)
+        imports = Imports(self.distribution, self.registry)
         if self.options.includes("wheel"):
             yield Suite(self.distribution, "wheel", lambda: wheel.cases(self.distribution, imports))
         wanted = [r for r in imports.specs if r.kind != "tuned" and self.options.includes(r.kind)]

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from llmk.kernel.registry import Registry
     from llmk_testing.bench import Bench
     from llmk_testing.card import Card
     from llmk_testing.case import Case
     from llmk_testing.collect import Options
 
+_REGISTRY: pytest.StashKey[Registry] = pytest.StashKey()
 _OPENED: pytest.StashKey[Bench] = pytest.StashKey()
 _CARD: pytest.StashKey[Card] = pytest.StashKey()
 
@@ -113,6 +115,8 @@ def _collect(config: pytest.Config, name: str) -> Iterator[Case]:
     """The cases of a distribution, on a bench that all cases of this run share. Raises ``pytest.UsageError`` if the
     distribution does not exist."""
     from llmk.api import LlmkError
+    from llmk.config import load
+    from llmk.kernel.registry import Registry
     from llmk_testing.card import Card
     from llmk_testing.check import find_distributions
     from llmk_testing.collect import Collected, Options, open_bench
@@ -126,11 +130,13 @@ def _collect(config: pytest.Config, name: str) -> Iterator[Case]:
         found = find_distributions([name])
     except LlmkError as error:
         raise pytest.UsageError(str(error)) from error
+    if _REGISTRY not in config.stash:
+        config.stash[_REGISTRY] = Registry.discover(load().config.plugins)
     platform, thorough, seed = (config.getoption(f"llmk_{option}") for option in ("platform", "thorough", "seed"))
     card = config.stash.setdefault(_CARD, Card({}, thorough, seed))
     for distribution, version in found.items():
         card.distributions[distribution] = version
-        collected = Collected(distribution, Options((), platform, thorough, seed), opened)
+        collected = Collected(distribution, Options((), platform, thorough, seed), opened, config.stash[_REGISTRY])
         for suite in collected.suites():
             yield from suite.cases()
         card.platform = collected.platform or card.platform
