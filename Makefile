@@ -32,7 +32,9 @@ demo: $(VENV)/.installed-demo ## Set up, serve the embedded demo model, and show
 
 CHECKS := lint contracts types dead security size words site
 
-test: $(CHECKS) unit ## Set up and run everything that CI runs: all checks, all quick tests, a sample of the slow ones.
+test: $(VENV)/.installed-test ## Set up and run everything that CI runs: all checks, all quick tests, a sample of the slow ones.
+	@$(MAKE) --no-print-directory -j2 -Otarget $(CHECKS)
+	@$(MAKE) --no-print-directory unit
 
 full: PYTEST_ARGS += --full
 full: $(CHECKS) unit kernels ## Run everything: all slow tests too, and every kernel compiled for every GPU. About an hour.
