@@ -263,6 +263,16 @@ def _modules_raise(checkpoint: Any) -> Any:
     return lambda module: None if module in plain else OK
 
 
+def _experts_excluded_never(spec: QuantizationSpec) -> QuantizationSpec:
+    """Reads experts, whatever the config's lists say."""
+
+    def modules(checkpoint: Any) -> Any:
+        reads = spec.modules(checkpoint)
+        return lambda module: OK if ".experts." in module else reads(module)
+
+    return replace(spec, modules=modules)
+
+
 def _no_table(checkpoint: Any) -> Any:
     config = checkpoint.config.get("quantization_config", {})
     return OK if config.get("quant_method") == "fp8" and not config.get("weight_block_size") else no("quant_method")
@@ -520,6 +530,14 @@ DEFECTS = (
         _nothing,
         "configs that are claimed are followed",
         lambda spec: replace(spec, modules=_modules_raise),
+    ),
+    Defect(
+        "experts_excluded_never",
+        "reads experts that a list of the config leaves plain",
+        "stored_fp8",
+        _nothing,
+        "configs mean",
+        _experts_excluded_never,
     ),
     Defect(
         "no_table",

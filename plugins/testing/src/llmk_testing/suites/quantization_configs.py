@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -18,6 +19,9 @@ NO_TABLES: tuple[Any, ...] = (None, [], ["fp8"], "fp8", 4, 0.5, True)
 """What may stand in place of a ``quantization_config``."""
 _ODD: tuple[Any, ...] = (None, "odd", "", [], ["odd"], [1], {}, {"odd": 1}, -1, 0, 7, 0.5, True)
 _MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.experts.3.down_proj", "lm_head", "model.norm", "")
+
+_IN_LAYER = re.compile(r"\.(\d+)\.")
+"""Where a module's name has the number of its layer."""
 
 
 def odd_configs(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -76,7 +80,7 @@ def check_configs(spec: QuantizationSpec, named: Sequence[Any]) -> str:
             _check(spec, example)
         except AssertionError as error:
             raise AssertionError(f"{error}; the config is {example.config}") from error
-    return f"{len(examples)} configs"
+    return f"{len(examples)} configs, {_check_lists(spec, examples)} names in their lists"
 
 
 def _check(spec: QuantizationSpec, example: ConfigExample) -> None:
@@ -101,6 +105,47 @@ def _check(spec: QuantizationSpec, example: ConfigExample) -> None:
         method = load_object(spec.implementation)(checkpoint)
         entries = tuple(method.unmatched(list(example.modules)))
         assert entries == example.unmatched, f"unmatched entries are {entries}, expected {example.unmatched}"
+
+
+def _check_lists(spec: QuantizationSpec, examples: Sequence[ConfigExample]) -> int:
+    """Where an entry of a list leaves modules plain, so does the whole name of any module, of attention and of experts
+    too, that module alone."""
+    tried = 0
+    for example in (each for each in examples if each.claimed is True and not each.error):
+        for key, at in _excluding(spec, example):
+            for module in {*filter(_IN_LAYER.search, example.modules), *_MODULES[:2]}:
+                entries, both = list(example.config[key]), (module, _sibling(module))
+                entries[at] = "model.layers.77.mlp.up_proj"
+                if any(_with(spec, example, key, entries, one) is not True for one in both):
+                    continue
+                entries[at] = module
+                found = [_with(spec, example, key, entries, one) for one in both]
+                assert found == [False, True], f"{key} has {module}: {both} are {found}, expected [False, True]"
+                tried += 1
+    return tried
+
+
+def _excluding(spec: QuantizationSpec, example: ConfigExample) -> Iterator[tuple[str, int]]:
+    """The entries, by key and place, without which a plain module of the example is read."""
+    plain = [module for module, right in example.modules.items() if right is False]
+    for key, entries in example.config.items():
+        if not isinstance(entries, list | tuple) or not all(isinstance(entry, str) for entry in entries):
+            continue
+        for at in range(len(entries)):
+            left = [*entries[:at], *entries[at + 1 :]]
+            if any(_with(spec, example, key, left, module) is True for module in plain):
+                yield key, at
+
+
+def _with(spec: QuantizationSpec, example: ConfigExample, key: str, entries: list[str], module: str) -> bool | str:
+    config = {**deepcopy(dict(example.config)), key: entries}
+    checkpoint = Checkpoint(Path("/nowhere"), {"architectures": ["Some"], "quantization_config": config})
+    return _read(spec, checkpoint, module)
+
+
+def _sibling(module: str) -> str:
+    """The same module of another layer."""
+    return _IN_LAYER.sub(lambda found: f".{int(found[1]) + 55}.", module, count=1)
 
 
 def _read(spec: QuantizationSpec, checkpoint: Checkpoint, module: str) -> bool | str:
