@@ -116,6 +116,13 @@ class NoRollback(Changed):
         pass
 
 
+class FewBack(Changed):
+    """Takes back a hundred tokens at most."""
+
+    def rollback(self, num_tokens: int) -> None:
+        super().rollback(min(num_tokens, 100))
+
+
 class RollbackOverEnd(Changed):
     """Takes the end for one of the text's tokens."""
 
@@ -328,7 +335,7 @@ class References(Good):
 
 
 NoEndCompiler, EarlyEndCompiler, OneEndCompiler = map(_with, (NoEnd, EarlyEnd, OneEnd))
-NoRollbackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, RollbackOverEnd))
+NoRollbackCompiler, FewBackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, FewBack, RollbackOverEnd))
 ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyond, AnyForced))
 ShuffledCompiler, LongFormsCompiler, NoBorderCompiler = map(_with, (Shuffled, LongForms, NoBorder))
 
@@ -399,6 +406,7 @@ DEFECTS = (
     Defect("long-forms", "bytes that are no character may follow its first one", LongFormsCompiler, "ranges"),
     Defect("no-border", "what starts like the first character of three bytes is left out", NoBorderCompiler, "ranges"),
     Defect("no-rollback", "tokens are not taken back", NoRollbackCompiler, "taken back"),
+    Defect("few-back", "a hundred tokens at most are taken back", FewBackCompiler, "taken back"),
     Defect("end-kept", "the end is taken back as a token of the text", RollbackOverEndCompiler, "taken back"),
     Defect("reversed", "bits of a word are in another order", ReversedCompiler, "texts that match"),
     Defect("beyond", "a bit behind the vocabulary is set", BeyondCompiler, "of the vocabulary alone"),

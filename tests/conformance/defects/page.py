@@ -28,7 +28,7 @@ async function update() {
       byId("error").textContent = "";
     }
   } catch (error) {
-    byId("error").textContent = error.message;
+    if (mine === last) byId("error").textContent = error.message;
   }
 }
 byId("text").value = sessionStorage.getItem("text") ?? "";
@@ -152,7 +152,13 @@ DEFECTS = [
     Defect(
         "late",
         "an answer to an older text is shown over that to a newer one",
-        changed("app.js", "mine === last", "mine"),
+        changed("app.js", "if (mine === last) {", "{"),
+        "a late answer",
+    ),
+    Defect(
+        "late_error",
+        "the error that answers an older text is shown over the answer to a newer one",
+        changed("app.js", "if (mine === last) byId", "byId"),
         "a late answer",
     ),
     Defect("keyless", "requests lack the key", changed("b.js", "if (key) headers", "if (!key) headers"), "user's key"),

@@ -14,8 +14,9 @@ class Stat:
 
     A ``"counter"`` only grows, but it starts at 0 with the server, and counters of the engine restart at 0 when a dead
     engine is replaced. A histogram is given as its counters ``_count``, ``_sum`` and ``_bucket``, the last with the
-    label ``le``. Gauges may be NaN or infinite. ``labels`` may be any text, and come in any order; they are shared with
-    other loggers and must not be changed.
+    label ``le``. Gauges may be NaN or infinite. Names, also of labels, are Prometheus's: ASCII letters, digits and
+    ``_``, not starting with a digit; ``name`` may have ``:``, too. The texts of ``labels`` may be any, and come in any
+    order; they are shared with other loggers and must not be changed.
     """
 
     name: str

@@ -99,6 +99,14 @@ _SCHEMAS: Sequence[Known] = (
 )
 KNOWN: Mapping[str, Sequence[Known]] = {"regex": _REGEXES, "json": _SCHEMAS}
 """Grammars that mean the same everywhere."""
+_NUMBERS = " ".join(map(str, range(100)))
+LONG: Mapping[str, tuple[str, str]] = {
+    "regex": (f"({_NUMBERS})+", _NUMBERS),
+    "choice": (json.dumps([_NUMBERS, "0 2"]), _NUMBERS),
+    "json": (json.dumps({"const": _NUMBERS}), json.dumps(_NUMBERS)),
+    "lark": (f'start: "{_NUMBERS}"', _NUMBERS),
+}
+"""A grammar, and an output of hundreds of tokens."""
 INVALID: Mapping[str, Sequence[str]] = {
     "choice": ("", "[", "{}", "1", '"a"', "[1]", '["a", null]', '[["a"]]', '["\\ud800"]', "[" * 100_000, '["a"] x'),
     "regex": ("(a", "a)", "[a", "a{2,1}", "*", "\\"),

@@ -28,14 +28,15 @@ _EMPTY = frozenset(
 @dataclass(frozen=True, slots=True)
 class Opened:
     """What a page did: errors that nothing caught, requests with ``path``, ``url``, ``body`` and ``headers``, forms
-    that the browser would have sent, and what a user saw, by when: ``"loaded"``, ``"end"``."""
+    that the browser would have sent, and what a user saw, by when: ``"loaded"``, ``"newest"``
+    before late answers came, ``"end"``."""
 
     errors: Sequence[str]
     requests: Sequence[Mapping[str, Any]]
     submitted: Sequence[str]
     seen: Mapping[str, str]
     keyed: int
-    """So many requests were sent until the key was given."""
+    """So many requests were sent before the last key was typed."""
     held: int
     """So many answers came late."""
 

@@ -14,8 +14,9 @@ Draft = Callable[[Sequence[int], int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculatorExamples:
-    """``SpeculatorSpec.examples`` names one, or a sequence of ``options`` alone. Each is a whole ``[plugin.NAME]``
-    section with its defaults.
+    """``SpeculatorSpec.examples`` names one, or a sequence of ``options`` alone. Each is a ``[plugin.NAME]`` section, a
+    mapping of options without a prefix: ``{"ngram": 3}``. The plugin's schema adds the defaults of those left out, for
+    the speculator and for the oracle.
 
     ``oracle`` is the speculator's rule once more, by the plainest code, of the tokens of one request: no state, no care
     for time. Every draft of the speculator must be the oracle's, on the host and on the device. By heads of the model,

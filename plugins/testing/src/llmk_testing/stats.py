@@ -41,6 +41,8 @@ _TEXTS = (
     "日本",
 )
 """Texts of labels."""
+_NAMES = ("llmk:rule:sum", "Upper_9", "_x", "a")
+"""Names of stats; labels have no colon in theirs."""
 _NUMBERS = (0.1 + 0.2, 1e-9, -1e-9, 1e22, 2.0**53 + 2, -3.0, -0.5, 123456789.125, 1e-300, -0.0, 1.0)
 """Numbers of gauges."""
 
@@ -171,6 +173,9 @@ def restarted(longest: int) -> Iterator[Sequence[StatsSnapshot]]:
             8, [Stat("llmk_odd", "gauge", value, {"at": str(value)}) for value in (math.nan, math.inf, -math.inf, 0.5)]
         ),
         _snapshot(8.5, [Stat(f"llmk_odd_{at}", "gauge", value, _MODEL) for at, value in enumerate(_NUMBERS)]),
+        _snapshot(
+            8.75, [Stat(name, "gauge", 1.0, {label: "x"}) for name in _NAMES for label in ("A1", "_", "value", "le")]
+        ),
         *(_snapshot(9, [Stat("llmk_text", "gauge", 1.0, {"text": text, "to": "end"})]) for text in _TEXTS),
         _snapshot(10, [Stat(f"llmk_long_{number}", "gauge", 1.0 * number, {**_MODEL}) for number in range(200)]),
     ]

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 GrammarKind = Literal["regex", "choice", "json", "lark"]
-"""What the text of a grammar is: ``"regex"``, a regular expression that the whole output matches; ``"choice"``, a JSON
-array of the texts that the output may be; ``"json"``, a JSON schema, of which the output is an instance; ``"lark"``, a
-context-free grammar in llguidance's variant of Lark (https://github.com/guidance-ai/llguidance, docs/syntax.md), which
-has ``%json`` for JSON schemas, ``[lazy]`` rules and ``<[id]>`` for special tokens."""
+"""What the text of a grammar is: ``"regex"``, a regular expression that the whole output matches, in which ``\\d``,
+``\\w`` and ``\\s`` are of ASCII, or of Unicode; ``"choice"``, a JSON array of the texts that the output may be;
+``"json"``, a JSON schema, of which the output is an instance;
+``"lark"``, a context-free grammar in llguidance's variant of Lark (https://github.com/guidance-ai/llguidance,
+docs/syntax.md), which has ``%json`` for JSON schemas, ``[lazy]`` rules and ``<[id]>`` for special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,8 @@ class Grammar(Protocol):
 
     @abstractmethod
     def rollback(self, num_tokens: int) -> None:
-        """Takes back the last ``num_tokens`` accepted tokens. Masks of drafted tokens are filled by accepting drafts
-        one by one, which are then taken back."""
+        """Takes back the last ``num_tokens`` accepted tokens: any number, up to all. Masks of drafted tokens are filled
+        by accepting drafts one by one, which are then taken back."""
         ...
 
     def forced(self) -> Sequence[int]:

@@ -74,8 +74,10 @@ globalThis.Date = class extends Date {
 performance.now = () => now;
 for (const name of ["Input", "Keyboard", "Mouse", "Pointer", "Focus", "UI"]) globalThis[`${name}Event`] ??= class extends Event { constructor(type, init = {}) { super(type, init); for (const key of ["key", "inputType"]) if (key in init) this[key] = init[key]; } };
 
-// Requests: those with `way.held` in them are answered when they are let go.
+// Requests: those with `way.held` in them, and not the newest turn, are answered when they are let go: not at all until
+// then, or half.
 let holding = true;
+const late = (said) => holding && way.held && said.includes(way.held) && !said.includes(way.turns.at(-1));
 const held = [];
 globalThis.fetch = async (address, options = {}) => {
   const url = new URL(address instanceof URL ? address.href : address?.url ?? String(address), way.base);
@@ -91,15 +93,23 @@ globalThis.fetch = async (address, options = {}) => {
     if (signal?.aborted) stop(); else signal?.addEventListener("abort", stop);
   });
   aborted.catch(() => {});
-  if (way.held && holding && (body + url.search).includes(way.held)) await Promise.race([aborted, new Promise((go) => held.push(go))]);
+  const waits = late(body + url.search + (headers.authorization ?? ""));
+  const wait = () => Promise.race([aborted, new Promise((go) => held.push(go))]);
+  if (waits && !way.half) await wait();
   await Promise.race([aborted, new Promise((done) => real.setImmediate(done))]);
-  const found = answer(way, path, given, headers);
+  const found = answer(waits && way.refused ? { ...way, answers: "error" } : way, path, given, headers);
   if (found === null) throw new TypeError("Failed to fetch");
   const [status, type, text] = found;
   const bytes = new TextEncoder().encode(text);
-  const size = way.pieces || bytes.length || 1;
+  const size = way.pieces || (waits && way.half && Math.ceil(bytes.length / 2)) || bytes.length || 1;
   let at = 0;
-  const stream = new ReadableStream({ pull(control) { if (signal?.aborted) { control.error(signal.reason); return; } if (at >= bytes.length) control.close(); else control.enqueue(bytes.slice(at, (at += size))); } });
+  async function pull(control) {
+    try { if (waits && way.half && at) await wait(); } catch (error) { control.error(error); return; }
+    if (signal?.aborted) control.error(signal.reason);
+    else if (at >= bytes.length) control.close();
+    else control.enqueue(bytes.slice(at, (at += size)));
+  }
+  const stream = new ReadableStream({ pull }, { highWaterMark: 0 });
   const made = new Response(stream, { status, statusText: status === 200 ? "OK" : "Refused", headers: { "content-type": type } });
   Object.defineProperty(made, "url", { value: url.href });
   return made;
@@ -125,26 +135,31 @@ async function load() {
 
 const fire = (element, kind) => { try { return element.dispatchEvent(new Event(kind, { bubbles: true, cancelable: true })); } catch (error) { fail(error); return true; } };
 const fields = (kinds) => document.querySelectorAll("input, textarea").filter((each) => !each.disabled && kinds.includes(each.localName === "textarea" ? "textarea" : each.type || "text"));
-const submit = (form) => { if (form && fire(form, "submit") && form.getAttribute("method") !== "dialog") out.submitted.push(form.id || "a form"); };
+const barred = (form) => form.querySelectorAll("button, input").find((each) => (each.getAttribute("type") ?? (each.localName === "button" ? "submit" : "")) === "submit")?.disabled;
+const submit = (form) => { if (form && !barred(form) && fire(form, "submit") && form.getAttribute("method") !== "dialog") out.submitted.push(form.id || "a form"); };
+
+const TYPED = ["textarea", "text", "search"];
 
 function write(element, text) {
   element.value = text;
   for (const kind of ["input", "change"]) fire(element, kind);
 }
 
-async function giveKey() {
+async function giveKey(key) {
+  out.keyed = out.requests.length;
   for (const element of fields(["password"])) {
-    write(element, way.key);
+    const within = element.closest("dialog");
+    if (within && !within.open) continue;
+    write(element, key);
     const dialog = element.closest("dialog");
     if (dialog?.open) dialog.close(dialog.querySelectorAll("button").map((each) => each.getAttribute("value")).filter(Boolean).at(-1) ?? "");
-    else submit(element.form);
+    else if (!fields(TYPED).some((each) => each.form === element.form)) submit(element.form);
   }
   await pass(6000);
-  out.keyed = out.requests.length;
 }
 
 async function use(text, submits) {
-  for (const element of fields(["textarea", "text", "search"])) {
+  for (const element of fields(TYPED)) {
     if (element.closest("[hidden]")) continue;
     write(element, text);
     if (submits) submit(element.form);
@@ -155,15 +170,13 @@ async function use(text, submits) {
 async function main() {
   await load();
   out.seen.loaded = seen(document.body);
-  if (way.key) await giveKey();
-  if (way.held) {
-    await use(way.held, false);
-    await use("newer", false);
-    out.seen.newer = seen(document.body);
-    holding = false;
-    held.forEach((go) => go());
-    await pass(1500);
-  } else if (way.text) await use(way.text, true);
+  if (way.key) await giveKey(way.key);
+  if (way.text) await use(way.text, true);
+  for (const turn of way.turns ?? []) await (way.keys ? giveKey(turn) : use(turn, way.submits));
+  await pass(1500);
+  out.seen.newest = seen(document.body);
+  holding = false;
+  held.forEach((go) => go());
   await pass(6000);
   out.seen.end = seen(document.body);
   out.held = held.length;

@@ -5,6 +5,7 @@ const text = (body) => (typeof body?.prompt === "string" ? body.prompt : body?.m
 const tokens = (prompt) => Array.from(String(prompt));
 const usage = { prompt_tokens: 5, completion_tokens: 3, total_tokens: 8 };
 const SAID = "grün 日本 😀 said";
+const said = (body) => (typeof text(body) === "string" ? `${SAID} ${text(body)}` : SAID);
 
 const METRICS = `# HELP llmk_num_requests_running Requests in the batch.
 # TYPE llmk_num_requests_running gauge
@@ -18,18 +19,18 @@ llmk_prompt_tokens_total{model_name="${MODEL}"} 4321.0
 function chunks(body) {
   const chat = body?.messages !== undefined;
   const head = { id: "chatcmpl-1", object: chat ? "chat.completion.chunk" : "text_completion", created: 1700000000, model: MODEL };
-  const piece = (said, why = null) => ({ ...head, choices: [{ index: 0, ...(chat ? { delta: said === "" ? {} : { content: said } } : { text: said }), finish_reason: why }] });
-  return [...Array.from(SAID.matchAll(/\S+\s*/g), ([said]) => piece(said)), piece("", "stop"), { ...head, choices: [], usage }];
+  const piece = (word, why = null) => ({ ...head, choices: [{ index: 0, ...(chat ? { delta: word === "" ? {} : { content: word } } : { text: word }), finish_reason: why }] });
+  return [...Array.from(said(body).matchAll(/\S+\s*/g), ([word]) => piece(word)), piece("", "stop"), { ...head, choices: [], usage }];
 }
 
 function complete(body) {
   const chat = body?.messages !== undefined;
-  const said = chat ? { message: { role: "assistant", content: SAID } } : { text: SAID };
-  return { id: "chatcmpl-1", object: chat ? "chat.completion" : "text_completion", created: 1700000000, model: MODEL, choices: [{ index: 0, ...said, finish_reason: "stop" }], usage };
+  const words = chat ? { message: { role: "assistant", content: said(body) } } : { text: said(body) };
+  return { id: "chatcmpl-1", object: chat ? "chat.completion" : "text_completion", created: 1700000000, model: MODEL, choices: [{ index: 0, ...words, finish_reason: "stop" }], usage };
 }
 
-/** The right answer: [status, media type, text]. */
-function right(path, body) {
+/** The right answer: [status, media type, text]. Each key has a model of its own. */
+function right(path, body, key) {
   const json = (value) => [200, "application/json", JSON.stringify(value)];
   switch (path) {
     case "tokenize": {
@@ -38,7 +39,7 @@ function right(path, body) {
       return json({ count: each.length, max_model_len: 4096, tokens: each.map((one) => one.codePointAt(0)), ...strings });
     }
     case "detokenize": return json({ prompt: (body?.tokens ?? []).map((one) => String.fromCodePoint(one)).join("") });
-    case "v1/models": return json({ object: "list", data: [{ id: MODEL, object: "model", created: 1700000000, owned_by: "llmk", max_model_len: 4096, capabilities: ["completion"] }] });
+    case "v1/models": return json({ object: "list", data: [{ id: key ? `${MODEL} of ${key}` : MODEL, object: "model", created: 1700000000, owned_by: "llmk", max_model_len: 4096, capabilities: ["completion"] }] });
     case "version": return json({ version: "0.1.0" });
     case "health": case "ping": return json({ status: "ok" });
     case "metrics": return [200, "text/plain; charset=utf-8", METRICS];
@@ -61,6 +62,7 @@ export function answer(way, path, body, headers) {
     case "words": return [502, "text/html", "<html><h1>Bad Gateway</h1></html>"];
     case "empty": return [200, "application/json", "{}"];
     case "nothing": return null;
+    case "keys": return headers.authorization?.startsWith("Bearer ") ? right(path, body, headers.authorization.slice(7)) : failed(401, "a key is needed");
     case "key": return headers.authorization === `Bearer ${way.key}` ? right(path, body) : failed(401, "a key is needed");
     default: return right(path, body);
   }

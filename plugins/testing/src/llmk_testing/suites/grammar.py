@@ -19,7 +19,7 @@ from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
 from llmk_testing.character_ranges import borders, can_start, character_ranges
-from llmk_testing.grammar_texts import HARD, INVALID, KNOWN, LARGE, NOTHING
+from llmk_testing.grammar_texts import HARD, INVALID, KNOWN, LARGE, LONG, NOTHING
 from llmk_testing.settings import leaving_settings
 from llmk_testing.suites import grammar_calls
 from llmk_testing.tried_grammar import PADDING, SIZES, Tried, Words, kind_of, shown
@@ -172,7 +172,7 @@ def check_words(tried: Tried) -> None:
 
 
 def check_rollback(tried: Tried) -> None:
-    """Of any number of tokens, with an end among them."""
+    """Of any number of tokens, with an end among them; of long outputs, too."""
     for example, compiled in tried.compiled():
         ids = [*tried.words.encode(example["matches"][0]), max(tried.words.ends)]
         grammar, masks = compiled.start(tried.words.ends), []
@@ -185,6 +185,26 @@ def check_rollback(tried: Tried) -> None:
             what = f"another mask after {back} of {len(ids)} tokens of {shown(example)} were taken back"
             assert found == masks[len(ids) - back], what
             grammar.accept(ids[len(ids) - back :])
+    for kind in tried.spec.kinds:
+        _check_long_rollback(tried, kind, *LONG[kind])
+
+
+def _check_long_rollback(tried: Tried, kind: str, text: str, output: str) -> None:
+    """Of hundreds of tokens: all, and some."""
+    if tried.refuses(kind, text):
+        return
+    ids = list(output.encode())
+    grammar, backs = tried.compile(kind_of(kind), text).start(tried.words.ends), (1, 20, len(ids) // 2, len(ids))
+    masks = dict[int, set[int]]()
+    for at, token in enumerate(ids):
+        if len(ids) - at in backs:
+            masks[len(ids) - at] = tried.words.mask(grammar)
+        grammar.accept([token])
+    for back in backs:
+        grammar.rollback(back)
+        found = tried.words.mask(grammar)
+        assert found == masks[back], f"another mask after {back} of {len(ids)} tokens were taken back"
+        grammar.accept(ids[len(ids) - back :])
 
 
 def check_apart(tried: Tried) -> None:

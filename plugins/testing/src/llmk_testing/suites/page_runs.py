@@ -7,6 +7,7 @@ import re
 from llmk.serve.http.pages import LoadedPage
 from llmk_testing.case import Skip
 from llmk_testing.opened_page import KEY, ROOT, Opened, opened
+from llmk_testing.suites.page_late import check_late
 
 _REASON = "the reason of the server"
 _TEXT = "héllo wörld"
@@ -74,17 +75,6 @@ def check_places(page: LoadedPage) -> None:
         assert request["url"].startswith(f"{ROOT}/"), f"it requests {request['url']}, where it is served below {ROOT}/"
 
 
-def check_late(page: LoadedPage) -> None:
-    """A text is typed, and another one before the first is answered."""
-    found = opened(page, held="older")
-    if not found.held or "newer" not in " ".join(request["body"] + request["url"] for request in found.requests):
-        raise Skip("no request has what is typed, before it is sent")
-    assert found.seen["end"] == found.seen["newer"], (
-        f"what answers the text that was typed before comes late, and replaces {found.seen['newer']!r} by "
-        f"{found.seen['end']!r}"
-    )
-
-
 def check_pieces(page: LoadedPage) -> None:
     """Characters of several bytes are cut, and so are lines."""
     whole = _requests(opened(page, text=_TEXT))
@@ -124,7 +114,7 @@ CHECKS = (
     ("an error of the server is shown", check_error_shown),
     ("requests have the user's key", check_key),
     ("requests go to the server below a proxy's path", check_places),
-    ("a late answer to what was typed before changes nothing", check_late),
+    ("a late answer to what was typed or sent before changes nothing", check_late),
     ("answers in small pieces are shown as whole ones are", check_pieces),
     ("no request is repeated without a pause", check_pace),
 )

@@ -35,6 +35,7 @@ from llmk_testing.drafting import (
 from llmk_testing.odd_checkpoints import odd_checkpoints
 from llmk_testing.parsers import counted_lines
 from llmk_testing.purity import check_pure
+from llmk_testing.sections import options_of
 from llmk_testing.settings import leaving_settings
 from llmk_testing.speculator_examples import Draft, SpeculatorExamples
 from llmk_testing.suites import device_speculator, head_speculator
@@ -62,13 +63,13 @@ def cases(spec: SpeculatorSpec, bench: Bench) -> Iterator[Case]:
 
     kind = head_speculator.cases if spec.heads else device_speculator.cases if spec.on_device else _host_cases
     for name, check in kind(bench):
-        yield case(name, partial(_run, spec, check))
+        yield case(name, partial(_run, spec, bench, check))
     seeds = _seeds(bench)
     if spec.on_device:
         batches = [DeviceBatch(seed, bench.device) for seed in seeds]
-        yield case(_ORACLE, partial(_check_oracle, spec, partial(device_speculator.check_oracle, batches)))
+        yield case(_ORACLE, partial(_check_oracle, spec, bench, partial(device_speculator.check_oracle, batches)))
     elif not spec.heads:
-        yield case(_ORACLE, partial(_check_oracle, spec, partial(check_oracle, seeds)))
+        yield case(_ORACLE, partial(_check_oracle, spec, bench, partial(check_oracle, seeds)))
     yield case("it says which checkpoints it serves, for any", partial(check_pure, spec.supports, odd_checkpoints()))
 
 
@@ -251,21 +252,22 @@ def check_linear(make: Make) -> None:
         assert long <= limit, f"{short} lines of code for 200 tokens, one by one, become more than {limit} for 800"
 
 
-def _run(spec: SpeculatorSpec, check: Check) -> str | None:
+def _run(spec: SpeculatorSpec, bench: Bench, check: Check) -> str | None:
     remark = None
-    for options in _options(spec):
+    for options in _options(spec, bench):
         with leaving_settings():
             remark = check(_made(spec, options)) or remark
     return remark
 
 
-def _options(spec: SpeculatorSpec) -> Sequence[Mapping[str, Any]]:
+def _options(spec: SpeculatorSpec, bench: Bench) -> Sequence[Mapping[str, Any]]:
+    """With the defaults of the plugin's schema."""
     examples = load_object(spec.examples) if spec.examples else ({},)
     options = examples.options if isinstance(examples, SpeculatorExamples) else examples
     good = isinstance(options, Sequence) and options and all(isinstance(one, Mapping) for one in options)
     what = f"expected a sequence of options, each a mapping, or a {SpeculatorExamples.__name__}"
     assert good, f"{spec.examples} is {examples!r}, {what}"
-    return list(options)
+    return [options_of(spec.id, bench, section) for section in options]
 
 
 def _made(spec: SpeculatorSpec, options: Mapping[str, Any]) -> Make:
@@ -283,13 +285,13 @@ def _context(options: Mapping[str, Any], **changes: int) -> SpeculatorContext:
     return SpeculatorContext(**{**usual, **changes}, options=options)
 
 
-def _check_oracle(spec: SpeculatorSpec, compare: Callable[[Make, Ask], str]) -> str:
+def _check_oracle(spec: SpeculatorSpec, bench: Bench, compare: Callable[[Make, Ask], str]) -> str:
     """For each of the options."""
     examples = load_object(spec.examples) if spec.examples else None
     if not isinstance(examples, SpeculatorExamples):
         raise Skip(f"the spec names no {SpeculatorExamples.__name__}: options and an oracle")
     said = ""
-    for options in _options(spec):
+    for options in _options(spec, bench):
         said = compare(_made(spec, options), partial(_asked, examples, options))
     return said
 
