@@ -32,6 +32,23 @@ def bias_ignored(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight)
 
 
+def bias_of_inputs_alone(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Adds it to what was computed, which is nothing where all inputs are 0."""
+    return F.linear(x, weight, bias if x.any() else None)
+
+
+def scaled_by_the_largest(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Of the whole batch, which is 0 where all inputs are."""
+    largest = x.abs().max() if len(x) else 1.0
+    return F.linear(x.float() / largest, weight.float()).mul(largest).add(0.0 if bias is None else bias).to(x.dtype)
+
+
+def scaled_by_the_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Whose squares overflow."""
+    norm = x.float().square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+    return F.linear(x.float() / norm, weight.float()).mul(norm).add(0.0 if bias is None else bias).to(x.dtype)
+
+
 def last_tile_left_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Writes whole tiles of 16 rows, from 16 on."""
     out, kept = x.new_empty(x.shape[0], weight.shape[0]), max(16, x.shape[0] // 16 * 16)
@@ -341,6 +358,9 @@ DEFECTS = (
     ),
     Defect("scratch", "a tensor stays of each number of rows", scratch_of_each_shape, "forgets its calls" + _FIRST),
     Defect("bias", "the bias is ignored", bias_ignored, _AGREES + _BIASED),
+    Defect("no inputs", "zeros have no bias", bias_of_inputs_alone, "rows of any magnitude are computed" + _BIASED),
+    Defect("all zeros", "zeros are NaN", scaled_by_the_largest, "rows of any magnitude are computed" + _FIRST),
+    Defect("squares", "squares overflow", scaled_by_the_norm, "rows of any magnitude are computed" + _FIRST),
     Defect("tile", "rows that fill no tile are left out", last_tile_left_out, _AGREES + _FIRST),
     Defect("columns", "inputs that fill no group are left out", last_columns_left_out, f"{_AGREES}: 72 to 40"),
     Defect("half", "float32 is declared, float16 computed", half_sums, _AGREES + _FIRST),

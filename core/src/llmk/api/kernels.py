@@ -20,9 +20,10 @@ class LinearKernel(Protocol):
     def __call__(self, x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
         """``x`` is ``[tokens, in_features]``, with zero or more rows, and may be strided along its rows; the result is
         ``[tokens, out_features]`` in the dtype of ``x``; ``weight`` is what the spec's ``prepare`` returned, ``bias``
-        is ``[out_features]`` in the dtype of ``x``. Values may have any magnitude that the dtype can represent. The
-        last dimension of the result is contiguous, and the caller owns the result and may overwrite it. The rows are
-        computed together, unless the spec declares ``deterministic``; weights are widened only once per call."""
+        is ``[out_features]`` in the dtype of ``x``. Values may have any magnitude that the dtype can represent, where
+        float32 holds their sums with a quantized weight's numbers before these are scaled; a step's may all be zeros.
+        The last dimension of the result is contiguous, and the caller owns the result and may overwrite it. The rows
+        are computed together, unless the spec declares ``deterministic``; weights are widened only once per call."""
         ...
 
 

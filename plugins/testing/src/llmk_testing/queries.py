@@ -103,6 +103,7 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("GELU", {"activation": "gelu"}),
     ("GELU by tanh", {"activation": "gelu_tanh"}),
     ("GELU by tanh, sigmoid scores", {"activation": "gelu_tanh", "scoring": "sigmoid"}),
+    ("1 of 8 experts, scaled", {"top_k": 1, "scaling": 2.5, "renormalize": False}),
     ("sigmoid scores, scaled", {"scoring": "sigmoid", "scaling": 2.5}),
     ("sigmoid scores as they are", {"scoring": "sigmoid", "renormalize": False}),
     ("biases", {"bias": True}),

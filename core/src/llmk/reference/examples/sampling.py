@@ -77,7 +77,7 @@ def _masks(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _truncation(draw: Draw, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     top_k = torch.tensor([0, 1, 50, 600, 9999])[draw.whole(0, 5, rows)]
-    top_p = torch.tensor([1.0, 0.5, 0.9, 0.9999, 1e-6])[draw.whole(0, 5, rows)]
+    top_p = torch.tensor([1.0, 0.5, 0.9, 0.9999, 1e-6, 1e-9])[draw.whole(0, 6, rows)]  # 1 - 1e-9 is 1
     return top_k, top_p, torch.tensor([0.0, 0.2, 0.001])[draw.whole(0, 3, rows)]
 
 

@@ -46,6 +46,8 @@ _UNEVEN = (528, 96)
 """Numbers of inputs: 33 groups of 16, and 3 of 32."""
 _LOOKED_UP = 1024
 """Rows of a table that are looked up at once."""
+_LARGEST = 1e30
+"""Of the inputs: float32 holds sums of them with 8-bit weights, before these are scaled, but none of their squares."""
 
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
@@ -196,7 +198,8 @@ def _inputs(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> Non
 
 
 def _magnitudes(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    """Each row by itself, next to much larger and smaller ones, and to zeros; plain weights likewise."""
+    """Each row by itself, next to much larger and smaller ones, and to zeros; plain weights likewise. Then all rows
+    of a kind."""
     largest = 3.0 if asked.dtype == torch.float16 else 1e6
     query, given = asked.query, None
     random = candidate.bench.random("magnitudes", asked.label)
@@ -214,7 +217,25 @@ def _magnitudes(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) ->
                 what = f"row {row} of {count}, times {factors[row % 4]:g}, outputs {at}, {at + 3}, …"
                 expected = Right(right[row, at::3], kernel.dtype)
                 errors.append(check(out[row, at::3], expected, what, kernel.bound))
+        errors += _alike(kernel, count)
     return agreeing(errors)
+
+
+def _alike(kernel: PreparedLinear, count: int) -> list[float]:
+    """All rows of a kind, as of a step that warms up, behind a ReLU, or of a model that has diverged."""
+    x, most = kernel.rows(count).float(), min(_LARGEST, torch.finfo(kernel.dtype).max / 8)
+    alone = torch.zeros_like(x)
+    alone[:, -1] = x[:, -1]
+    kinds = {
+        "zeros": x * 0,
+        "zeros but for the last input": alone,
+        f"numbers up to {most:.0e}": x / x.abs().max() * most,
+    }
+    errors = []
+    for what, rows in kinds.items():
+        given = rows.to(kernel.dtype)
+        errors.append(kernel.check(kernel(given), given, f"{count} rows of {what}"))
+    return errors
 
 
 def _count(candidate: Candidate[LinearQuery]) -> int:

@@ -34,6 +34,8 @@ for powers of two, for a warp's width, and for up to 8 of them."""
 _APART, _RANKED = 0.15, 40
 """How far the logits of the first experts of a token are apart; further ones are far below them."""
 _LARGE = 1e4
+_SCALED = 2.5
+"""Factor of the experts' sums, also of one expert's."""
 
 
 class Moe(Protocol):
@@ -84,10 +86,10 @@ def token_cases(candidate: Candidate[MoEQuery], make: Callable[[Any, Asked[MoEQu
 
 
 def _several(served: Sequence[Asked[MoEQuery]]) -> list[Asked[MoEQuery]]:
-    """The first query of each weight format and of each activation."""
+    """The first query of each weight format, of each activation, and with biases."""
     found: dict[object, Asked[MoEQuery]] = {}
     for asked in served:
-        for kind in (asked.query.weight_format, (asked.query.activation, asked.query.gated)):
+        for kind in (asked.query.weight_format, (asked.query.activation, asked.query.gated), asked.query.bias):
             found.setdefault(kind, asked)
     return list({asked.label: asked for asked in found.values()}.values())
 
@@ -106,7 +108,7 @@ def _each_number(moe: Moe, numbers: Sequence[int]) -> str:
 
 
 def _models(candidate: Candidate[MoEQuery], make: Callable[[Any, Asked[MoEQuery]], Moe], asked: Asked[MoEQuery]) -> str:
-    """With and without a selection bias, and with each way to score and to weigh that is served."""
+    """With and without a selection bias, and with each way to score and to weigh that is served, scaled."""
     errors, tried = [], []
     ways = [*itertools.product(dict.fromkeys(asked.query.scoring for asked in candidate.served), (True, False))]
     for experts, top_k, options in _MODELS:
@@ -125,13 +127,16 @@ def _models(candidate: Candidate[MoEQuery], make: Callable[[Any, Asked[MoEQuery]
                 errors.append(moe.check(out, x, logits, f"{count} tokens, {top_k} of {experts} experts{what}", **more))
         numbers = counts(candidate.spec.bands, few=True)
         for place, (scoring, renormalize) in enumerate(ways):
-            other = replace(query, scoring=scoring, renormalize=renormalize)
+            other = replace(query, scoring=scoring, renormalize=renormalize, scaling=_SCALED)
+            other = other if candidate.serves(other) else replace(other, scaling=1.0)
             if candidate.serves(other):
                 moe.ask(other)
                 count = numbers[-(place % 2)]
                 x, logits = moe.inputs(count)[0], _ranked(moe, count, experts)
-                what = f"{count} tokens, {top_k} of {experts} experts, {scoring}"
-                errors.append(moe.check(moe(x, logits), x, logits, what))
+                what = f"{count} tokens, {top_k} of {experts} experts, {scoring}, times {other.scaling:g}"
+                with poisoned():
+                    out = moe(x, logits)
+                errors.append(moe.check(out, x, logits, what))
         tried.append(f"{top_k} of {experts}")
     if not tried:
         raise Skip("it serves none of these numbers of experts")
@@ -145,7 +150,8 @@ def _ranked(moe: Moe, count: int, experts: int) -> Tensor:
 
 
 def _magnitudes(moe: Moe, numbers: Sequence[int]) -> str:
-    """Each token by itself, next to much larger and smaller ones, and to zeros."""
+    """Each token by itself, next to much larger and smaller ones, and to zeros; then all tokens of a kind, as those of
+    a step that warms up are zeros."""
     errors, factors = [], torch.tensor([1.0, _LARGE, 0.0, 1 / _LARGE])
     for count in numbers:
         x, logits = moe.inputs(count)
@@ -155,4 +161,7 @@ def _magnitudes(moe: Moe, numbers: Sequence[int]) -> str:
             one = slice(row, row + 1)
             what = f"token {row} of {count}, times {factors[row % 4]:g}"
             errors.append(moe.check(out[one], x[one], logits[one], what))
+        for factor in factors.tolist():
+            x = (moe.inputs(count)[0].float() * factor).to(moe.dtype)
+            errors.append(moe.check(moe(x, logits), x, logits, f"{count} tokens, all times {factor:g}"))
     return agreeing(errors)
