@@ -136,6 +136,13 @@ class Negative(Good):
         self.context.ended(place, f"ended with exit code {code}")
 
 
+class NoSignal(Good):
+    address = ""
+
+    def report(self, place: int, code: int) -> None:
+        self.context.ended(place, f"ended with exit code {code if code >= 0 else 1}")
+
+
 class Asks(Good):
     def kill(self) -> None:
         self.killed = True
@@ -483,6 +490,7 @@ DEFECTS = [
     Defect("with_ends", "lines have their ends", WithEnds, "as they were written"),
     Defect("failures", "an end without an error is not reported", FailuresAlone, "without an error"),
     Defect("negative", "a signal is a negative exit code", Negative, "by a signal"),
+    Defect("no_signal", "an end by a signal is one with exit code 1", NoSignal, "by a signal"),
     Defect("asks", "processes are asked to end, and go on", Asks, "processes that are killed"),
     Defect("kills_one", "only one process is killed", KillsOne, "processes that are killed"),
     Defect("reports_killed", "processes that were killed are reported", ReportsKilled, "processes that are killed"),

@@ -68,7 +68,9 @@ def sums_of(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[SourceExample]:
+    fixed = {**toy_checkpoint(20_000), "z.txt": b"fixed"}
     models = {"toy": {**toy_checkpoint(), "z.txt": b"one"}, "toy2": toy_checkpoint(20_000)}
+    models[f"sum{sha256(fixed['config.json']).hexdigest()[:8]}"] = fixed
 
     def put(model: str, files: Mapping[str, bytes]) -> None:
         """A name that leads out of the model stands in a list next to it."""
@@ -93,12 +95,19 @@ def filled(folder: Path) -> Iterator[SourceExample]:
     named = {f"shelf:{model}": files for model, files in models.items()}
 
     def publish(name: str, files: Mapping[str, bytes]) -> None:
+        if "sum" in name:
+            raise ValueError(name)
+        put(name.removeprefix("shelf:"), files)
+
+    def forge(name: str, files: Mapping[str, bytes]) -> None:
+        if "sum" not in name:
+            raise ValueError(name)
         put(name.removeprefix("shelf:"), files)
 
     def away() -> None:
         folder.rename(folder.with_name("away"))
 
-    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage, publish, away)
+    yield SourceExample("shelf:toy", "shelf:tow", options, named, damage, publish, away, forge)
 
 
 class Good:
@@ -124,6 +133,7 @@ class Good:
             shutil.rmtree(target)
         if not target.is_dir():
             self.check(source)
+            self.check_name(source)
             self.cache.mkdir(parents=True, exist_ok=True)
             copied.write_text(sums.read_text())
             self.copy(source, target, progress)
@@ -135,6 +145,11 @@ class Good:
     def check(self, source: Path) -> None:
         if sums_of(source) != json.loads(source.with_suffix(".sums").read_text()):
             raise CheckpointError(f"shelf:{source.name} is damaged", hint="copy it again")
+
+    def check_name(self, source: Path) -> None:
+        """A name may say what ``config.json`` is."""
+        if source.name.startswith("sum") and source.name != f"sum{sums_of(source)['config.json'][:8]}":
+            raise CheckpointError(f"shelf:{source.name} is another model", hint="ask for it elsewhere")
 
     def absent(self, name: str) -> Exception:
         return ModelNotFound(f"there is no shelf:{name}", hint="look at the shelf")
@@ -175,6 +190,11 @@ class Good:
 
 class Unchecked(Good):
     def check(self, source: Path) -> None:
+        pass
+
+
+class Unnamed(Good):
+    def check_name(self, source: Path) -> None:
         pass
 
 
@@ -599,6 +619,7 @@ DEFECTS = (
     Defect("reference", "what is listed has names of another form", OtherReference, STORED),
     Defect("size", "sizes are not counted", WrongSize, STORED),
     Defect("nothing", "nothing is listed", ListsNothing, STORED),
+    Defect("forged", "other files than a name says are got", Unnamed, "other files than a name says"),
     Defect("unchecked", "what is damaged is got", Unchecked, "what is damaged"),
     Defect("unread", "options that there are not are ignored", Unread, "options are validated"),
     Defect("one folder", "two names have one folder", OneFolder, "each name has files"),

@@ -455,6 +455,12 @@ class OneRank(RankRules):
         return 0
 
 
+class Unheard(RankRules):
+    """Names the variable where the constructor sets its default."""
+
+    visible = ("LLMK_CPUS",)
+
+
 class Numbers(RankRules):
     """Says numbers where the environment has texts."""
 
@@ -875,6 +881,12 @@ DEFECTS = (
         "all places have the first rank",
         "what it says of ranks",
         lambda spec, bench: (replace(spec, ranks=OneRank()), bench),
+    ),
+    Defect(
+        "unheard_rules",
+        "a variable is named in a class, where the constructor sets its default",
+        "what it says of ranks",
+        lambda spec, bench: (replace(spec, ranks=Unheard()), bench),
     ),
     Defect(
         "numbers_for_ranks",

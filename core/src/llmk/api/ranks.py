@@ -13,6 +13,9 @@ class RankRules:
     ``resource`` is what clusters call one device of the platform, such as ``"GPU"``. ``network`` are the environment
     variables that name the network interface by which ranks on several machines exchange tensors, and ``visible``
     those that list the devices which a process may use.
+
+    It is a frozen dataclass: give these to the constructor, also of a subclass. Class attributes of a subclass that is
+    no dataclass itself don't count, as the constructor sets the defaults above.
     """
 
     resource: str = "CPU"

@@ -4,10 +4,11 @@ as contradict themselves."""
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from llmk.nn.tensor_file import DTYPE_BITS
 from llmk_testing.format_example import FormatContent, TensorContent
@@ -27,6 +28,11 @@ NAMES = (
     "model.layers.0.mixer.A_log",
     "lm_head.weight",
 )
+COUNTED = 0x12345
+_DESCRIBING = 256
+"""Bytes in front of a tensor that may be counted with its own."""
+_NUMBERS_LIKE: Mapping[Literal["little", "big"], bytes] = {"little": b"..%s", "big": b"%s.."}
+"""Numbers of 4 bytes, of which two are known."""
 _ELEMENTS = 15
 _WRONG: Mapping[str, Sequence[int]] = {
     "one row more": (6, 3),
@@ -116,6 +122,31 @@ def surplus(base: FormatContent, seed: int) -> Iterator[tuple[str, FormatContent
     for what, shape in (("a row less", (4, 3)), ("no elements", (0, 3))):
         yield f"the shape has {what}", _with(base, {NAMES[0]: ("F32", shape, data)})
     yield "there is a byte too many", _with(base, {NAMES[0]: ("F32", (5, 3), data + b"\0")})
+
+
+def counted(base: FormatContent, dtype: str) -> tuple[FormatContent, int]:
+    """A tensor of :data:`COUNTED` zeros, and how many bytes those are: numbers that nothing else in the file is."""
+    num_bytes = COUNTED * DTYPE_BITS[dtype] // 8
+    return _with(base, {NAMES[0]: (dtype, (COUNTED,), bytes(num_bytes))}), num_bytes
+
+
+def recounted(data: bytes, was: int, now: int) -> bytes:
+    """A file in which each number that may count the ``was`` bytes of a tensor, also with what describes it, counts
+    ``now`` instead: as text, and in 4 and 8 bytes of either order."""
+
+    def other(number: int) -> int:
+        return number - was + now if was <= number < was + _DESCRIBING else number
+
+    data = re.sub(rb"(?<!\d)\d{5,9}(?!\d)", lambda found: (b"%d" % other(int(found[0]))).ljust(len(found[0])), data)
+    for order, pattern in _NUMBERS_LIKE.items():
+        upper = re.escape((was >> 16).to_bytes(2, order))
+        data = re.sub(
+            pattern % upper,
+            lambda found, order=order: other(int.from_bytes(found[0], order)).to_bytes(4, order),  # type: ignore[misc]
+            data,
+            flags=re.DOTALL,
+        )
+    return data
 
 
 def large(base: FormatContent, num_bytes: int, seed: int) -> FormatContent:

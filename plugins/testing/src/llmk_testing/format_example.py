@@ -41,8 +41,13 @@ class FormatExample:
     them. ``options`` is the section ``[plugin.NAME]`` that files are read with.
 
     ``write`` are functions that write other content, one for each form that the format has for tensors, such as plain
-    and compressed. They write what they are given, also where a shape is not that of the bytes: that must be refused;
+    and compressed, and for each order, such as tensors before the
+    texts and behind all else. They write what they are given, also where a shape is not that of the bytes: that must
+    be refused;
     and texts as they are, where the format also has escapes for them.
+    ``tools`` are functions that have another program write the content, such as the library that most files of the
+    format are from, by its name: it spells dtypes, orders fields and fills what may be left out in its own way, which
+    what is written after the reader's own understanding does not show.
     ``seal`` is for formats whose files say how long they are, or have checksums: it makes these right again in a file
     that the kit changed, so that nothing else is wrong with it than what the change means.
     """
@@ -52,4 +57,5 @@ class FormatExample:
     damaged: Mapping[str, bytes] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     write: Sequence[Write] = ()
+    tools: Mapping[str, Write] = field(default_factory=dict)
     seal: Callable[[bytes], bytes] = unsealed

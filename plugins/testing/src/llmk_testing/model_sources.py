@@ -22,7 +22,9 @@ class SourceExample:
     ``publish`` makes the source have these files under a name, ``name`` or one of ``models``, from then on, in place of
     others; names of files may have folders, and may be such as lead out of the model, which the source must not follow.
     It raises ValueError for what the source can't have: names of files, or other files of a version that never
-    changes. ``away`` takes the source away: its server ends, its share is not there.
+    changes. ``forge`` makes the source send these files for a name that says itself what it holds, such as a digest, as
+    one that others got into would; they must be refused. It raises ValueError for names that don't. ``away`` takes
+    the source away: its server ends, its share is not there.
     """
 
     name: str
@@ -32,6 +34,7 @@ class SourceExample:
     damage: Callable[[], None] | None = None
     publish: Callable[[str, Mapping[str, bytes]], None] | None = None
     away: Callable[[], None] | None = None
+    forge: Callable[[str, Mapping[str, bytes]], None] | None = None
 
 
 _PERIOD = bytes(range(251))

@@ -13,10 +13,13 @@ from multiprocessing.reduction import ForkingPickler
 from llmk.api import CheckpointError, StoredTensor
 from llmk_testing.case import Skip
 from llmk_testing.format_contents import (
+    COUNTED,
     DTYPES,
     contradictions,
+    counted,
     large,
     many,
+    recounted,
     surplus,
     tensor,
     tensor_contents,
@@ -28,7 +31,9 @@ from llmk_testing.growth import little_memory
 from llmk_testing.stored_values import check_threads, decode_all
 from llmk_testing.watch import tensors_kept
 
-_LARGE = 24 << 20
+_LARGE = 0x1A7 << 16
+_GROWN = 99_999
+"""Elements in place of :data:`~llmk_testing.format_contents.COUNTED`, in as many digits."""
 _LITTLE = 8 << 20
 """Bytes of memory that may be taken for a file with a tensor of ``_LARGE`` bytes."""
 _MOST_PICKLED = 64 << 10
@@ -87,7 +92,7 @@ def _decode_each(tensors: Sequence[StoredTensor]) -> None:
 def _contradictions(tried: Tried) -> str:
     """Where the file is read, or where its values are decoded."""
     refused = 0
-    for write in _writers(tried):
+    for write in tried.example.write or _writers(tried):
         for what, content in contradictions(tried.example.content, tried.seed):
             if (data := _perhaps(write, content)) is not None:
                 assert _is_refused(tried, data), f"a file was read as a checkpoint, although of its tensor {what}"
@@ -97,11 +102,47 @@ def _contradictions(tried: Tried) -> str:
         if data is not None and len(data) < _LITTLE // 8:
             with little_memory(_LITTLE, f"of a file of {len(data):,} bytes, whose tensor of 15 would be {_LARGE:,},"):
                 assert _is_refused(tried, data), f"a tensor of 15 bytes was read, of which the file has {_LARGE:,}"
+            shrunk = tried.example.seal(recounted(data, _LARGE, 15))
+            with little_memory(_LITTLE, f"of {len(data):,} bytes that say to be 15, and are {_LARGE:,} once decoded,"):
+                assert _is_refused(tried, shrunk) or not tried.is_harmless(shrunk)
             refused += 1
+        refused += _grown(tried, write)
         for _, content in surplus(tried.example.content, tried.seed):
             if (data := _perhaps(write, content)) is not None and not _is_refused(tried, data):
                 assert not tried.is_harmless(data)
     return f"{refused} files"
+
+
+def _grown(tried: Tried, write: Write) -> int:
+    """Wherever a file says how long a tensor is, it says more than the file has: all of these agree."""
+    for dtype in DTYPES:
+        content, num_bytes = counted(tried.example.content, dtype)
+        if (data := write(content)) is None:
+            continue
+        grown = recounted(data, num_bytes, _GROWN * num_bytes // COUNTED)
+        if num_bytes != COUNTED:
+            grown = recounted(grown, COUNTED, _GROWN)
+        with _named(f"a tensor {dtype} [{COUNTED}], which a file says is {_GROWN} everywhere"):
+            return tried.is_harmless(tried.example.seal(grown))
+    return 0
+
+
+def _other_tools(tried: Tried) -> str:
+    """Also a content of all dtypes at once: how a tool spells one may depend on the others."""
+    if not tried.example.tools:
+        raise Skip(
+            "FormatExample.tools names no other program that writes the format, so how others spell dtypes, and what"
+            " else they put into files, is not tried"
+        )
+    for name, write in tried.example.tools.items():
+        known = [dtype for dtype in DTYPES if write(_one(tried, dtype)) is not None]
+        assert known, f"{name} writes no tensor"
+        tensors = {f"model.{dtype}": tensor(dtype, (5, 3), tried.seed) for dtype in known}
+        data = write(replace(tried.example.content, tensors=tensors))
+        if data is not None:
+            with _named(f"a file of {name}"):
+                check_content(tried, data, replace(tried.example.content, tensors=tensors))
+    return ", ".join(tried.example.tools)
 
 
 def _without_tensors(tried: Tried) -> str:
@@ -129,6 +170,7 @@ WRITTEN = (
     ("several tensors are read as they were written, by several threads", _many),
     ("a tensor that is not as long as its shape says is refused", _contradictions),
     ("what a file means is read without its tensors", _without_tensors),
+    ("what other programs write is read as they mean it", _other_tools),
 )
 """Names of cases, and what they run."""
 
@@ -143,9 +185,9 @@ def _named(what: str) -> Iterator[None]:
 
 
 def _writers(tried: Tried) -> Iterator[Write]:
-    if not tried.example.write:
+    if not tried.example.write and not tried.example.tools:
         raise Skip("the example writes no files")
-    yield from tried.example.write
+    yield from (*tried.example.write, *tried.example.tools.values())
 
 
 def _one(tried: Tried, dtype: str) -> FormatContent:

@@ -8,6 +8,7 @@ cluster where there is none, raises ConfigError when it is made; then only what 
 from __future__ import annotations
 
 import multiprocessing
+import re
 import socket
 import threading
 import time
@@ -177,6 +178,8 @@ def check_other_ends(launched: Launched) -> str:
     how = dict(launched.ended)
     assert how[1].strip(), "the end by a signal was reported without how it came"
     assert "-9" not in how[1], f"the end by a signal was reported as {how[1]!r}; say which signal it was"
+    known = launched.launcher.address or "KILL" in how[1].upper() or re.search(r"\b(9|137)\b", how[1])
+    assert known, f"an end by SIGKILL, on this machine, was reported as {how[1]!r}; say which signal it was"
     return f"{how[0]}; {how[1]}"
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from llmk.api import FetchedModel, LlmkError, ModelNotFound
+from llmk.api import CheckpointError, FetchedModel, LlmkError, ModelNotFound
 from llmk.kernel.interpreter import PYTHON
 from llmk.nn.tensor_file import read_headers
 from llmk.planning.checkpoint.folder import read_checkpoint
@@ -246,6 +246,36 @@ def check_left_parts(tried: Tried) -> None:
         assert not wrong, f"after what an interrupt left was damaged, the next fetch had another {', '.join(wrong)}"
 
 
+def check_forged(tried: Tried) -> str:
+    """Whole in themselves, so that nothing but the name tells."""
+    if tried.example.forge is None:
+        raise Skip("SourceExample.forge sends no other files for a name that says what it holds, such as a digest")
+    refused = []
+    for name, files in tried.example.models.items():
+        with tried.reopened() as fresh:
+            assert fresh.example.forge is not None
+            try:
+                fresh.example.forge(name, altered(files))
+            except ValueError:
+                continue
+            for outline in (True, False):
+                error = _refusal(fresh, name, outline=outline)
+                where = " in outline" if outline else ""
+                assert error is not None, f"other files than {name} says were got{where}"
+                assert error.hint, f"no hint says what to do: {error.message}"
+            refused.append(name)
+    assert refused, "SourceExample.forge raises ValueError for all of the example's models"
+    return f"{len(refused)} names"
+
+
+def _refusal(tried: Tried, name: str, *, outline: bool) -> CheckpointError | None:
+    try:
+        tried.fetch(name, outline=outline)
+    except CheckpointError as error:
+        return error
+    return None
+
+
 PUBLISHED: tuple[tuple[str, Callable[[Tried], str | None]], ...] = (
     ("what is published again under its name is fetched", check_published_again),
     ("files of any name and size are got, also in folders", check_files),
@@ -256,6 +286,7 @@ PUBLISHED: tuple[tuple[str, Callable[[Tried], str | None]], ...] = (
     ("a model is got without torch", check_without_torch),
     ("while it is got, a model is not listed as complete", check_listed_meanwhile),
     ("what an interrupt left is checked as all is", check_left_parts),
+    ("other files than a name says are refused", check_forged),
 )
 """Names of cases, and what they run."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from llmk.api import Host, PlatformSpec
+from llmk.api import Host, PlatformSpec, RankRules
 from llmk.api.errors import describe
 from llmk_testing.case import Skip
 from llmk_testing.platform_example import PlatformExample
@@ -29,6 +29,13 @@ def check_ranks(spec: PlatformSpec) -> str:
     rules, before = spec.ranks, dict(os.environ)
     assert isinstance(rules.resource, str), f"ranks.resource is {rules.resource!r}, not a text"
     assert rules.resource.strip(), "ranks.resource is empty, so that clusters have no name for a device"
+    for what in ("resource", "network", "visible"):
+        meant, names = getattr(type(rules), what, None), getattr(rules, what)
+        dropped = what in _attributes(type(rules)) and names != meant and names == getattr(RankRules(), what)
+        assert not dropped, (
+            f"ranks.{what} is {names!r}, and not {meant!r} as {type(rules).__name__} says: RankRules is a dataclass,"
+            f" whose constructor sets its own default; call it with {what}={meant!r}"
+        )
     for what in ("network", "visible"):
         names = getattr(rules, what)
         good = isinstance(names, tuple) and all(isinstance(name, str) and _NAME.fullmatch(name) for name in names)
@@ -55,6 +62,12 @@ def check_ranks(spec: PlatformSpec) -> str:
             assert interface or name not in found, f"{asked} sets {name} to {given!r}, where there is no interface"
     assert dict(os.environ) == before, "environment() changes the variables of this process"
     return rules.resource
+
+
+def _attributes(rules: type[RankRules]) -> set[str]:
+    """What the classes between ``rules`` and :class:`~llmk.api.RankRules` set."""
+    own = rules.__mro__[: rules.__mro__.index(RankRules)] if RankRules in rules.__mro__ else ()
+    return {name for each in own for name in vars(each)}
 
 
 def check_visible(spec: PlatformSpec) -> str:

@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from math import prod
 
+import numpy as np
+
 from llmk_testing.format_example import FormatContent, FormatExample
 
 from .plover_npz import CONFIGS, ITEMS, TEMPLATE, TOKENIZER
@@ -47,6 +49,12 @@ def archive(members: Mapping[str, bytes | str], method: int = zipfile.ZIP_STORED
     return written.getvalue()
 
 
+def behind(content: FormatContent) -> bytes | None:
+    """An archive whose arrays are its last members."""
+    found = members(content)
+    return None if found is None else archive(dict(sorted(found.items(), key=lambda each: each[0].endswith(".npy"))))
+
+
 def members(content: FormatContent, order: str = "<", fortran: bool = False) -> dict[str, bytes | str] | None:
     """All members of the content, arrays first; ``None`` for what there is no place for."""
     found: dict[str, bytes | str] = {}
@@ -82,6 +90,26 @@ def writer(method: int, order: str = "<", fortran: bool = False) -> Callable[[Fo
     def write(content: FormatContent) -> bytes | None:
         found = members(content, order, fortran)
         return None if found is None else archive(found, method)
+
+    return write
+
+
+def by_numpy(save: Callable[..., None]) -> Callable[[FormatContent], bytes | None]:
+    """What has NumPy write the arrays, and adds the texts."""
+
+    def write(content: FormatContent) -> bytes | None:
+        arrays = {}
+        for name, (dtype, shape, values) in content.tensors.items():
+            if dtype not in DESCRIPTIONS or not name or "\0" in name:
+                return None
+            arrays[name] = np.frombuffer(values, DESCRIPTIONS[dtype]).reshape(tuple(shape))
+        written = io.BytesIO()
+        save(written, **arrays)
+        texts = {name: text for name, text in (members(content) or {}).items() if not name.endswith(".npy")}
+        with zipfile.ZipFile(written, "a") as target:
+            for name, text in texts.items():
+                target.writestr(name, text)
+        return written.getvalue()
 
     return write
 
@@ -127,7 +155,9 @@ NPZ = FormatExample(
         writer(zipfile.ZIP_STORED, ">"),
         writer(zipfile.ZIP_STORED, "<", True),
         writer(zipfile.ZIP_DEFLATED, ">", True),
+        behind,
     ),
+    tools={"numpy.savez": by_numpy(np.savez), "numpy.savez_compressed": by_numpy(np.savez_compressed)},
     seal=seal,
     damaged={
         "the end is missing": WHOLE[:-1],

@@ -97,6 +97,13 @@ def filled(folder: Path) -> Iterator[SourceExample]:
             raise ValueError(f"{name} can't have other files")
         contents.push(repository, tag, files)
 
+    def forge(name: str, files: Mapping[str, bytes]) -> None:
+        """As a registry that sends another manifest than it is asked for."""
+        repository, tag, digest = parse_oci(name) or ("", "", "")
+        if not digest:
+            raise ValueError(f"{name} may have any files")
+        contents.manifests[repository, digest] = contents.manifests[repository, contents.push(repository, tag, files)]
+
     def damage() -> None:
         """As a disk of the registry that lost bits of a file."""
         digest = digest_of(toy["model.safetensors"])
@@ -104,9 +111,11 @@ def filled(folder: Path) -> Iterator[SourceExample]:
 
     toy = toy_checkpoint()
     older = {**toy, "generation_config.json": b'{"temperature": 0.5}'}
+    digest = contents.push("team/toy", "latest", older)
     models = {
         "oci:team/toy:v1": {**toy, "generation_config.json": b"{}"},
-        f"oci:team/toy@{contents.push('team/toy', 'latest', older)}": older,
+        f"oci:team/toy@{digest}": older,
+        f"oci:team/toy:latest@{digest}": older,
         "oci:team/toy-large": {**toy, "generation_config.json": b'{"top_k": 3}'},
     }
     for name, files in {"oci:team/toy": toy, **models}.items():
@@ -119,4 +128,4 @@ def filled(folder: Path) -> Iterator[SourceExample]:
             server.shutdown()
             server.server_close()
 
-        yield SourceExample("oci:team/toy", "oci:team/tow", options, models, damage, publish, away)
+        yield SourceExample("oci:team/toy", "oci:team/tow", options, models, damage, publish, away, forge)
