@@ -247,7 +247,7 @@ def check_left_parts(tried: Tried) -> None:
 
 
 def check_forged(tried: Tried) -> str:
-    """Whole in themselves, so that nothing but the name tells."""
+    """Whole in themselves, so that nothing but the name shows it."""
     if tried.example.forge is None:
         raise Skip("SourceExample.forge sends no other files for a name that says what it holds, such as a digest")
     refused = []
