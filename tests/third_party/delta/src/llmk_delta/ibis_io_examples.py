@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import exp
-from os.path import commonpath
 from typing import Any
 
 from llmk.api import IOContext, IOOutput, IOPrompt
@@ -26,7 +25,8 @@ def expected(context: IOContext, body: Mapping[str, Any], model: Callable[[IOPro
             lead = 0
             while around[lead : lead + len(tokens)] != tokens:
                 lead += 1
-            shared = len(commonpath([tokens, alone]))
+            pairs = enumerate(zip(tokens, alone, strict=False))
+            shared = next((place for place, (one, other) in pairs if one != other), min(len(tokens), len(alone)))
             before = around[:lead]
             if shared == len(tokens) or not before + tokens[:shared]:
                 tokens = alone + context.tokenizer.encode(choice, add_special_tokens=False)
