@@ -18,6 +18,7 @@ PLANTED = {
     "harbor": Path("tools/planted_harbor_score.json"),
     "estuary": Path("tools/planted_estuary_score.json"),
     "fjord": Path("tools/planted_fjord_score.json"),
+    "delta": Path("tools/planted_delta_score.json"),
 }
 """By the stranger's wheel."""
 ARGUED = Path("tools/mutation_argued.toml")
