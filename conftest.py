@@ -22,7 +22,7 @@ LISTED = 30
 SECONDS: defaultdict[str, float] = defaultdict(float)
 """By file, what its tests took."""
 CASES: dict[str, float] = {}
-"""By test, how long it ran."""
+"""By test that no marker calls slow, how long it ran."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,7 +84,7 @@ def _draw_the_same_numbers() -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Names what failed at once, as a run that hangs or is stopped never comes to its summary."""
     SECONDS[report.nodeid.partition("::")[0]] += report.duration
-    if report.when == "call":
+    if report.when == "call" and not {"slow", "slow_file"} & report.keywords.keys():
         CASES[report.nodeid] = report.duration
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         sys.stderr.write(f"\n{report.nodeid}: {report.when} failed\n")

@@ -127,8 +127,8 @@ LLMK_EXPORT(append_tokens)
 }
 LLMK_WORDS(append_tokens)
 
-// out[i] = table[ids[i]], in rows of `size` bytes. An id that the table of n rows has not gets bytes of ones, NaN in each
-// floating point dtype.
+// out[i] = table[ids[i]], in rows of `size` bytes. For an id outside of the table's n rows, all bits are ones: NaN in
+// each floating point dtype.
 LLMK_EXPORT(take_rows)
 (uint8_t* out, const uint8_t* table, const int64_t* ids, int64_t rows, int64_t n, int64_t size) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -142,7 +142,7 @@ LLMK_EXPORT(take_rows)
 LLMK_WORDS(take_rows)
 
 // out[i, j] = x[i, columns[i, j]] of elements of `size` bytes: 2, 4 or 8. x has n columns, and rows that are `stride`
-// elements apart. A column that it has not gets bytes of ones.
+// elements apart. For a column outside of these, all bits are ones.
 LLMK_EXPORT(gather)
 (void* out, const void* x, int64_t stride, const int64_t* columns, int64_t rows, int64_t each, int64_t n,
  int64_t size) {

@@ -49,6 +49,19 @@ def written(content: FormatContent, *, turned: bool, **changed: Any) -> bytes | 
     return b"ACME" + len(text).to_bytes(4, "little") + text + data
 
 
+def of_another_program(content: FormatContent) -> bytes | None:
+    """A file as another program writes it: the last tensor first, gaps between tensors, and a field of its own."""
+    data, tensors = b"", {}
+    for name, (dtype, shape, values) in reversed(content.tensors.items()):
+        if dtype not in SIZES:
+            return None
+        tensors[name] = [dtype, list(shape), len(data), len(data) + len(values), False]
+        data += values + bytes(3)
+    header = {"made_by": "another program", "tensors": tensors, "size": len(data)}
+    text = json.dumps(asdict(content) | header, indent=1).encode()
+    return b"ACME" + len(text).to_bytes(4, "little") + text + data
+
+
 def sealed(data: bytes) -> bytes:
     """The right size in the header, if that can be read."""
     try:
@@ -78,6 +91,7 @@ EXAMPLE = FormatExample(
     CONTENT,
     {"it is not complete": written(CONTENT, turned=False, tensors=[]) or b""},
     write=WRITE,
+    tools={"another program": of_another_program},
     seal=sealed,
 )
 
@@ -142,6 +156,8 @@ class Reader:
             raise self.damaged("it has no JSON") from error
         if not isinstance(header, dict) or header.get("size") != size - 8 - length:
             raise self.damaged("it is cut")
+        if self.broken == "known" and not header.keys() <= {*TEXTS, "tensors", "size"}:
+            raise self.damaged("a field is unknown")
         if not all(isinstance(header.get(key), str | dict | None) for key in TEXTS):
             raise self.damaged("a text is none")
         return header, 8 + length
@@ -235,6 +251,10 @@ class AnyOptions(Good):
 
 class Unbounded(Good):
     broken = "unbounded"
+
+
+class KnownFields(Good):
+    broken = "known"
 
 
 class Wraps(Good):
@@ -415,6 +435,8 @@ DEFECTS = (
     Defect("needs an end", "a token that ends texts is taken to be named", NeedsAnEnd, TEXT),
     Defect("threads", "threads that decode share a buffer", SharedByThreads, "by several threads"),
     Defect("wraps", "the bytes of a shape are counted in 64 bits", Wraps, "not as long as its shape says"),
+    Defect("grown", "a tensor's end is believed, where all of a header agrees", Unbounded, "not as long as its shape"),
+    Defect("known", "fields that are not known are refused", KnownFields, "what other programs write"),
     Defect("keeps", "the reader keeps what the file says", KeepsContent, "read without its tensors"),
     Defect("whole", "the whole file is read for its header", WholeFile, "read without its tensors"),
     Defect("damaged", "damaged files are read", Trusting, "damaged files"),

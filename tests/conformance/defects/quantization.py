@@ -263,8 +263,8 @@ def _modules_raise(checkpoint: Any) -> Any:
     return lambda module: None if module in plain else OK
 
 
-def _experts_excluded_never(spec: QuantizationSpec) -> QuantizationSpec:
-    """Reads experts, whatever the config's lists say."""
+def _excluded_experts_read(spec: QuantizationSpec) -> QuantizationSpec:
+    """Reads experts, also those that a list of the config names."""
 
     def modules(checkpoint: Any) -> Any:
         reads = spec.modules(checkpoint)
@@ -532,12 +532,12 @@ DEFECTS = (
         lambda spec: replace(spec, modules=_modules_raise),
     ),
     Defect(
-        "experts_excluded_never",
+        "excluded_experts_read",
         "reads experts that a list of the config leaves plain",
         "stored_fp8",
         _nothing,
         "configs mean",
-        _experts_excluded_never,
+        _excluded_experts_read,
     ),
     Defect(
         "no_table",

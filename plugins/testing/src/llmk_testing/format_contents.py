@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ NAMES = (
     "lm_head.weight",
 )
 COUNTED = 0x12345
+"""Elements of a tensor whose number is found in files."""
 _DESCRIBING = 256
 """Bytes in front of a tensor that may be counted with its own."""
 _NUMBERS_LIKE: Mapping[Literal["little", "big"], bytes] = {"little": b"..%s", "big": b"%s.."}
@@ -137,14 +139,16 @@ def recounted(data: bytes, was: int, now: int) -> bytes:
     def other(number: int) -> int:
         return number - was + now if was <= number < was + _DESCRIBING else number
 
-    data = re.sub(rb"(?<!\d)\d{5,9}(?!\d)", lambda found: (b"%d" % other(int(found[0]))).ljust(len(found[0])), data)
+    def in_text(found: re.Match[bytes]) -> bytes:
+        return (b"%d" % other(int(found[0]))).ljust(len(found[0]))
+
+    def in_binary(order: Literal["little", "big"], found: re.Match[bytes]) -> bytes:
+        return other(int.from_bytes(found[0], order)).to_bytes(4, order)
+
+    data = re.sub(rb"(?<!\d)\d{5,9}(?!\d)", in_text, data)
     for order, pattern in _NUMBERS_LIKE.items():
-        upper = re.escape((was >> 16).to_bytes(2, order))
         data = re.sub(
-            pattern % upper,
-            lambda found, order=order: other(int.from_bytes(found[0], order)).to_bytes(4, order),  # type: ignore[misc]
-            data,
-            flags=re.DOTALL,
+            pattern % re.escape((was >> 16).to_bytes(2, order)), partial(in_binary, order), data, flags=re.DOTALL
         )
     return data
 

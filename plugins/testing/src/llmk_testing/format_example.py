@@ -41,10 +41,9 @@ class FormatExample:
     them. ``options`` is the section ``[plugin.NAME]`` that files are read with.
 
     ``write`` are functions that write other content, one for each form that the format has for tensors, such as plain
-    and compressed, and for each order, such as tensors before the
-    texts and behind all else. They write what they are given, also where a shape is not that of the bytes: that must
-    be refused;
-    and texts as they are, where the format also has escapes for them.
+    and compressed, and for each order, such as tensors before the texts and behind all else. They write what they are
+    given, also where a shape is not that of the bytes: that must be refused; and texts as they are, where the format
+    also has escapes for them.
     ``tools`` are functions that have another program write the content, such as the library that most files of the
     format are from, by its name: it spells dtypes, orders fields and fills what may be left out in its own way, which
     what is written after the reader's own understanding does not show.

@@ -28,8 +28,8 @@ _EMPTY = frozenset(
 @dataclass(frozen=True, slots=True)
 class Opened:
     """What a page did: errors that nothing caught, requests with ``path``, ``url``, ``body`` and ``headers``, forms
-    that the browser would have sent, and what a user saw, by when: ``"loaded"``, ``"newest"``
-    before late answers came, ``"end"``."""
+    that the browser would have sent, and what a user saw, by when: ``"loaded"``, ``"newest"`` before late answers
+    came, ``"end"``."""
 
     errors: Sequence[str]
     requests: Sequence[Mapping[str, Any]]

@@ -32,6 +32,7 @@ from llmk_testing.stored_values import check_threads, decode_all
 from llmk_testing.watch import tensors_kept
 
 _LARGE = 0x1A7 << 16
+"""Bytes of a tensor; the upper half of the number is found in files that count them."""
 _GROWN = 99_999
 """Elements in place of :data:`~llmk_testing.format_contents.COUNTED`, in as many digits."""
 _LITTLE = 8 << 20

@@ -23,9 +23,10 @@ _LATE: Mapping[str, Mapping[str, Any]] = {
 
 
 def check_late(page: LoadedPage) -> str:
-    """Typed, sent, or a key: something, and something newer before that is answered, rightly, with an error, or in
-    halves. A page that shows the newest alone shows the same where nothing older was requested; one that keeps what it
-    has shown, as a chat does, may answer both where both were sent."""
+    """A text is typed or sent, or a key is typed, and then a newer one, before the first is answered. The first answer
+    comes late: right, an error, or its second half. A page that shows the newest answer alone must show what it shows
+    where nothing older was requested. One that keeps what it has shown, as a chat does, may show both where both were
+    sent."""
     tried = 0
     for what, way in _WAYS.items():
         found = list[Opened]()

@@ -113,7 +113,7 @@ def _check_lists(spec: QuantizationSpec, examples: Sequence[ConfigExample]) -> i
     tried = 0
     for example in (each for each in examples if each.claimed is True and not each.error):
         for key, at in _excluding(spec, example):
-            for module in {*filter(_IN_LAYER.search, example.modules), *_MODULES[:2]}:
+            for module in dict.fromkeys((*filter(_IN_LAYER.search, example.modules), *_MODULES[:2])):
                 entries, both = list(example.config[key]), (module, _sibling(module))
                 entries[at] = "model.layers.77.mlp.up_proj"
                 if any(_with(spec, example, key, entries, one) is not True for one in both):
