@@ -161,9 +161,10 @@ class Served:
         return self._expected[model]
 
     def settings(self, folder: Path) -> dict[str, Any]:
-        """The configuration of an engine for a checkpoint."""
+        """The configuration of an engine for a checkpoint. No grammar is compiled, so that it is the same whichever
+        wheels that compile grammars are installed, also where two of them tie."""
         use = {"model.path": str(folder), "model.dtype": "float32", "model.max_model_len": LONGEST}
-        return {**use, "platform.use": self.bench.facts.name}
+        return {**use, "platform.use": self.bench.facts.name, "select.grammar.use": "none"}
 
 
 def greedy(max_tokens: int = NEW_TOKENS, *, logprobs: int | None = None) -> SamplingParams:

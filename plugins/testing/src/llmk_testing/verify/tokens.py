@@ -28,6 +28,9 @@ _TIE = {"float32": 0.02}
 as good as equal, either may be chosen. In other dtypes rounding decides more, so only the share is reported."""
 _DECODED, _PROMPT = 64, 448
 
+_NO_GRAMMARS = {"select.grammar.use": "none"}
+"""Installed compilers of grammars may tie, and none is needed."""
+
 
 def demo_folder() -> Path:
     """The demo model's folder. Raises LlmkError where ``llmk-models`` is not installed."""
@@ -41,7 +44,7 @@ def compare(platform: str, dtypes: tuple[str, ...], *, thorough: bool = False) -
     params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
     outputs = {}
     for dtype in dtypes:
-        with LLM(str(folder), **{"platform.use": platform, "model.dtype": dtype}) as llm:
+        with LLM(str(folder), **{"platform.use": platform, "model.dtype": dtype, **_NO_GRAMMARS}) as llm:
             outputs[dtype] = [
                 (list(output.prompt_token_ids), list(output.outputs[0].token_ids))
                 for output in llm.generate(TEXTS, params, use_tqdm=False)
@@ -61,7 +64,7 @@ def speeds(platform: str) -> dict[str, float]:
     params = SamplingParams(temperature=0.0, max_tokens=_DECODED, ignore_eos=True)
     first = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     settings: dict[str, Any] = {"platform.use": platform, "cache.prefix_caching": False, "max_num_batched_tokens": 512}
-    with LLM(str(demo_folder()), **settings) as llm:
+    with LLM(str(demo_folder()), **settings, **_NO_GRAMMARS) as llm:
         decode = {n: _seconds(llm, [[7 + i, 9, 11] for i in range(n)], params) for n in (1, 8)}
         prompt = _seconds(llm, [[3 + i % 200 for i in range(_PROMPT)]], first)
     return {
