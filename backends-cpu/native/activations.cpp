@@ -2,8 +2,7 @@
 
 #include "kernel.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::activations {
 namespace {
 
 enum Activation : int32_t { kSilu = 0, kGelu = 1, kGeluTanh = 2 };
@@ -60,11 +59,6 @@ void gate_part(T* out, const T* gate, const T* up, int64_t size, int32_t activat
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // x is [rows, 2 * size], out [rows, size] and contiguous. `activation`: 0 SiLU, 1 GELU, 2 GELU's tanh approximation. If
 // `options`, the parameters hold, and nothing is rounded before the result; a limit of infinity is none.
@@ -88,3 +82,5 @@ LLMK_EXPORT(gate)
     });
 }
 LLMK_WORDS(gate)
+
+}  // namespace llmk::LLMK_LEVEL::activations

@@ -10,8 +10,7 @@
 
 #include "attention_tile.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::attention {
 namespace {
 
 constexpr int64_t kRows = 36;     // most rows of a tile
@@ -370,11 +369,6 @@ void attend(const Problem& p) {
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // Attention of a step's queries, [tokens, heads, head_dim] with tokens `query_stride` elements apart, to
 // [tokens, heads, value_dim]. `block_size` is a multiple of 16, heads have at most 512 elements; a window or soft cap of
@@ -397,3 +391,5 @@ LLMK_EXPORT(attention)
     by_cache_dtype(cache_dtype, [&](auto none) { attend<Singles<decltype(none)>>(p); });
 }
 LLMK_WORDS(attention)
+
+}  // namespace llmk::LLMK_LEVEL::attention

@@ -2,8 +2,7 @@
 
 #include "kernel.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::batch {
 namespace {
 
 constexpr int64_t kChunk = 4096;  // logits
@@ -61,11 +60,6 @@ void gather(T* out, const T* x, int64_t stride, const int64_t* columns, int64_t 
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // out[i] = the first index of the greatest of logits[i, 0:n], or of a NaN; rows are `stride` elements apart.
 LLMK_EXPORT(most_likely)(int64_t* out, const void* logits, int64_t stride, int64_t rows, int64_t n, int32_t dtype) {
@@ -158,3 +152,5 @@ LLMK_EXPORT(copy_rows)
     for (int64_t i = 0; i < rows; ++i) memcpy(out + i * out_stride, x + i * stride, size);
 }
 LLMK_WORDS(copy_rows)
+
+}  // namespace llmk::LLMK_LEVEL::batch

@@ -3,8 +3,7 @@
 
 #include "states.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::causal_conv {
 namespace {
 
 constexpr int64_t kChannels = 64, kTaps = 16;  // of a piece of work; at most
@@ -62,11 +61,6 @@ void save_past(const Piece& piece, T* cache, int64_t channels) {
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // The op causal_conv of llmk.reference.recurrent: out is [tokens, channels] and contiguous, x the same with rows
 // `x_stride` apart, weight [channels, k], cache [blocks, k - 1, channels] with blocks `cache_stride` apart, all of one
@@ -104,3 +98,5 @@ LLMK_EXPORT(causal_conv)
     });
 }
 LLMK_WORDS(causal_conv)
+
+}  // namespace llmk::LLMK_LEVEL::causal_conv

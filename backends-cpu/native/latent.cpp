@@ -3,8 +3,7 @@
 
 #include "kernel.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::latent {
 namespace {
 
 constexpr int64_t kHeads = 4, kKeys = 16, kWidest = 1024;
@@ -118,11 +117,6 @@ void store_result(T* out, const Query& query, int64_t heads, int64_t values) {
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // out is [tokens, heads, values], q [tokens, heads, size] with tokens `q_stride` apart; the cache's blocks are
 // [block_size, size], `cache_stride` apart. Rows that belong to no request are zeros.
@@ -173,3 +167,5 @@ LLMK_EXPORT(write_rows)
     });
 }
 LLMK_WORDS(write_rows)
+
+}  // namespace llmk::LLMK_LEVEL::latent

@@ -2,8 +2,7 @@
 
 #include "experts.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::linear {
 namespace {
 
 // 2 * F::N elements as floats, in an order that is the same for weights and rows.
@@ -120,11 +119,6 @@ using Product = Rowwise<typename Steps<T>::Type>;
 thread_local Scratch scratch;
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // out = x weight^T + bias: x [m, k], weight [n, k], bias [n] or null, out [m, n], all of `dtype`; strides in elements.
 LLMK_EXPORT(linear)
@@ -188,3 +182,5 @@ LLMK_EXPORT(mix_experts)
     });
 }
 LLMK_WORDS(mix_experts)
+
+}  // namespace llmk::LLMK_LEVEL::linear

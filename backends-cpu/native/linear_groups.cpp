@@ -2,8 +2,7 @@
 
 #include "groups.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::linear_groups {
 namespace {
 
 constexpr int kSmallest = 16;                   // inputs of a group
@@ -214,11 +213,6 @@ void widen_row(const GroupedMatrix& weight, int64_t row, T* out) {
 thread_local Scratch scratch, scratch_scales;
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // out = x weight^T + bias: x [m, k] and out [m, n] of `dtype`, bias [n] or null; the weight as in GroupedMatrix, all
 // contiguous; k / groups is a multiple of 32, or 16.
@@ -266,3 +260,5 @@ LLMK_EXPORT(widen_groups)
     });
 }
 LLMK_WORDS(widen_groups)
+
+}  // namespace llmk::LLMK_LEVEL::linear_groups

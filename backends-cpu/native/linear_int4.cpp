@@ -3,8 +3,7 @@
 
 #include "nibbles.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::linear_int4 {
 namespace {
 
 constexpr int64_t kMost = kInputs / kBlock;  // groups of a tile
@@ -133,11 +132,6 @@ void widen_row(const TiledMatrix& weight, int64_t row, T* out) {
 thread_local Scratch scratch, scratch_scales;
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // How many rows pack_int4 stores together.
 LLMK_EXPORT(tile_int4)(int64_t* rows) { *rows = kTogether; }
@@ -209,3 +203,5 @@ LLMK_EXPORT(widen_int4)
     });
 }
 LLMK_WORDS(widen_int4)
+
+}  // namespace llmk::LLMK_LEVEL::linear_int4

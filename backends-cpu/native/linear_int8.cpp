@@ -2,8 +2,7 @@
 
 #include "integers.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::linear_int8 {
 namespace {
 
 // 32 bits hold the sums of kInputs products, which F::N or more elements share: 128 of at most 2^22.
@@ -35,11 +34,6 @@ using Int8Product = Rowwise<Int8Steps>;
 thread_local Scratch scratch, scratch_scales;
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // out = x (weight * scales)^T + bias: x [m, k] and out [m, n] of `dtype`, weight int8 [n, k], scales float32 [n], bias
 // [n] or null; strides in elements.
@@ -82,3 +76,5 @@ LLMK_EXPORT(linear_experts_int8)
     });
 }
 LLMK_WORDS(linear_experts_int8)
+
+}  // namespace llmk::LLMK_LEVEL::linear_int8

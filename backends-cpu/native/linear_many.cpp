@@ -2,8 +2,7 @@
 
 #include "many.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::linear_many {
 namespace {
 
 // A weight of n rows.
@@ -18,11 +17,6 @@ struct PlainSource {
 };
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // As linear, for many rows.
 LLMK_EXPORT(linear_many)
@@ -35,3 +29,5 @@ LLMK_EXPORT(linear_many)
     });
 }
 LLMK_WORDS(linear_many)
+
+}  // namespace llmk::LLMK_LEVEL::linear_many

@@ -4,8 +4,7 @@
 
 #include "tiles.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::linear_tiles {
 namespace {
 
 constexpr int kLine = 64;                   // bytes of four inputs of a tile
@@ -117,11 +116,6 @@ void widen_row(const TiledMatrix& weight, int64_t row, T* out) {
 thread_local Scratch scratch, scratch_scales;
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // Stores sixteen rows together: of every four inputs, four bytes of each row, which are the numbers plus kOffset. from
 // int8 [n, k]; out has rows of zeros up to a multiple of sixteen. k is a multiple of 4.
@@ -164,3 +158,5 @@ LLMK_EXPORT(widen_tiles)
     });
 }
 LLMK_WORDS(widen_tiles)
+
+}  // namespace llmk::LLMK_LEVEL::linear_tiles

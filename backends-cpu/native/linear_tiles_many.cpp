@@ -4,8 +4,7 @@
 #include "many.h"
 #include "tiles.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::linear_tiles_many {
 namespace {
 
 constexpr int kPart = 16;  // inputs that have a scale
@@ -87,11 +86,6 @@ void multiply_tiles(void* out, int64_t out_stride, const void* x, int64_t x_stri
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // As linear_int4, for many rows.
 LLMK_EXPORT(linear_int4_many)
@@ -112,3 +106,5 @@ LLMK_EXPORT(linear_tiles_many)
     multiply_tiles<8>(out, out_stride, x, x_stride, matrix, bias, m, n, k, dtype);
 }
 LLMK_WORDS(linear_tiles_many)
+
+}  // namespace llmk::LLMK_LEVEL::linear_tiles_many

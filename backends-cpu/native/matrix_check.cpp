@@ -6,8 +6,7 @@
 
 #include "matrix_unit.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::matrix_check {
 namespace {
 
 sigjmp_buf at_check;
@@ -54,10 +53,7 @@ bool products_are_right() {
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
 
-using namespace llmk::LLMK_LEVEL;
 
 // Once, before other threads use the library: meanwhile, illegal instructions of the process end up here.
 extern "C" __attribute__((visibility("default"))) bool LLMK_NAME(LLMK_LEVEL, tiles_work)() {
@@ -68,3 +64,5 @@ extern "C" __attribute__((visibility("default"))) bool LLMK_NAME(LLMK_LEVEL, til
     sigaction(SIGILL, &before, nullptr);
     return right;
 }
+
+}  // namespace llmk::LLMK_LEVEL::matrix_check

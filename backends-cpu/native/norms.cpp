@@ -3,8 +3,7 @@
 
 #include "kernel.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::norms {
 namespace {
 
 // Rows in a piece of work, so that a piece has about 32 KiB.
@@ -77,11 +76,6 @@ void add_row(T* total, const T* x, const T* residual, int64_t size, float multip
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // out[r] = norm(x[r]) * weight, [rows, size]; rows are `out_stride` and `x_stride` elements apart.
 LLMK_EXPORT(rms_norm)
@@ -167,3 +161,5 @@ LLMK_EXPORT(gated_rms_norm)
     });
 }
 LLMK_WORDS(gated_rms_norm)
+
+}  // namespace llmk::LLMK_LEVEL::norms

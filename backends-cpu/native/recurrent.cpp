@@ -4,8 +4,7 @@
 
 #include "states.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::recurrent {
 namespace {
 
 constexpr int64_t kRows = 4, kWidest = 512;       // rows of a piece of work, and the most elements of one
@@ -15,11 +14,11 @@ constexpr int64_t kPad = 16;                 // rows are padded with zeros to a 
 inline int64_t padded(int64_t n) { return (n + kPad - 1) / kPad * kPad; }
 
 [[gnu::noinline]] void widen_row(float* to, const void* from, int64_t at, int64_t n, int64_t size, int32_t dtype) {
-    by_dtype(dtype, [&](auto none) { widen_row(to, (const decltype(none)*)from + at, n, size); });
+    by_dtype(dtype, [&](auto none) { LLMK_LEVEL::widen_row(to, (const decltype(none)*)from + at, n, size); });
 }
 
 [[gnu::noinline]] void narrow_row(void* to, int64_t at, const float* from, int64_t n, int32_t dtype) {
-    by_dtype(dtype, [&](auto none) { narrow_row((decltype(none)*)to + at, from, n); });
+    by_dtype(dtype, [&](auto none) { LLMK_LEVEL::narrow_row((decltype(none)*)to + at, from, n); });
 }
 
 // Where states are: rows of `size` elements in heads of `rows`, `stride` elements from block to block.
@@ -154,11 +153,6 @@ void narrow_rows(void* to, int64_t at, const float* x, int64_t n, int32_t dtype)
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // The op gated_delta_rule: out is [tokens, heads, values] and contiguous; q, k [tokens, key_heads, keys] and v like out,
 // of which heads are contiguous and tokens are strides apart; g, beta float32 [tokens, heads]; `scratch` has room for
@@ -271,3 +265,5 @@ LLMK_EXPORT(selective_scan)
     });
 }
 LLMK_WORDS(selective_scan)
+
+}  // namespace llmk::LLMK_LEVEL::recurrent

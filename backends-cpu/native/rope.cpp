@@ -3,8 +3,7 @@
 
 #include "attention.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::rope {
 namespace {
 
 // Cosines and sines: table[position] has rot / 2 cosines and as many sines. A token's positions are `token_stride`
@@ -144,11 +143,6 @@ void write_token(const Cache& cache, int64_t slot, int64_t head, float* key, flo
 int64_t tokens_at_once(int64_t elements) { return elements < 8192 ? 8192 / (elements > 0 ? elements : 1) : 1; }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // Rotates `heads` heads of each token: x and out are [tokens, heads, size], out contiguous.
 LLMK_EXPORT(rope)
@@ -213,3 +207,5 @@ LLMK_EXPORT(write_kv)
     });
 }
 LLMK_WORDS(write_kv)
+
+}  // namespace llmk::LLMK_LEVEL::rope

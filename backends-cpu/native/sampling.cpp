@@ -3,8 +3,7 @@
 
 #include "kernel.h"
 
-namespace llmk {
-namespace LLMK_LEVEL {
+namespace llmk::LLMK_LEVEL::sampling {
 namespace {
 
 constexpr float kWhole = 16777216.f;  // the weight of the most likely token, 2^24
@@ -137,11 +136,6 @@ int64_t draw(const Tokens& tokens, uint32_t farthest, int64_t seed, int64_t posi
 }
 
 }  // namespace
-}  // namespace LLMK_LEVEL
-}  // namespace llmk
-
-using namespace llmk;
-using namespace llmk::LLMK_LEVEL;
 
 // out[i] is drawn from row i of logits, [rows, n] with rows `stride` elements apart; before, it is the row's most likely
 // token, and stays so where the temperature is 0; where nothing is left to draw from, it is the last token. top_k, top_p
@@ -169,3 +163,5 @@ LLMK_EXPORT(sample)
     });
 }
 LLMK_WORDS(sample)
+
+}  // namespace llmk::LLMK_LEVEL::sampling
