@@ -36,7 +36,7 @@ def good(bench: Bench) -> PlatformSpec:
 @pytest.mark.slow
 def test_a_good_platform_passes(good: PlatformSpec, bench: Bench) -> None:
     results = [Result.of(case) for case in cases("platform", good, bench)]
-    assert len(results) == 39
+    assert len(results) == 40
     assert [result for result in results if result.outcome == "failed"] == []
     assert {result.message for result in results if result.outcome == "skipped"} <= ABSENT
 

@@ -31,6 +31,9 @@ class Rerun:
 
         return replay
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        return first(), second()
+
 
 def _tensors(recorded: Recorded) -> tuple[Tensor, ...]:
     return recorded.hidden, recorded.logits, recorded.token_ids, recorded.readback

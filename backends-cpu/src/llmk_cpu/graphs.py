@@ -33,6 +33,10 @@ class CPUGraphs:
         """As the protocol says. Nothing runs before the first call of what this returns, and that runs ``run``."""
         return Replay(run)
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """One after the other."""
+        return first(), second()
+
 
 class Replay:
     """A step, which is recorded by its first call."""

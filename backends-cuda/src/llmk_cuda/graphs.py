@@ -51,8 +51,26 @@ class CUDAGraphs:
 
         return replay
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """In a capture, two branches of the graph: ``second`` on a stream of its own. A branch may use the memory of
+        the other again only behind the point where both have ended, as each stream has free blocks of its own, and
+        what they take is held by the caller until then."""
+        main = torch.cuda.current_stream()
+        if main != self._stream:
+            return first(), second()
+        self._branch.wait_stream(main)
+        with torch.cuda.stream(self._branch):
+            other = second()
+        one = first()
+        main.wait_stream(self._branch)
+        return one, other
+
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
+    @cached_property
+    def _branch(self) -> torch.cuda.Stream:
         return torch.cuda.Stream()
 
     @cached_property

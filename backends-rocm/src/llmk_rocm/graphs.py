@@ -44,6 +44,10 @@ class HIPGraphs:
 
         return replay
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """One after the other."""
+        return first(), second()
+
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream()

@@ -32,6 +32,10 @@ class SYCLGraphs:
 
         return replay
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """One after the other."""
+        return first(), second()
+
     @cached_property
     def _stream(self) -> torch.xpu.Stream:
         return torch.xpu.Stream()

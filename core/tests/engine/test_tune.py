@@ -261,6 +261,9 @@ class PlayedGraphs:
         self.recorded += 1
         return run
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        return first(), second()
+
 
 @pytest.mark.slow
 def test_what_cannot_be_recorded_is_not_kept_for_steps_that_decode(house: Wheelhouse, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ POLICY = {"order": "requests", "victim": "running", "displaced": "running, newco
 FACETS = {
     "device": makes("", torch_device="index", setup="index, threads=0", synchronize=""),
     "memory": makes("", total="", available="", measure="run"),
-    "graphs": type("Made", (makes("", capture="run"),), {"on_demand": 0}),
+    "graphs": type("Made", (makes("", capture="run", concurrent="first, second"),), {"on_demand": 0}),
     "compiling": makes("", ahead=""),
 }
 COLLECTIVES = SimpleNamespace(backend="gloo", recordable=False, all_reduce=takes("group, device"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -21,6 +22,7 @@ class DeltaMixer:
         sizes, count = spec.net.sizes, builder.build.parallel.count
         assert isinstance(sizes, DeltaNetSizes)
         self._into, self._scalars = builder.linear(spec.into), builder.linear(spec.scalars)
+        self._concurrent = builder.build.concurrent
         self._net, self._out = builder.delta_net(spec.net), builder.linear(spec.out)
         self._key_heads = count(sizes.num_key_heads)
         shared_by = sizes.num_heads // sizes.num_key_heads
@@ -29,7 +31,8 @@ class DeltaMixer:
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
-        q, k, v, gate = self._into(x).unflatten(1, (self._key_heads, -1)).split_with_sizes(self._kinds, 2)
-        b, a = self._scalars(x).unflatten(1, (self._key_heads, 2, -1)).unbind(2)
+        parts, scalars = self._concurrent(partial(self._into, x), partial(self._scalars, x))
+        q, k, v, gate = parts.unflatten(1, (self._key_heads, -1)).split_with_sizes(self._kinds, 2)
+        b, a = scalars.unflatten(1, (self._key_heads, 2, -1)).unbind(2)
         v, gate = (values.unflatten(2, self._values) for values in (v, gate))
         return self._out(self._net(q, k, v, gate, a, b, step))

@@ -98,6 +98,31 @@ class Rerun:
 
         return replay
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """One after the other."""
+        return first(), second()
+
+
+class Swapped(Rerun):
+    """Graphs that return the second part first."""
+
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """In the order of which the longer one is not waited for."""
+        other = second()
+        return other, first()
+
+
+class Lossy(Rerun):
+    """Graphs whose second part runs as if on a thread of its own."""
+
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """What the second one raises stays there."""
+        try:
+            other = second()
+        except Exception:
+            other = None
+        return first(), other
+
 
 class Shallow(Rerun):
     """Graphs that find no tensors in a dataclass."""
@@ -134,7 +159,7 @@ class Twice(Rerun):
         return super().capture(runs)
 
 
-class Stale:
+class Stale(Rerun):
     """Graphs whose replay returns what the capture saw."""
 
     on_demand = 0
@@ -170,7 +195,7 @@ class Forgiving(Rerun):
             return lambda: None
 
 
-class Offended:
+class Offended(Rerun):
     """Graphs that record nothing more once they have refused a step."""
 
     on_demand = 0
@@ -193,7 +218,7 @@ class Offended:
         return replay
 
 
-class Wandering:
+class Wandering(Rerun):
     """Graphs whose replay returns new tensors."""
 
     on_demand = 0
@@ -855,6 +880,13 @@ DEFECTS = (
         "a core is taken to have two threads where any has",
         "threads are for the cores",
         lambda spec, bench: (replace(spec, implementation="defects.platform:Pairs"), bench),
+    ),
+    Defect("swapped", "concurrent parts are returned in another order", "graphs compute", graphs_of(Swapped)),
+    Defect(
+        "lost",
+        "what a concurrent part raises is lost",
+        "graphs compute",
+        graphs_of(Lossy),
     ),
     Defect("hoarding", "graphs are kept for good", "graphs that are dropped", graphs_of(Hoarding)),
     Defect("on_demand", "graphs are for fewer than no requests", "facets are complete", graphs_of(Backwards)),

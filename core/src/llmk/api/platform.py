@@ -132,6 +132,16 @@ class Graphs(Protocol):
         """
         ...
 
+    @abstractmethod
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """Calls both and returns what they returned. Neither uses what the other computes; within ``run`` of a capture,
+        the replay may have the device compute both at the same time, such as on two streams. What is issued before
+        the call is computed before both, and what is issued after it, after both. An exception of either is raised.
+
+        ``return first(), second()`` is right everywhere.
+        """
+        ...
+
 
 class Compiling(Protocol):
     """The compiling facet, for kernels that are compiled at their first launch."""

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError, Shadow
+from llmk.api import (
+    AttentionBackend,
+    CacheLayout,
+    CacheStep,
+    Checkpoint,
+    Choice,
+    Graphs,
+    Piece,
+    Plan,
+    PluginError,
+    Shadow,
+)
 from llmk.nn.layers import Layers
 from llmk.nn.parallel import Parallel
 from llmk.nn.position_table import PositionTable
@@ -95,6 +106,7 @@ class Build:
         position_rows: rows of a :class:`~llmk.nn.position_table.PositionTable` that are made at a time, as
             :meth:`reach` requires; 0: all, when the table is made.
         checkpoint: passed to the plan's quantization methods, if the plan has any.
+        graphs: the platform's, whose steps these layers are part of; ``None``: they are not recorded.
         load_object: imports ``"module:attribute"``, of ``plugin`` (name and version), ``id`` and ``kind``
             (:func:`llmk.kernel.loader.load_object`).
 
@@ -106,6 +118,7 @@ class Build:
         here: whether the layers that are built now belong to this process's pipeline stage.
         adapter_index: int64 ``[tokens]``, the adapter of each token of the step that runs, -1 for none; ``None`` where
             no token has one. Set before each step, as kernels are switched.
+        concurrent: calls two functions (:meth:`llmk.api.Graphs.concurrent`).
         shadows: state that the plan's shadow kernels share; ``None`` if the plan has no shadow.
     """
 
@@ -120,8 +133,10 @@ class Build:
         checkpoint: Checkpoint | None = None,
         max_model_len: int = 0,
         position_rows: int = 0,
+        graphs: Graphs | None = None,
     ) -> None:
         self.plan = plan
+        self.concurrent = graphs.concurrent if graphs is not None else lambda first, second: (first(), second())
         self.dtype = dtype
         self.max_model_len = max_model_len
         self.position_tables: list[PositionTable] = []

@@ -107,7 +107,7 @@ def load_model(
     check_context(boot.facts, kept, available, share=share)
     dtype = getattr(torch, plan.dtype)
     where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
-    where["position_rows"] = _POSITION_ROWS
+    where |= {"position_rows": _POSITION_ROWS, "graphs": platform.graphs}
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = boot.load("model")(build, boot.checkpoint)
     adapters = place_adapters(boot.adapters, build)

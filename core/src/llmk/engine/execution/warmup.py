@@ -63,6 +63,10 @@ class _NoCapture:
         run()
         return run
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """One after the other."""
+        return first(), second()
+
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,19 +29,29 @@ class MoE:
         self._latent = tuple(builder.linear(each) for each in spec.latent)
         self.experts = builder.experts(spec.experts)
         self._scaled_input = spec.scaled_input
+        self._concurrent = builder.build.concurrent
         self._all_reduce = None if spec.partial else builder.build.parallel.all_reduce
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         return self.after(self.router(x), x, step=step)
 
     def after(self, logits: Tensor, x: Tensor, *, step: StepContext) -> Tensor:
+        total = self._together(logits, x, step)
+        return total if self._all_reduce is None else self._all_reduce(total)
+
+    def _together(self, logits: Tensor, x: Tensor, step: StepContext) -> Tensor:
+        if self._shared is None:
+            return self._routed(logits, x)
+        # The routed experts wait for memory, and their kernels for one another.
+        routed, shared = self._concurrent(partial(self._routed, logits, x), partial(self._shared, x, step))
+        total: Tensor = routed + shared
+        return total
+
+    def _routed(self, logits: Tensor, x: Tensor) -> Tensor:
         if self._latent:
             narrow, widen = self._latent
-            out = widen(self.experts(narrow(x), logits))
-        else:
-            out = self.experts(_scaled(x, logits) if self._scaled_input else x, logits)
-        total = out if self._shared is None else out + self._shared(x, step)
-        return total if self._all_reduce is None else self._all_reduce(total)
+            return widen(self.experts(narrow(x), logits))
+        return self.experts(_scaled(x, logits) if self._scaled_input else x, logits)
 
 
 def _scaled(x: Tensor, logits: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ def checks(spec: PlatformSpec, bench: Bench) -> dict[str, Callable[[], str | Non
         "graphs replay on new inputs": partial(_graphs, bench),
         "graphs replay all kinds of operators, in order": partial(_operators, bench),
         "graphs replay results of any form": partial(_forms, bench),
+        "graphs compute concurrent parts between what is before and behind them": partial(_concurrent, bench),
         "a replay runs the step once, and a capture on demand never": partial(_once, bench),
         "what graphs hold is theirs": partial(_kept, bench),
         "a graph that fails to record leaves no trace": partial(_failed, bench),
@@ -86,6 +87,62 @@ def _operators(bench: Bench) -> str:
             assert one.dtype == right.dtype, f"result {at} of a replay is {one.dtype}, expected {right.dtype}"
             _close(one.float(), right.float(), f"result {at} of replay {number} (seed {bench.seed})")
     return f"{_ROUNDS} replays"
+
+
+def _concurrent(bench: Bench) -> str:
+    """Parts of very different sizes, one after the other and in each other, whose inputs and results are memory that
+    is used again; recorded, and not."""
+    graphs, size = _facet(bench), 512
+    x = torch.ones(size, size, device=bench.device)
+    weight = torch.randn(size, size, generator=bench.random("weight")).to(bench.device) / size**0.5
+
+    def short(part: Tensor, by: float) -> Tensor:
+        return part * by + 1
+
+    def long(part: Tensor) -> Tensor:
+        for _ in range(4):
+            part = (part @ weight).tanh()
+        return part
+
+    def both(part: Tensor) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = graphs.concurrent(partial(long, part), partial(short, part, -0.5))
+        return found
+
+    def run() -> Tensor:
+        part = x
+        for _ in range(3):
+            found = graphs.concurrent(partial(short, part, 0.5), partial(long, part))
+            assert len(found) == 2, f"of two parts, {len(found)} results are returned"
+            part = found[0] + found[1]
+            one, (two, three) = graphs.concurrent(partial(short, part, 2.0), partial(both, part))
+            part = one - two * 0.5 + three
+        return part
+
+    def right() -> Tensor:
+        part = x
+        for _ in range(3):
+            part = short(part, 0.5) + long(part)
+            part = short(part, 2.0) - long(part) * 0.5 + short(part, -0.5)
+        return part
+
+    _close(run(), right(), "what is computed concurrently, and not recorded,")
+    replay = graphs.capture(run)
+    for number in range(_ROUNDS):
+        x.copy_(torch.randn(size, size, generator=bench.random(number)))
+        found = replay()
+        bench.platform.device.synchronize()
+        _close(found, right(), f"replay {number} of what is computed concurrently (seed {bench.seed})")
+    for parts in ((_raising, partial(long, x)), (partial(long, x), _raising)):
+        try:
+            graphs.concurrent(*parts)
+        except KeyError:
+            continue
+        raise AssertionError("what one of two concurrent parts raises is lost")
+    return f"{_ROUNDS} replays"
+
+
+def _raising() -> Tensor:
+    raise KeyError("from a part")
 
 
 @dataclass(frozen=True, slots=True)

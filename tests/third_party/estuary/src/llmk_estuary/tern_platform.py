@@ -84,6 +84,10 @@ class TernGraphs:
 
         return replay
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """One after the other."""
+        return first(), second()
+
 
 class TernCollectives:
     """The collectives facet: Gloo, over the host's memory."""

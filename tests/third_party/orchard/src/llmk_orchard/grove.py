@@ -67,6 +67,10 @@ class GroveGraphs:
 
         return replay
 
+    def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """One after the other."""
+        return first(), second()
+
 
 class GroveCollectives:
     """gloo."""
