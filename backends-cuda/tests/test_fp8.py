@@ -112,7 +112,13 @@ def test_rows_of_views_and_of_no_tokens_are_quantized() -> None:
         assert torch.equal(values.view(torch.uint8), expected[0].view(torch.uint8))
         assert torch.equal(scale, expected[1])
         assert values.stride() == (256, 1), "operands' rows of inputs are contiguous"
-        assert quantize(x[:0])[0].shape == (0, 256)
+    assert fp8.quantize_rows(x[:0])[0].shape == (0, 256)
+
+
+@needs_hopper
+def test_no_rows_are_multiplied() -> None:
+    stored = prepare_fp8_block(quantize_fp8_block(draw(128, 512)))
+    assert fp8.linear_block(draw(0, 512), stored, None).shape == (0, 128)
 
 
 def test_groups_are_padded_with_rows_of_zeros() -> None:

@@ -67,16 +67,15 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantize_groups(x: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` (``[tokens, in]``, ``in`` a multiple of 128) as fp8, with rows of zeros up to a multiple of
-    :data:`ROW_UNIT`, and the scale of each 128 inputs, float32 ``[rows, in / 128]``, column-major."""
+    :data:`ROW_UNIT`, at least one, and the scale of each 128 inputs, float32 ``[rows, in / 128]``, column-major."""
     x = _rows(x)
     num_rows, size = x.shape
-    rows = triton.cdiv(num_rows, ROW_UNIT) * ROW_UNIT
+    rows = max(1, triton.cdiv(num_rows, ROW_UNIT)) * ROW_UNIT  # scaled GEMMs take no empty scales
     values = torch.empty(rows, size, dtype=_FP8, device=x.device)
     scales = torch.empty(size // GROUP, rows, dtype=torch.float32, device=x.device)
     groups = min(_TILE // GROUP, triton.next_power_of_2(size // GROUP))
-    if rows:
-        grid = (rows, triton.cdiv(size, groups * GROUP))
-        groups_kernel[grid](x, values, scales, x.stride(0), num_rows, rows, size, GROUP, groups, num_warps=4)
+    grid = (rows, triton.cdiv(size, groups * GROUP))
+    groups_kernel[grid](x, values, scales, x.stride(0), num_rows, rows, size, GROUP, groups, num_warps=4)
     return values, scales.t()
 
 

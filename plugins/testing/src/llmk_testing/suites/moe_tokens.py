@@ -150,17 +150,17 @@ def _ranked(moe: Moe, count: int, experts: int) -> Tensor:
 
 
 def _magnitudes(moe: Moe, numbers: Sequence[int]) -> str:
-    """Each token by itself, next to much larger and smaller ones, and to zeros; then all tokens of a kind, as those of
-    a step that warms up are zeros."""
+    """Tokens of each magnitude, next to much larger and smaller ones, and to zeros; then all of one, as those of a step
+    that warms up are zeros. A single token's sum may be small by chance, beside what its terms are rounded to."""
     errors, factors = [], torch.tensor([1.0, _LARGE, 0.0, 1 / _LARGE])
     for count in numbers:
         x, logits = moe.inputs(count)
         x = (x.float() * factors.repeat(count)[:count, None]).to(moe.dtype)
         out = moe(x, logits)
-        for row in range(min(count, 8)):
-            one = slice(row, row + 1)
-            what = f"token {row} of {count}, times {factors[row % 4]:g}"
-            errors.append(moe.check(out[one], x[one], logits[one], what))
+        for first in range(min(count, len(factors))):
+            some = slice(first, None, len(factors))
+            what = f"tokens {first}, {first + len(factors)}, … of {count}, times {factors[first]:g}"
+            errors.append(moe.check(out[some], x[some], logits[some], what))
         for factor in factors.tolist():
             x = (moe.inputs(count)[0].float() * factor).to(moe.dtype)
             errors.append(moe.check(moe(x, logits), x, logits, f"{count} tokens, all times {factor:g}"))
