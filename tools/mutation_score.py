@@ -19,6 +19,7 @@ PLANTED = {
     "estuary": Path("tools/planted_estuary_score.json"),
     "fjord": Path("tools/planted_fjord_score.json"),
     "delta": Path("tools/planted_delta_score.json"),
+    "lagoon": Path("tools/planted_lagoon_score.json"),
 }
 """By the stranger's wheel."""
 ARGUED = Path("tools/mutation_argued.toml")

@@ -30,7 +30,13 @@ Mistake = dict[str, str]
 
 DECLARED = ("op_contract", "checkpoint_format")
 """Kinds that are checked as a whole wheel is: what they name is not all of what they are checked by."""
-PLATFORMS = {"llmk-orchard": "grove", "llmk-harbor": "numa", "llmk-estuary": "tern", "llmk-delta": "delta", "llmk-lagoon": "lagoon"}
+PLATFORMS = {
+    "llmk-orchard": "grove",
+    "llmk-harbor": "numa",
+    "llmk-estuary": "tern",
+    "llmk-delta": "delta",
+    "llmk-lagoon": "lagoon",
+}
 """Platforms of wheels, on which their plugins of that kind are tried."""
 
 

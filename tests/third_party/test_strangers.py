@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from scratch import LLMK, run
 
-WHEELS = {name: Path(__file__).parent / name for name in ("orchard", "meadow", "harbor", "estuary", "fjord", "delta")}
+WHEELS = {
+    name: Path(__file__).parent / name
+    for name in ("orchard", "meadow", "harbor", "estuary", "fjord", "delta", "lagoon")
+}
 MISTAKES = {name: tomllib.loads((wheel / "mistakes.toml").read_text()) for name, wheel in WHEELS.items()}
 
 

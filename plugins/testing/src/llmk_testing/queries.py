@@ -43,6 +43,7 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
         "a cache in float8_e4m3fn, window and soft cap",
         {"cache_dtype": "float8_e4m3fn", "sliding_window": 21, "softcap": 1.5},
     ),
+    ("a cache in float8_e4m3fn and sinks", {"cache_dtype": "float8_e4m3fn", "sinks": True}),
     ("a cache in float8_e5m2", {"cache_dtype": "float8_e5m2"}),
     ("a cache in bfloat16", {"cache_dtype": "bfloat16"}),
     ("values of 40, keys of 64", {"value_dim": 40}),

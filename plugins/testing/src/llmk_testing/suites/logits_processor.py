@@ -219,10 +219,13 @@ def check_reuse(batch: Batch, examples: Sequence[Parameters]) -> None:
     neighbour = batch.apply([2])
     batch.processor.leave(1)
     _same(batch.apply([2]), neighbour, "the request in slot 2, after that in slot 1 left")
-    for parameters in reversed(examples):
-        batch.enter(1, 3, parameters, 6)
-        _same(batch.apply([1]), _alone(batch, 3, parameters, 6), f"a new request with {parameters} in a used slot")
-        batch.processor.leave(1)
+    # A long text repeats itself in many ways, so that each parameter shows.
+    for length in (6, 60):
+        for parameters in reversed(examples):
+            batch.enter(1, 3, parameters, length)
+            what = f"a new request with {parameters} and {length} tokens in a used slot"
+            _same(batch.apply([1]), _alone(batch, 3, parameters, length), what)
+            batch.processor.leave(1)
 
 
 def check_return(batch: Batch, examples: Sequence[Parameters]) -> None:

@@ -1,0 +1,1 @@
+"""One plugin of each kind, written from the documentation alone."""
