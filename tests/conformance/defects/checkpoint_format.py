@@ -132,6 +132,13 @@ def _pause() -> None:
     time.sleep(0.002)
 
 
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
 @dataclass(frozen=True)
 class Reader:
     """Of the kind of mistake that ``broken`` names; ``content`` is what some keep."""
@@ -151,7 +158,8 @@ class Reader:
                 raise self.damaged("it has no header")
             data = stream.read() if self.broken == "whole" else stream.read(length)
         try:
-            header = parse_json(data[:length].decode("latin-1" if self.broken == "latin" else "utf-8"))
+            text = data[:length].decode("latin-1" if self.broken == "latin" else "utf-8")
+            header = parse_json(text, object_pairs_hook=dict if self.broken == "doubled" else _once)
         except ValueError as error:
             raise self.damaged("it has no JSON") from error
         if not isinstance(header, dict) or header.get("size") != size - 8 - length:
@@ -259,6 +267,10 @@ class KnownFields(Good):
 
 class Wraps(Good):
     broken = "wraps"
+
+
+class LastOfTwo(Good):
+    broken = "doubled"
 
 
 class NoScalars(Good):
@@ -436,6 +448,7 @@ DEFECTS = (
     Defect("threads", "threads that decode share a buffer", SharedByThreads, "by several threads"),
     Defect("wraps", "the bytes of a shape are counted in 64 bits", Wraps, "not as long as its shape says"),
     Defect("grown", "a tensor's end is believed, where all of a header agrees", Unbounded, "not as long as its shape"),
+    Defect("doubled", "of two tensors of one name, the last is read", LastOfTwo, "not as long as its shape says"),
     Defect("known", "fields that are not known are refused", KnownFields, "what other programs write"),
     Defect("keeps", "the reader keeps what the file says", KeepsContent, "read without its tensors"),
     Defect("whole", "the whole file is read for its header", WholeFile, "read without its tensors"),

@@ -37,6 +37,24 @@ def bias_of_inputs_alone(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
     return F.linear(x, weight, bias if x.any() else None)
 
 
+def inputs_of_the_first_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Reads the weights of inputs alone that are not 0 there."""
+    live = (x[:1] != 0).any(dim=0)
+    return F.linear(x[:, live], weight[:, live], bias)
+
+
+def inputs_of_all_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Reads the weights of inputs alone that are 0 nowhere."""
+    live = (x != 0).all(dim=0) | (x == 0).all(dim=1).any()
+    return F.linear(x[:, live], weight[:, live], bias)
+
+
+def rows_to_the_first_of_zeros(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Takes the rows from the first one of zeros on for padding, if it is not the last but a few."""
+    out, zeros = F.linear(x, weight, bias), (x == 0).all(dim=1)
+    return out.index_fill_(0, torch.arange(1, len(x)), 0.0) if len(x) > 1 and zeros[0] and not zeros[-1] else out
+
+
 def scaled_by_the_largest(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Of the whole batch, which is 0 where all inputs are."""
     largest = x.abs().max() if len(x) else 1.0
@@ -360,6 +378,14 @@ DEFECTS = (
     Defect("bias", "the bias is ignored", bias_ignored, _AGREES + _BIASED),
     Defect("no inputs", "zeros have no bias", bias_of_inputs_alone, "rows of any magnitude are computed" + _BIASED),
     Defect("all zeros", "zeros are NaN", scaled_by_the_largest, "rows of any magnitude are computed" + _FIRST),
+    *(
+        Defect(one.__name__, what, one, "rows of any magnitude are computed" + _FIRST)
+        for one, what in (
+            (inputs_of_the_first_row, "inputs that are 0 in the first row are left out of all"),
+            (inputs_of_all_rows, "inputs that are 0 in some row are left out of all"),
+            (rows_to_the_first_of_zeros, "rows behind a first one of zeros are taken for padding"),
+        )
+    ),
     Defect("squares", "squares overflow", scaled_by_the_norm, "rows of any magnitude are computed" + _FIRST),
     Defect("tile", "rows that fill no tile are left out", last_tile_left_out, _AGREES + _FIRST),
     Defect("columns", "inputs that fill no group are left out", last_columns_left_out, f"{_AGREES}: 72 to 40"),

@@ -130,6 +130,15 @@ def all_that_tie(
     )
 
 
+def the_first_that_ties(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any
+) -> Tensor:
+    """Looks the greatest scores up by their values, so that of equal ones the same expert is found each time."""
+    found = (router_logits.topk(top_k).values[:, :, None] == router_logits[:, None]).int().argmax(2)
+    taken = torch.zeros_like(router_logits, dtype=torch.bool).scatter_(1, found, True)
+    return fused_moe(x, router_logits.masked_fill(~taken, -1e4), weights, top_k=top_k, **options)
+
+
 def half_sums(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
     narrow = {name: weight.bfloat16() for name, weight in weights.items()}
     return fused_moe(x.bfloat16(), router_logits, narrow, **options).to(x.dtype)
@@ -312,6 +321,7 @@ _MEMORY = "memory of a call is in proportion to its rows"
 _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 
 DEFECTS = (
+    Defect("one of equals", "of equally good experts, one is taken each time", the_first_that_ties, _MODELS),
     Defect("byte", "experts are counted in 8 bits", experts_in_a_byte, _MODELS),
     Defect("16 tokens", "a whole tile's last token is the first", sixteen_tokens, _ANY),
     Defect("128 sigmoids", "softmax scores of 8 of 128 experts", softmax_of_128, _MODELS),

@@ -293,7 +293,8 @@ class CheckpointReader(Protocol):
     """
 
     def tensors(self) -> Sequence[StoredTensor]:
-        """All tensors, named as in the checkpoints of the model's family. No tensor's data is read."""
+        """All tensors, named as in the checkpoints of the model's family. No tensor's data is read. Files that have two
+        of one name are refused: which of them is meant is not known."""
         ...
 
     def tokenizer(self) -> str:

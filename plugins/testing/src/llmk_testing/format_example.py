@@ -41,7 +41,8 @@ class FormatExample:
     them. ``options`` is the section ``[plugin.NAME]`` that files are read with.
 
     ``write`` are functions that write other content, one for each form that the format has for tensors, such as plain
-    and compressed, and for each order, such as tensors before the texts and behind all else. They write what they are
+    and compressed, for each version of the format that is read, also those that writers rarely choose, and for each
+    order, such as tensors before the texts and behind all else. They write what they are
     given, also where a shape is not that of the bytes: that must be refused; and texts as they are, where the format
     also has escapes for them.
     ``tools`` are functions that have another program write the content, such as the library that most files of the

@@ -107,7 +107,7 @@ def _contradictions(tried: Tried) -> str:
             with little_memory(_LITTLE, f"of {len(data):,} bytes that say to be 15, and are {_LARGE:,} once decoded,"):
                 assert _is_refused(tried, shrunk) or not tried.is_harmless(shrunk)
             refused += 1
-        refused += _grown(tried, write)
+        refused += _grown(tried, write) + _doubled(tried, write)
         for _, content in surplus(tried.example.content, tried.seed):
             if (data := _perhaps(write, content)) is not None and not _is_refused(tried, data):
                 assert not tried.is_harmless(data)
@@ -126,6 +126,21 @@ def _grown(tried: Tried, write: Write) -> int:
         with _named(f"a tensor {dtype} [{COUNTED}], which a file says is {_GROWN} everywhere"):
             return tried.is_harmless(tried.example.seal(grown))
     return 0
+
+
+def _doubled(tried: Tried, write: Write) -> int:
+    """The name of one tensor, wherever it stands, is that of another, also where the file says that this is right."""
+    one, other = "model.layers.7.mlp.up_proj.weight", "model.layers.8.mlp.up_proj.weight"
+    tensors = {name: tensor("F32", (5, 3), tried.seed + at) for at, name in enumerate((one, other))}
+    data = write(replace(tried.example.content, tensors=tensors))
+    if data is None or other.encode() not in data:
+        return 0
+    doubled = data.replace(other.encode(), one.encode())
+    for each in (doubled, tried.example.seal(doubled)):
+        # What is sealed may have been read and written again, with one of the two.
+        whole = each.count(one.encode()) == doubled.count(one.encode())
+        assert not whole or _is_refused(tried, each), f"a file was read, although two of its tensors are {one!r}"
+    return 1
 
 
 def _other_tools(tried: Tried) -> str:

@@ -46,6 +46,8 @@ _UNEVEN = (528, 96)
 """Numbers of inputs: 33 groups of 16, and 3 of 32."""
 _LOOKED_UP = 1024
 """Rows of a table that are looked up at once."""
+_FEW = 0.1
+"""Share of a row's inputs that are not 0, as behind a ReLU."""
 _LARGEST = 1e30
 """Of the inputs: float32 holds sums of them with 8-bit weights, before these are scaled, but none of their squares."""
 
@@ -226,9 +228,14 @@ def _alike(kernel: PreparedLinear, count: int) -> list[float]:
     x, most = kernel.rows(count).float(), min(_LARGEST, torch.finfo(kernel.dtype).max / 8)
     alone = torch.zeros_like(x)
     alone[:, -1] = x[:, -1]
+    # Which inputs of a row are 0 says nothing of the others', whichever of them a kernel looks at.
+    few = torch.where(torch.rand(x.shape, generator=kernel.random) < _FEW, x, 0.0)
     kinds = {
         "zeros": x * 0,
         "zeros but for the last input": alone,
+        "few inputs each": few,
+        "few inputs each, the first of them zeros": torch.cat([few[:1] * 0, few[1:]]),
+        "zeros, the first of them not": torch.cat([x[:1], x[1:] * 0]),
         f"numbers up to {most:.0e}": x / x.abs().max() * most,
     }
     errors = []

@@ -125,6 +125,10 @@ def _models(candidate: Candidate[MoEQuery], make: Callable[[Any, Asked[MoEQuery]
                 placed = {name: tensor.to(moe.device) for name, tensor in more.items()}
                 out = moe(x, logits, **placed)
                 errors.append(moe.check(out, x, logits, f"{count} tokens, {top_k} of {experts} experts{what}", **more))
+            tied = _tied(moe, count, experts, top_k)
+            errors.append(
+                moe.check(moe(x, tied), x, tied, f"{count} tokens, {top_k} of {experts} equally good experts")
+            )
         numbers = counts(candidate.spec.bands, few=True)
         for place, (scoring, renormalize) in enumerate(ways):
             other = replace(query, scoring=scoring, renormalize=renormalize, scaling=_SCALED)
@@ -147,6 +151,12 @@ def _ranked(moe: Moe, count: int, experts: int) -> Tensor:
     """Router logits, of which the first ones of each token are far enough apart for any dtype."""
     rank = torch.stack([torch.randperm(experts, generator=moe.random) for _ in range(count)])
     return torch.where(rank < _RANKED, 3 - _APART * rank, -4 - rank / experts).to(moe.dtype)
+
+
+def _tied(moe: Moe, count: int, experts: int, top_k: int) -> Tensor:
+    """Router logits, of which the greatest are equal, and as many as are chosen."""
+    rank = torch.stack([torch.randperm(experts, generator=moe.random) for _ in range(count)])
+    return torch.where(rank < top_k, 3.0, -4 - rank / experts).to(moe.dtype)
 
 
 def _magnitudes(moe: Moe, numbers: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from llmk.api import Checkpoint, CheckpointError, LinearQuery, QuantizationSpec
 from llmk.api.matching import match
 from llmk.kernel.loader import load_object
-from llmk.nn import Experts, Linear
+from llmk.nn import Embedding, Experts, Linear, LMHead
 from llmk.nn.linear import SCALED
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import Boot
@@ -39,6 +39,8 @@ _TOLERANCE = 1e-4
 _ROUNDED_ELSEWHERE = 1e-2
 """Tolerance if another device than the oracle's quantizes: a value between two numbers may be rounded to either, which
 is one step of an 8-bit number for one weight of a row."""
+_LEAST = 1e-30
+"""Of what errors are relative to: a table may have rows of zeros."""
 _STRANGE: tuple[Any, ...] = (
     {"quant_method": "unheard-of"},
     {"quant_method": None},
@@ -241,14 +243,23 @@ class Trial:
         assert bool(logits.isfinite().all()), "logits of dummy weights are not finite"
 
     def excluded(self) -> str:
-        """One linear layer of the first decoder layer is stored in float32, the others are quantized."""
+        """One weight is stored in float32, the others are quantized: one of a linear layer, and each table that is."""
         if self._spec.online:
             raise Skip("quantizes what is plain")
-        name = self._example.plain(self.folder)[0]
+        exact = _rows(self.plain["original"])
+        quantized = [each.removesuffix(".weight") for each in self._example.plain(self.folder)]
+        known = [module for module in quantized if module in exact]
+        layers = [module for module in known if ".layers." in f".{module}"]
+        if not known:
+            raise Skip("no weight that is quantized is a layer of its own")
+        chosen = [*layers[:1], *(module for module in known if module not in layers)]
+        return ", ".join(f"{module} {self._left_plain(module, exact[module])}" for module in chosen)
+
+    def _left_plain(self, module: str, exact: Tensor) -> str:
         with TemporaryDirectory(prefix="llmk-") as folder:
-            target, module = Path(folder) / "excluded", name.removesuffix(".weight")
+            target, but = Path(folder) / "excluded", f"{module}.weight"
             config = {"quantization_config": dict(self._example.quantization_config)}
-            copied(self.folder / "original", target, lambda tensors: self._example.store(tensors, but=name), config)
+            copied(self.folder / "original", target, lambda tensors: self._example.store(tensors, but=but), config)
             try:
                 found, refusal = _rows(self.load(target)), ""
             except CheckpointError as error:
@@ -256,8 +267,7 @@ class Trial:
         if refusal:
             assert module in refusal, f"the refusal doesn't name {module}: {refusal}"
             return f"refused: {refusal.splitlines()[0]}"
-        exact = _rows(self.plain["original"])
-        assert torch.equal(found[module], exact[module]), f"{module} is stored plain, but other values are used"
+        assert torch.equal(found[module], exact), f"{module} is stored plain, but other values are used"
         return "served"
 
     def spoilt(self) -> str:
@@ -294,7 +304,7 @@ class Trial:
         assert found.keys() == expected.keys(), f"linear layers {sorted(found)}, expected {sorted(expected)}"
         for name, rows in expected.items():
             assert found[name].shape == rows.shape, f"{name}: {list(found[name].shape)}, expected {list(rows.shape)}"
-            error = (found[name] - rows).norm(dim=1) / rows.norm(dim=1)
+            error = (found[name] - rows).norm(dim=1) / rows.norm(dim=1).clamp_min(_LEAST)
             wrong = (~(error <= tolerance)).nonzero().flatten().tolist()
             assert not wrong, (
                 f"{name}: {len(wrong)} of {len(rows)} outputs differ from the {plain} weights, first {wrong[0]}, by"
@@ -333,12 +343,19 @@ def _experts(model: ModelHarness) -> list[list[Tensor]]:
 
 @torch.inference_mode()
 def _rows(model: ModelHarness) -> dict[str, Tensor]:
-    """The weight ``[out, in]`` of every linear layer, by the name of the first packed projection, computed by
-    multiplying the identity."""
+    """The weight ``[out, in]`` of every linear layer, by the name of the first packed projection, and of tables
+    ``[vocab, hidden]``: computed by multiplying the identity, or by looking up every token."""
     rows = {}
+    inputs_of = {site.site: site.in_features for site in model.boot.facts.linear}
     for layer in model.model.weights:
-        if isinstance(layer, Linear):
-            name = layer.parameters[0].names[0].rpartition(".")[0]
-            inputs = torch.eye(layer.in_features, device=model.device)
+        if not isinstance(layer, Linear | Embedding | LMHead) or not layer.parameters:
+            continue
+        name = layer.parameters[0].names[0].rpartition(".")[0]
+        if isinstance(layer, Embedding):
+            kept = layer.table.kept
+            rows[name] = layer(torch.arange(kept.start, kept.stop, device=model.device)).float().cpu()
+        else:
+            inputs = torch.eye(layer.in_features if isinstance(layer, Linear) else inputs_of["lm_head"])
+            inputs = inputs.to(model.device)
             rows[name] = (layer(inputs) - layer(torch.zeros_like(inputs))).T.float().cpu()
     return rows

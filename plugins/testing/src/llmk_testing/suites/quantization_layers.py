@@ -165,7 +165,7 @@ class Layers(Numbers):
         vectors = [name for name, each in tensors.items() if each.ndim == 1 and not each.is_floating_point()]
         for name in vectors:
             changed = tensors[name].clone()
-            changed[0] = changed[-1] if changed[0] != changed[-1] else changed[0] + 1
+            changed[0] = changed[-1] if changed[0] != changed[-1] else int(changed[0]) ^ 1
             given = {**tensors, name: changed}
             found = self._answer(f"another {name}", partial(self._meaning, given, [ROWS]))
             if isinstance(found, Tensor) and name not in self._example.unused:

@@ -31,16 +31,8 @@ ROWS, COLUMNS = 256, 384
 """Both whole blocks of 128, and unlike."""
 TOLERANCE = 3e-4
 """Relative error of a row: a sum in another order may round the scale of one group of 32 to the next float16."""
-DTYPES = {
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float8_e4m3fn: "F8_E4M3",
-}
+DTYPES = {dtype: name for name, dtype in STORED_DTYPES.items()}
+"""The names that files use, of all dtypes that an example may store."""
 FOREIGN = ("F64", "F8_E5M2", "BOOL", "I16")
 INTEGERS = ("F8_E4M3", "I8", "U8", "I32", "I64")
 """What no plain weight is stored in."""
@@ -113,7 +105,7 @@ class Numbers:
         good, tried = self._stored(), 0
         self._check(good)
         for part in good.keys() - set(self._example.unused):
-            for dtype in (*FOREIGN, *(INTEGERS if self._spec.online else ())):
+            for dtype in {*FOREIGN, *(INTEGERS if self._spec.online else ())} - {good[part].dtype}:
                 spoilt = {**good, part: replace(good[part], dtype=dtype)}
                 refusal = self._refusal(spoilt)
                 assert refusal, f"{part} is accepted as {dtype}, though the format stores {good[part].dtype}"

@@ -24,6 +24,8 @@ from llmk_testing.watch import held_by_integers
 _FACTORS = (2.0**-20, 2.0**20)
 _PARTS = (128, 256)
 """Rows of projections that are packed."""
+_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""What bits are read as, by bytes of an element: torch computes little with wide dtypes that have no sign."""
 _BLANK = 128
 """Inputs that are zeros in dummy weights."""
 
@@ -187,11 +189,11 @@ def _at_the_ends(tensor: Tensor, random: torch.Generator) -> Iterator[tuple[str,
             changed.view(-1)[-1] = odd
             yield f"{odd} in one place", changed
         return
-    numbers = tensor.view(torch.int8) if tensor.dtype.is_floating_point else tensor
-    if numbers.dtype.itemsize > 1 and int(numbers.abs().max()) < 1 << 16:
+    numbers = tensor.view(_SIGNED[tensor.dtype.itemsize])
+    if numbers.dtype.itemsize > 2 and int(numbers.abs().max()) < 1 << 16:
         return  # an index, or a size
     limits = torch.iinfo(numbers.dtype)
-    for end in (limits.min, limits.max, 0):
+    for end in (limits.min, limits.max, 0, -1):
         yield f"{end} everywhere", torch.full_like(numbers, end).view(tensor.dtype)
         some = torch.rand(numbers.shape, generator=random) < 0.3
         yield f"{end} in some places", torch.where(some, end, numbers).to(numbers.dtype).view(tensor.dtype)

@@ -32,12 +32,15 @@ CONTENT = FormatContent(
 )
 
 
-def array(dtype: str, shape: tuple[int, ...], values: bytes, order: str = "<", fortran: bool = False) -> bytes:
-    """The content of ``NAME.npy``; ``values`` are written as they are."""
+def array(
+    dtype: str, shape: tuple[int, ...], values: bytes, order: str = "<", fortran: bool = False, version: int = 1
+) -> bytes:
+    """The content of ``NAME.npy``; ``values`` are written as they are. From version 2 on, headers may be longer."""
     described = {"descr": order + DESCRIPTIONS[dtype], "fortran_order": fortran, "shape": shape}
     header = repr(described).encode()
-    header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
+    width = 2 if version == 1 else 4
+    header += b" " * (-(8 + width + len(header) + 1) % 64) + b"\n"
+    return b"\x93NUMPY" + bytes((version, 0)) + len(header).to_bytes(width, "little") + header + values
 
 
 def archive(members: Mapping[str, bytes | str], method: int = zipfile.ZIP_STORED) -> bytes:
@@ -55,7 +58,9 @@ def behind(content: FormatContent) -> bytes | None:
     return None if found is None else archive(dict(sorted(found.items(), key=lambda each: each[0].endswith(".npy"))))
 
 
-def members(content: FormatContent, order: str = "<", fortran: bool = False) -> dict[str, bytes | str] | None:
+def members(
+    content: FormatContent, order: str = "<", fortran: bool = False, version: int = 1
+) -> dict[str, bytes | str] | None:
     """All members of the content, arrays first; ``None`` for what there is no place for."""
     found: dict[str, bytes | str] = {}
     for name, (dtype, shape, values) in content.tensors.items():
@@ -66,7 +71,7 @@ def members(content: FormatContent, order: str = "<", fortran: bool = False) -> 
             values = b"".join(values[at : at + width][::-1] for at in range(0, len(values), width))
         if fortran and len(values) == prod(sizes) * width:
             values = transposed(values, sizes, width)
-        found[f"{name}.npy"] = array(dtype, sizes, values, order, fortran)
+        found[f"{name}.npy"] = array(dtype, sizes, values, order, fortran, version)
     for name in CONFIGS:
         found[f"{name}.json"] = json.dumps(dict(getattr(content, name)), ensure_ascii=False)
     found[TOKENIZER] = content.tokenizer
@@ -84,11 +89,13 @@ def transposed(values: bytes, shape: tuple[int, ...], width: int) -> bytes:
     return b"".join(values[place * width : (place + 1) * width] for place in places)
 
 
-def writer(method: int, order: str = "<", fortran: bool = False) -> Callable[[FormatContent], bytes | None]:
+def writer(
+    method: int, order: str = "<", fortran: bool = False, version: int = 1
+) -> Callable[[FormatContent], bytes | None]:
     """What writes any content in one form."""
 
     def write(content: FormatContent) -> bytes | None:
-        found = members(content, order, fortran)
+        found = members(content, order, fortran, version)
         return None if found is None else archive(found, method)
 
     return write
@@ -155,6 +162,8 @@ NPZ = FormatExample(
         writer(zipfile.ZIP_STORED, ">"),
         writer(zipfile.ZIP_STORED, "<", True),
         writer(zipfile.ZIP_DEFLATED, ">", True),
+        writer(zipfile.ZIP_STORED, version=2),
+        writer(zipfile.ZIP_DEFLATED, version=3),
         behind,
     ),
     tools={"numpy.savez": by_numpy(np.savez), "numpy.savez_compressed": by_numpy(np.savez_compressed)},
