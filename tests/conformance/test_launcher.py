@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from defects import Defect
-from defects.launcher import DEFECTS, Good, Local
+from defects.launcher import DEFECTS, Good, Local, LosesLater
 from killing import check_good, results
 
 from llmk.api import LauncherSpec, Verdict, no
@@ -44,6 +44,14 @@ def test_good_ones_pass(provider: type, bench: Bench) -> None:
 def test_killed(defect: Defect, bench: Bench) -> None:
     chosen = [case for case in cases("launcher", spec(defect.provider), bench) if defect.case in case.name]
     assert [Result.of(case).outcome for case in chosen] == ["failed"]
+
+
+@pytest.mark.slow
+def test_places_that_are_lost_are_not_taken_for_places_that_never_were(bench: Bench) -> None:
+    LosesLater.given = 0
+    found = results("launcher", spec(LosesLater), bench)
+    assert [result.outcome for result in found[:5]] == ["passed"] * 4 + ["failed"]
+    assert "were before" in found[4].message
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from defects import Defect
-from defects.stat_logger import DEFECTS, Good
+from defects.stat_logger import DEFECTS, OUTAGES, Good, Links, Posts
 from killing import check_good, failed, results
 
 from llmk.api import StatLoggerSpec
@@ -40,21 +40,31 @@ def made(bench: Bench, site: Callable[..., str]) -> Made:
     return make
 
 
-def spec(provider: type, plugin: str = "lines", examples: str = "EXAMPLES") -> StatLoggerSpec:
-    where = "defects.stat_logger"
+def spec(provider: type[Good], plugin: str = "lines", examples: str | None = None) -> StatLoggerSpec:
+    where, examples = "defects.stat_logger", provider.examples if examples is None else examples
     named = {"implementation": f"{where}:{provider.__name__}", "examples": examples and f"{where}:{examples}"}
     return StatLoggerSpec(id=f"{plugin}.y", name="y", **named)
 
 
 @pytest.mark.slow
-def test_a_good_one_passes(made: Made) -> None:
-    check_good("stat_logger", spec(Good), made("lines", "Options"))
+@pytest.mark.parametrize("provider", [Posts, Links])
+def test_a_good_one_passes(provider: type[Good], made: Made) -> None:
+    check_good("stat_logger", spec(provider), made("lines", "Options"))
+
+
+@pytest.mark.slow
+def test_one_that_sends_nothing_is_not_tried_with_a_server(made: Made) -> None:
+    found = results("stat_logger", spec(Good), made("lines", "Options"))
+    assert [result.name for result in found if result.outcome != "passed"] == [OUTAGES]
 
 
 @pytest.mark.slow
 def test_without_an_oracle_its_files_are_not_read(made: Made) -> None:
     found = results("stat_logger", spec(Good, examples=""), made("lines", "Options"))
-    assert [result.name for result in found if result.outcome != "passed"] == ["its files are those of its oracle"]
+    assert [result.name for result in found if result.outcome != "passed"] == [
+        "its files are those of its oracle",
+        OUTAGES,
+    ]
 
 
 @pytest.mark.slow

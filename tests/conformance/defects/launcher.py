@@ -471,6 +471,38 @@ class KeepsHalf(Local):
         KeepsHalf.free, self.held = KeepsHalf.free + self.held, 0
 
 
+class LosesLater(Local):
+    """Has places for three engines, and gets none of them back."""
+
+    given: ClassVar[int] = 0
+
+    def place(self) -> Sequence[RankPlace]:
+        LosesLater.given += self.ranks
+        if LosesLater.given > 6:
+            raise NotEnoughResources("this machine has no free place any more, and each rank of an engine needs one")
+        return super().place()
+
+
+class Retakes(Local):
+    """What one finds taken is free for the next, as where it removes the lock of that."""
+
+    taken: ClassVar[set[str]] = set()
+    names: tuple[str, ...] = ()
+
+    def place(self) -> Sequence[RankPlace]:
+        free = [name for name in map(str, range(8)) if name not in Retakes.taken]
+        Retakes.taken -= Retakes.taken - set(free)
+        if len(free) < self.ranks:
+            raise NotEnoughResources(f"this machine has {len(free)} free places, and {self.ranks} ranks need one each")
+        self.names = tuple(free[: self.ranks])
+        Retakes.taken |= set(self.names)
+        return [replace(each, devices=self.names) for each in super().place()]
+
+    def close(self) -> None:
+        super().close()
+        Retakes.taken -= set(self.names)
+
+
 DEFECTS = [
     Defect("too_few", "a rank has no place", TooFew, "a place for each rank"),
     Defect("same_device", "ranks on a machine have the same device", SameDevice, "a place for each rank"),
@@ -521,4 +553,5 @@ DEFECTS = [
     Defect("bare", "the environment is not handed on", Bare, "Python, environment and folder"),
     Defect("other_folder", "processes run in another folder", OtherFolder, "Python, environment and folder"),
     Defect("zombies", "killed processes are not waited for", LeavesZombies, "have ended when close returns"),
+    Defect("retakes", "what one engine finds taken, the next takes", Retakes, "as many engines"),
 ]

@@ -76,6 +76,7 @@ def filled(folder: Path) -> Iterator[SourceExample]:
         """A name that leads out of the model stands in a list next to it."""
         shutil.rmtree(folder / model, ignore_errors=True)
         (folder / f"{model}.list").unlink(missing_ok=True)
+        (folder / model).mkdir()
         for name, data in files.items():
             inside = (folder / model).resolve() in (folder / model / name).resolve().parents
             place = folder / model / (name if inside else "escape")
@@ -133,6 +134,7 @@ class Good:
             shutil.rmtree(target)
         if not target.is_dir():
             self.check(source)
+            self.check_files(source)
             self.check_name(source)
             self.cache.mkdir(parents=True, exist_ok=True)
             copied.write_text(sums.read_text())
@@ -145,6 +147,10 @@ class Good:
     def check(self, source: Path) -> None:
         if sums_of(source) != json.loads(source.with_suffix(".sums").read_text()):
             raise CheckpointError(f"shelf:{source.name} is damaged", hint="copy it again")
+
+    def check_files(self, source: Path) -> None:
+        if not self.files(source):
+            raise CheckpointError(f"shelf:{source.name} has no files", hint="put them onto the shelf")
 
     def check_name(self, source: Path) -> None:
         """A name may say what ``config.json`` is."""
@@ -434,6 +440,21 @@ class CopiesInPlace(Good):
         progress(1, 1)
 
 
+class NoFiles(Good):
+    def check_files(self, source: Path) -> None:
+        pass
+
+
+class AwayPart(CopiesInPlace):
+    """With the shelf away, what is there of a model is taken for the model."""
+
+    def fetch(self, reference: str, progress: FetchProgress, *, outline: bool) -> FetchedModel:
+        name = reference.removeprefix("shelf:")
+        if not self.shelf.is_dir() and (self.cache / name).is_dir():
+            return FetchedModel(self.cache / name, name)
+        return super().fetch(reference, progress, outline=outline)
+
+
 class MakesTheFolderFirst(Good):
     def copy(self, source: Path, target: Path, progress: FetchProgress) -> None:
         progress(0, 1)
@@ -594,6 +615,8 @@ DEFECTS = (
     Defect("empty", "files of no bytes are left out", LeavesEmptyOut, FILES),
     Defect("escapes", "names of files lead out of the model", Escapes, "no file is written outside"),
     Defect("crashes", "a shelf that is away is a crash", CrashesAway, AWAY),
+    Defect("away part", "with the shelf away, a part is taken for the whole", AwayPart, AWAY),
+    Defect("no files", "a model without files is got", NoFiles, FILES),
     Defect("silent away", "with the shelf away, an error does not name the model", SilentAway, AWAY),
     Defect("by a prefix", "a model is found by the first part of a name", ByBeginning, "a longer name"),
     Defect("lock", "the lock of a process that was killed stays", LockThatStays, "a process that is killed"),

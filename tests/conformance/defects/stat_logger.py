@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from prometheus_client import CollectorRegistry, Counter
 from pydantic import BaseModel, model_validator
@@ -16,6 +22,7 @@ from pydantic import BaseModel, model_validator
 from defects import Defect
 from llmk.api import Stat, StatLoggerContext, StatsSnapshot
 from llmk_testing.stat_examples import Runs, StatExamples
+from llmk_testing.stat_receivers import connections, datagrams, posts
 
 
 def lines(context: StatLoggerContext, runs: Runs) -> dict[str, bytes]:
@@ -27,11 +34,35 @@ def lines(context: StatLoggerContext, runs: Runs) -> dict[str, bytes]:
     return {context.options["file"]: text.encode()}
 
 
+def bodies(context: StatLoggerContext, runs: Runs) -> Iterator[str]:
+    for one in (one for run in runs for one in run):
+        yield lines(StatLoggerContext(context.model_name, 1.0, {"file": ""}), [[one]])[""].decode()
+
+
+def posted(context: StatLoggerContext, runs: Runs) -> dict[str, bytes]:
+    head = "POST /in\nauthorization: Bearer t\ncontent-type: text/plain\n"
+    return {"posts": "".join(f"{head}{body}\n" for body in bodies(context, runs)).encode()}
+
+
+def linked(context: StatLoggerContext, runs: Runs) -> dict[str, bytes]:
+    return {"received": "".join(bodies(context, runs)).encode()}
+
+
+def counted(context: StatLoggerContext, runs: Runs) -> dict[str, bytes]:
+    return {"datagrams": "".join(f"{len(one.stats)}\n" for run in runs for one in run).encode()}
+
+
 EXAMPLES = StatExamples(({"file": "stats.txt"}, {}), lines)
+POSTS = StatExamples(({},), posted, posts("url", "/in"), {"STATS_TOKEN": "t"})
+LINKS = StatExamples(({},), linked, connections("to", "at"))
+COUNTS = StatExamples(({},), counted, datagrams("to", "at"))
 
 
 class Options(BaseModel):
     file: str = "default.txt"
+    url: str = ""
+    to: str = ""
+    at: int = 0
 
 
 class Lax(Options):
@@ -42,6 +73,8 @@ class Lax(Options):
 
 
 class Good:
+    examples = "EXAMPLES"
+
     def __init__(self, context: StatLoggerContext) -> None:
         self.model = context.model_name
         self.file = Path(context.options["file"]).open("w")  # noqa: SIM115
@@ -224,6 +257,123 @@ class NeedsMore(Good):
         self.host = context.options["host"]
 
 
+class Posts(Good):
+    """Sends a request for each snapshot."""
+
+    examples = "POSTS"
+
+    def __init__(self, context: StatLoggerContext) -> None:
+        self.model = context.model_name
+        self.url = context.options["url"]
+
+    def record(self, snapshot: StatsSnapshot) -> None:
+        body = "".join(self.line(snapshot, stat) + "\n" for stat in snapshot.stats).encode()
+        with suppress(OSError, HTTPException):
+            self.send(body)
+
+    def send(self, body: bytes) -> None:
+        request = Request(self.url, body, {"Content-Type": "text/plain", **self.token()})
+        with urlopen(request, timeout=self.seconds()):
+            pass
+
+    def token(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {os.environ['STATS_TOKEN']}"}
+
+    def seconds(self) -> float | None:
+        return 1.0
+
+    def close(self) -> None:
+        pass
+
+
+class NoToken(Posts):
+    def token(self) -> dict[str, str]:
+        return {}
+
+
+class DropsPath(Posts):
+    def __init__(self, context: StatLoggerContext) -> None:
+        super().__init__(context)
+        self.url = f"http://{urlsplit(self.url).netloc}/in"
+
+
+class AsksFirst(Posts):
+    def __init__(self, context: StatLoggerContext) -> None:
+        super().__init__(context)
+        at = urlsplit(self.url)
+        socket.create_connection((at.hostname or "", at.port or 80), timeout=1.0).close()
+
+
+class CrashesRefused(Posts):
+    def send(self, body: bytes) -> None:
+        try:
+            super().send(body)
+        except HTTPError as error:
+            raise RuntimeError("it was refused") from error
+
+
+class GivesUp(Posts):
+    fails = 0
+
+    def send(self, body: bytes) -> None:
+        if self.fails < 5:
+            self.fails += 1
+            super().send(body)
+            self.fails = 0
+
+
+class NoTimeout(Posts):
+    def seconds(self) -> float | None:
+        return None
+
+
+class Links(Posts):
+    """Sends over one connection, which it makes again where that broke."""
+
+    examples = "LINKS"
+    link: socket.socket | None = None
+
+    def __init__(self, context: StatLoggerContext) -> None:
+        self.model = context.model_name
+        self.at = context.options["to"], context.options["at"]
+
+    def send(self, body: bytes) -> None:
+        try:
+            self.link = self.link or socket.create_connection(self.at, timeout=1.0)
+            self.link.sendall(body)
+        except OSError:
+            self.broke()
+
+    def broke(self) -> None:
+        self.close()
+        self.link = None
+
+    def close(self) -> None:
+        if self.link is not None:
+            self.link.close()
+
+
+class OneLink(Links):
+    def broke(self) -> None:
+        pass
+
+
+class Connected(Links):
+    """Where nothing listens, the second datagram of a socket that is connected raises."""
+
+    examples = "COUNTS"
+
+    def __init__(self, context: StatLoggerContext) -> None:
+        super().__init__(context)
+        self.link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.link.connect(self.at)
+
+    def record(self, snapshot: StatsSnapshot) -> None:
+        assert self.link is not None
+        self.link.send(str(len(snapshot.stats)).encode())
+
+
+OUTAGES = "it goes on where what it sends to is away, refuses, never answers, or comes back"
 CLOSED = "it can be closed before the first snapshot, and twice"
 GONE = "nothing that it opened or started outlives it"
 DEFECTS = (
@@ -273,4 +423,12 @@ DEFECTS = (
     Defect("late", "what is opened by the first snapshot is closed without one", OpensLate, CLOSED),
     Defect("own thread", "it works in the thread alone that made it", OwnThread, "one without stats that were there"),
     Defect("needs", "an option is read that the schema doesn't have", NeedsMore, "labels of any text"),
+    Defect("no token", "requests have no token, although there is one", NoToken, "those of its oracle"),
+    Defect("drops path", "the path of the server's address is dropped", DropsPath, "those of its oracle"),
+    Defect("asks first", "it can't be made while its server is away", AsksFirst, OUTAGES),
+    Defect("refused", "a request that the server refuses is a crash", CrashesRefused, OUTAGES),
+    Defect("gives up", "after some failures, nothing is sent any more", GivesUp, OUTAGES),
+    Defect("no timeout", "a server that does not answer is waited for without an end", NoTimeout, OUTAGES),
+    Defect("one link", "a connection that broke is not made again", OneLink, OUTAGES),
+    Defect("connected", "a datagram that nobody takes is a crash", Connected, OUTAGES),
 )

@@ -49,6 +49,10 @@ class StatLogger(Protocol):
     It may block; snapshots taken while it blocks are skipped. A logger that raises is closed and gets no more
     snapshots. Its memory must not grow with the number of snapshots, nor with stats that come and go, such as those
     of tenants: what it keeps of these must be bounded. A snapshot takes time in proportion to its stats.
+
+    What it sends to may be away, also when it is made, refuse what it sends, or never answer: that is no error, no call
+    takes more than 10 seconds for it, and what is recorded later arrives, from the third snapshot at the latest, once
+    it takes it again. What was recorded meanwhile may be lost.
     """
 
     def __init__(self, context: StatLoggerContext) -> None: ...

@@ -70,6 +70,8 @@ class Launched:
 
     make: Callable[[LaunchContext], RankLauncher]
     context: LaunchContext
+    given: set[tuple[int, int]] = field(default_factory=set)
+    """Tensor parallel ranks and stages for which the launcher had places in a case before."""
     ended: list[tuple[int, str]] = field(default_factory=list)
     said: list[tuple[int, str]] = field(default_factory=list)
     launcher: RankLauncher = field(init=False)
@@ -94,7 +96,19 @@ class Launched:
             self.launcher = self.make(replace(self.context, ended=ended, said=said))
             self.places = list(self.launcher.place())
         except (ConfigError, NotEnoughResources) as reason:
+            here = hasattr(self, "launcher") and not self.launcher.address
+            if here and self.ranks in self.given:
+                raise AssertionError(
+                    f"places for {self.ranks[0]} x {self.ranks[1]} ranks, which there were before, are not there any "
+                    f"more, as if launchers that were closed had not given them back: {reason.message}"
+                ) from reason
             raise Skip(f"it has nowhere to start processes: {reason.message}") from reason
+        self.given.add(self.ranks)
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Of a stage, and how many stages."""
+        return self.context.query.tensor, self.context.query.pipeline
 
     def start(self, size: int = 1 << 20, script: str = SCRIPT) -> None:
         """Starts a process in each place, with an input of its own of so many bytes, and waits until all say that they

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from llmk.api import StatLoggerContext, StatsSnapshot
 
 Runs = Sequence[Sequence[StatsSnapshot]]
 """The snapshots of each logger that had the same options, one logger after the other."""
-Receiver = Callable[[Path], AbstractContextManager[Mapping[str, Any]]]
-"""Receives what a logger sends, as long as its context is entered. It adds that to a file in the folder that it gets,
-and yields the options that say where it listens."""
+Answers = Literal["takes", "refuses", "hangs"]
+"""What a server does: it takes what is sent; it refuses that, as by status 503 or by closing the connection; or it
+never answers."""
+Receiver = Callable[[Path, int, Answers], AbstractContextManager[Mapping[str, Any]]]
+"""Receives at a port what a logger sends, as long as its context is entered, and is away before and after that. It adds
+what it takes to a file in the folder that it gets, and yields the options that say where it listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,11 @@ class StatExamples:
     loggers had, so also ``model_name``, which is another one for each section.
 
     ``receiver`` is for loggers that send what they record; :mod:`llmk_testing.stat_receivers` has some.
+
+    ``environment`` are variables that are set while the logger is tried, such as that of a token.
     """
 
     sections: Sequence[Mapping[str, Any]]
     oracle: Callable[[StatLoggerContext, Runs], Mapping[str, bytes]]
     receiver: Receiver | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)

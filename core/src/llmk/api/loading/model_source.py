@@ -58,9 +58,9 @@ class ModelSource(Protocol):
     """Gets models onto this machine, and knows those that it has. Torch is not needed.
 
     Both methods may raise :class:`~llmk.api.LlmkError`, which names the model and says what to do: there is no such
-    model (:class:`~llmk.api.ModelNotFound`), or it can't be fetched, as it is damaged or its source is away
-    (:class:`~llmk.api.CheckpointError`). Several processes and threads may call them at once, and one that is killed
-    leaves nothing that others wait for or take for a model.
+    model (:class:`~llmk.api.ModelNotFound`), or it can't be fetched, as it is damaged, has no files or its source is
+    away (:class:`~llmk.api.CheckpointError`). Several processes and threads may call them at once, and one that is
+    killed leaves nothing that others wait for or take for a model.
     """
 
     def __init__(self, context: ModelSourceContext) -> None: ...

@@ -43,10 +43,12 @@ _SPREADS = ((1, 1), (2, 1), (2, 2), (1, 3), (4, 3), (64, 1), (16, 16), (1 << 14,
 _ELSEWHERE = "its processes are on other machines, whose places are waited for"
 
 _Check = Callable[["Launched"], str | None]
+_Given = set[tuple[int, int]]
 
 
 def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
-    """The cases of one launcher."""
+    """The cases of one launcher. What one of them had places for, those behind it must have, too."""
+    given = _Given()
 
     def case(name: str, run: Callable[[], str | None]) -> Case:
         return Case(spec.id, "launcher", name, run)
@@ -79,8 +81,8 @@ def cases(spec: LauncherSpec, bench: Bench) -> Iterator[Case]:
         ),
         ("processes have ended when close returns", launcher_lives.check_closed),
     ):
-        yield case(name, partial(_run, spec, bench, check))
-    yield case("each rank of each stage has a place, or none is reserved", partial(_counts, spec, bench))
+        yield case(name, partial(_run, spec, bench, given, check))
+    yield case("each rank of each stage has a place, or none is reserved", partial(_counts, spec, bench, given))
 
 
 def check_places(launched: Launched) -> str:
@@ -236,7 +238,7 @@ def check_kill_rest(launched: Launched) -> None:
 
 
 def check_all_places(launched: Launched) -> str:
-    """Up to :data:`ENGINES` at a time."""
+    """Up to :data:`ENGINES` at a time, of which those behind the last place are refused."""
     if launched.launcher.address:
         return _ELSEWHERE
     launched.launcher.close()
@@ -296,13 +298,17 @@ def _engine(launched: Launched, server: socket.socket) -> None:
 
 
 def _engines(launched: Launched) -> int:
-    """How many have places at the same time."""
+    """How many have places at the same time, on devices of their own."""
+    taken: list[str] = []
     with ExitStack() as engines:
         for number in range(ENGINES):
             try:
-                engines.enter_context(_opened(Launched(launched.make, launched.context)))
+                one = engines.enter_context(_opened(Launched(launched.make, launched.context)))
             except Skip:
                 return number
+            for name in {name for place in one.places for name in place.devices}:
+                assert name not in taken, f"engine {number + 1} has the device {name}, as one before it that still runs"
+                taken.append(name)
     return ENGINES
 
 
@@ -328,22 +334,22 @@ def _answers(spec: LauncherSpec, bench: Bench) -> str:
     return f"{len(queries)} queries"
 
 
-def _run(spec: LauncherSpec, bench: Bench, check: _Check) -> str | None:
+def _run(spec: LauncherSpec, bench: Bench, given: _Given, check: _Check) -> str | None:
     query = LaunchQuery(platform=bench.facts, tensor=RANKS)
     if not (verdict := spec.supports(query)):
         raise Skip("; ".join(map(str, verdict.reasons)))
-    with _opened(_made(spec, bench, query)) as launched:
+    with _opened(_made(spec, bench, given, query)) as launched:
         return check(launched)
 
 
-def _made(spec: LauncherSpec, bench: Bench, query: LaunchQuery) -> Launched:
+def _made(spec: LauncherSpec, bench: Bench, given: _Given, query: LaunchQuery) -> Launched:
     section: Mapping[str, Any] = load_object(spec.examples) if spec.examples else {}
     options = options_of(spec.id, bench, section)
     context = LaunchContext(query=query, resource="CPU", ended=_ignore, said=_ignore, options=options)
-    return Launched(load_object(spec.implementation), context)
+    return Launched(load_object(spec.implementation), context, given)
 
 
-def _counts(spec: LauncherSpec, bench: Bench) -> str:
+def _counts(spec: LauncherSpec, bench: Bench, given: _Given) -> str:
     """One after the other, up to what there are no places for; then as many places can be reserved as before."""
     most = LaunchQuery(platform=bench.facts)
     tried: list[str] = []
@@ -351,13 +357,13 @@ def _counts(spec: LauncherSpec, bench: Bench) -> str:
         query = LaunchQuery(platform=bench.facts, tensor=tensor, pipeline=pipeline)
         if not spec.supports(query):
             continue
-        launched = _made(spec, bench, query)
+        launched = _made(spec, bench, given, query)
         try:
             launched.open()
         except Skip as reason:
             if not tried:
                 raise
-            _check_nothing_kept(_made(spec, bench, most), str(reason), launched)
+            _check_nothing_kept(_made(spec, bench, given, most), str(reason), launched)
             break
         with closing(launched):
             check_places(launched)

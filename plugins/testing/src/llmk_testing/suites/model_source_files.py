@@ -59,7 +59,7 @@ def _check_again(tried: Tried, before: Mapping[str, bytes], there: str) -> None:
 
 
 def check_files(tried: Tried) -> str:
-    """In folders, of no bytes, of odd names, and many; weights in several files."""
+    """In folders, of no bytes, of odd names, and many; weights in several files. None at all are no model."""
     tried_files = 0
     for files in _published_files():
         with tried.reopened() as fresh:
@@ -79,7 +79,24 @@ def check_files(tried: Tried) -> str:
             size = sum(path.stat().st_size for path in files_of(found.path))
             assert (stored.num_bytes, stored.is_complete) == (size, True), f"of {size} bytes, it lists {stored}"
             tried_files += len(files)
+    _check_no_files(tried)
     return f"{tried_files} files"
+
+
+def _check_no_files(tried: Tried) -> None:
+    """As of a name under which something else was published."""
+    for outline in (True, False):
+        with tried.reopened() as fresh:
+            if not _can_publish(fresh, {}):
+                return
+            try:
+                found = fresh.fetch(outline=outline)
+            except LlmkError as error:
+                _check_error(fresh, error)
+            else:
+                raise AssertionError(f"of a model without files, {found.path} was got, {outline=}")
+            listed = [each.reference for each in fresh.source().stored() if each.is_complete]
+            assert not listed, f"it lists {listed[0]} as complete, which has no files"
 
 
 def _published_files() -> Iterator[dict[str, bytes]]:
@@ -133,7 +150,8 @@ def _check_inside(tried: Tried, name: str) -> None:
 
 
 def check_gone(tried: Tried) -> str:
-    """A server that does not answer, a share that is not mounted. A model that is there may be fetched, or not."""
+    """A server that does not answer, a share that is not mounted. A model that is there may be fetched, or not;
+    what is there of one may not."""
     if tried.example.away is None:
         raise Skip("the example's source can't be taken away")
     right = contents(tried.fetch().path)
@@ -154,7 +172,28 @@ def check_gone(tried: Tried) -> str:
                 _check_error(fresh, error)
             else:
                 raise AssertionError(f"with the source away and nothing there, {found.path} was got")
-    return "refused"
+    models = {tried.example.name: right, **tried.example.models}
+    for name, files in models.items():
+        _check_gone_meanwhile(tried, name, files)
+    return f"{len(models)} names"
+
+
+def _check_gone_meanwhile(tried: Tried, name: str, right: Mapping[str, bytes]) -> None:
+    """What is there of a model is not the model, also not of a name that says what it holds."""
+    calls = observed(tried, name)[1]
+    for number in sorted({1, (calls + 1) // 2, max(calls - 1, 1)}):
+        with tried.reopened() as fresh:
+            interrupt_at(fresh, number, name)
+            assert fresh.example.away is not None
+            fresh.example.away()
+            try:
+                wrong = differing(contents(fresh.fetch(name).path), right)
+            except LlmkError as error:
+                _check_hint(error)
+                continue
+            assert not wrong, (
+                f"with the source away in the middle of a fetch, {name} was got with another {', '.join(wrong)}"
+            )
 
 
 def _check_error(tried: Tried, error: LlmkError) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from llmk.api import StatLoggerContext, StatLoggerSpec, StatsSnapshot
 from llmk.kernel.loader import load_object
@@ -35,6 +37,7 @@ from llmk_testing.stats import (
     restarted,
     usual_snapshot,
 )
+from llmk_testing.suites.stat_outages import Outages, free_port, sending
 
 SNAPSHOTS, LOOP_SECONDS = 600, 3.0
 """Snapshots before the first memory measurement, and between the first and the second; fewer if the logger is slow."""
@@ -72,6 +75,12 @@ def cases(spec: StatLoggerSpec, bench: Bench) -> Iterator[Case]:
     yield case("it can be closed before the first snapshot, and twice", check_closing)
     yield case("nothing that it opened or started outlives it", check_gone)
     yield Case(spec.id, "stat_logger", "its files are those of its oracle", partial(_check_files, spec, bench))
+    yield Case(
+        spec.id,
+        "stat_logger",
+        "it goes on where what it sends to is away, refuses, never answers, or comes back",
+        partial(_check_outages, spec, bench),
+    )
 
 
 def check_taken(snapshots: Sequence[StatsSnapshot], make: Make) -> None:
@@ -194,6 +203,17 @@ def _check_files(spec: StatLoggerSpec, bench: Bench) -> str:
     return f"{compared} snapshots"
 
 
+def _check_outages(spec: StatLoggerSpec, bench: Bench) -> None:
+    """A server of metrics may start later than this one, and be restarted."""
+    examples, receiver = sending(load_object(spec.examples) if spec.examples else None)
+    kind: Callable[[StatLoggerContext], Any] = load_object(spec.implementation)
+    for section in examples.sections:
+        with _folder() as folder, _environment(examples):
+            outages = Outages(examples, receiver, folder, free_port())
+            options = options_of(spec.id, bench, {**section, **outages.options()})
+            outages.run(kind, StatLoggerContext(MODELS[0], 10.0, options))
+
+
 def _check_same(folder: Path, right: Mapping[str, bytes], number: int) -> None:
     """What is sent may take a moment to arrive."""
     deadline = time.monotonic() + GRACE
@@ -238,10 +258,20 @@ def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
     return remark
 
 
-def _received(examples: Any, folder: Path) -> contextlib.AbstractContextManager[Mapping[str, Any]]:
-    """The options of what receives what the logger sends."""
+@contextlib.contextmanager
+def _received(examples: Any, folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The options of what receives what the logger sends, in the environment that it needs."""
     receiver = examples.receiver if isinstance(examples, StatExamples) else None
-    return receiver(folder) if receiver else contextlib.nullcontext({})
+    with (
+        _environment(examples),
+        receiver(folder, free_port(), "takes") if receiver else contextlib.nullcontext({}) as more,
+    ):
+        yield more
+
+
+def _environment(examples: Any) -> contextlib.AbstractContextManager[Any]:
+    """Has the variables of the examples."""
+    return patch.dict(os.environ, examples.environment if isinstance(examples, StatExamples) else {})
 
 
 @contextlib.contextmanager

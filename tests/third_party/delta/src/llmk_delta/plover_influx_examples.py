@@ -9,6 +9,8 @@ from llmk.api import StatLoggerContext, StatsSnapshot
 from llmk_testing.stat_examples import Runs, StatExamples
 from llmk_testing.stat_receivers import posts
 
+HEADERS = "authorization: Token heron==\ncontent-type: text/plain; charset=utf-8\n"
+
 
 def plain(text: str) -> str:
     """A text without what the protocol has no place for."""
@@ -26,7 +28,7 @@ def sent(context: StatLoggerContext, runs: Runs) -> Mapping[str, bytes]:
         lines = lines_of(context, snapshot)
         for start in range(0, len(lines), 5000):
             some = "".join(lines[start : start + 5000])
-            text += f"POST /api/v2/write?org={org}&bucket={bucket}&precision=us\n{some}\n"
+            text += f"POST /api/v2/write?org={org}&bucket={bucket}&precision=us\n{HEADERS}{some}\n"
     return {"posts": text.encode("utf-8", "replace")}
 
 
@@ -49,5 +51,8 @@ def lines_of(context: StatLoggerContext, snapshot: StatsSnapshot) -> list[str]:
 
 
 INFLUX = StatExamples(
-    sections=({}, {"influx_org": "R&D", "influx_bucket": "tokens a day"}), oracle=sent, receiver=posts("influx_url")
+    sections=({}, {"influx_org": "R&D", "influx_bucket": "tokens a day"}),
+    oracle=sent,
+    receiver=posts("influx_url"),
+    environment={"INFLUX_TOKEN": "heron=="},
 )

@@ -133,6 +133,8 @@ class Barn(ModelSource):
                 if not outline:
                     self._check(archive, stream)
                 unpack(archive, stream, beside, progress, outline=outline)
+            if not any(beside.iterdir()):
+                raise CheckpointError(f"{archive.title} has no files", hint=f"put the model's into {archive.path}")
             beside.rename(place)
         except (OSError, tarfile.TarError) as error:
             raise CheckpointError(

@@ -20,4 +20,6 @@ def written(context: StatLoggerContext, runs: Runs) -> Mapping[str, bytes]:
     return {context.options["file"]: text.encode()}
 
 
+# One that sends what it records has a receiver, too (llmk_testing.stat_receivers), which is then also away, refuses, or
+# hangs; and, as its environment, the variables that it reads, such as that of a token.
 LINES = StatExamples(sections=({}, {"file": "other.jsonl"}), oracle=written)
