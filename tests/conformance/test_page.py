@@ -58,4 +58,4 @@ def test_a_folder_without_an_index_fails_all_cases(made: Made, bench: Bench) -> 
     import defective_pages  # type: ignore[import-not-found]
 
     (Path(defective_pages.__path__[0]) / "files/index.html").unlink()
-    assert len(failed("page", spec, bench)) == 17
+    assert len(failed("page", spec, bench)) == 21

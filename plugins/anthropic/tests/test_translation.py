@@ -217,10 +217,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
     [
         ({"max_tokens": None}, "max_tokens", "Field required"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
-        ({"max_token": 1}, None, "unknown field 'max_token'; did you mean 'max_tokens'?"),
+        ({"max_token": 1}, "max_token", "unknown field 'max_token'; did you mean 'max_tokens'?"),
         ({"messages": []}, "messages", "at least 1 item"),
-        ({"container": "c_1"}, None, "'container' is not supported: there are no containers"),
-        ({"mcp_servers": [{"url": "x"}]}, None, "'mcp_servers' is not supported"),
+        ({"container": "c_1"}, "container", "'container' is not supported: there are no containers"),
+        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers", "'mcp_servers' is not supported"),
         ({"thread": {"type": "create"}}, "thread", "thread: no conversation is stored; send all messages"),
         (said(IMAGE), "messages.0.content.0", "'image' can't be read"),
         (

@@ -1,4 +1,4 @@
-"""A page of four files, and ways to get one wrong: the fields of the spec, or the files, that are others."""
+"""A page of five files, and ways to get one wrong: the fields of the spec, or the files, that are others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ INDEX = """<!doctype html>
 <script type="module" src="pages/pages.page/app.js"></script>
 </head><body><a href="https://elsewhere.example">a link</a>
 <form id="form"><textarea id="text"></textarea><input id="key" type="password"></form>
-<p id="count"></p><p id="error"></p>
+<button id="stop" disabled>Stop</button>
+<p id="count"></p><p id="error"></p><p id="answer"></p><p id="state"></p>
 </body></html>
 """
 APP = """import { ask, b } from "./b.js";
+import { kept, run } from "./c.js";
 const at = "https://elsewhere.example";
 const byId = (id) => document.getElementById(id);
 let last = 0;
@@ -31,12 +33,15 @@ async function update() {
     if (mine === last) byId("error").textContent = error.message;
   }
 }
-byId("text").value = sessionStorage.getItem("text") ?? "";
+byId("text").value = kept("text");
 byId("form").addEventListener("input", () => {
   clearTimeout(timer);
   timer = setTimeout(update, 200);
 });
-byId("form").addEventListener("submit", (event) => event.preventDefault());
+byId("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  run(byId);
+});
 """
 B = """export const b = (text) => document.body.append(text);
 export async function ask(path, prompt, key) {
@@ -51,10 +56,66 @@ export async function ask(path, prompt, key) {
   return JSON.parse(text);
 }
 """
+C = """export function kept(name, value) {
+  try {
+    if (value !== undefined) sessionStorage.setItem(name, value);
+    return sessionStorage.getItem(name) ?? "";
+  } catch {
+    return "";
+  }
+}
+let asked = 0;
+let running = null;
+export async function run(byId) {
+  running?.abort();
+  const mine = ++asked;
+  const [stop, answer, state] = ["stop", "answer", "state"].map(byId);
+  const own = (running = new AbortController());
+  stop.disabled = false;
+  stop.onclick = () => {
+    asked += 1;
+    running.abort();
+    stop.disabled = true;
+  };
+  answer.replaceChildren();
+  state.textContent = "";
+  kept("text", byId("text").value);
+  try {
+    for await (const event of events(byId("text").value, byId("key").value, own.signal)) {
+      if (event.error) throw new Error(event.error.message);
+      if (mine === asked) answer.append(...event.choices.map(shown));
+    }
+  } catch (error) {
+    if (mine === asked) state.textContent = error.message;
+  }
+  if (mine === asked) stop.disabled = true;
+}
+function shown({ text, logprobs }) {
+  const made = document.createElement("span");
+  made.textContent = text;
+  const sure = logprobs?.token_logprobs?.[0] ?? null;
+  if (sure !== null) made.title = `${Math.exp(sure)}`;
+  return made;
+}
+async function* events(prompt, key, signal) {
+  const headers = { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
+  const body = JSON.stringify({ prompt, stream: true, logprobs: 2 });
+  const response = await fetch("v1/completions", { method: "POST", headers, body, signal });
+  if (!response.ok || !response.body) throw new Error(`${response.status}`);
+  let rest = "";
+  const decoder = new TextDecoder();
+  for await (const bytes of response.body) {
+    const lines = (rest + decoder.decode(bytes, { stream: true })).split("\\n\\n");
+    rest = lines.pop();
+    for (const line of lines) if (line !== "data: [DONE]") yield JSON.parse(line.slice(6));
+  }
+}
+"""
 GOOD = {
     "index.html": INDEX,
     "app.js": APP,
     "b.js": B,
+    "c.js": C,
     "style.css": "body { background: url(data:image/gif;base64,R0lGODlhAQABAAAAACw=); }\n",
 }
 
@@ -100,7 +161,7 @@ DEFECTS = [
     Defect(
         "other_font", "a font comes from elsewhere", {"style.css": "@import 'https://a.example/f.css';"}, "elsewhere"
     ),
-    Defect("no_module", "a module is missing", {"app.js": 'import { b } from "./c.js";'}, "one of its files"),
+    Defect("no_module", "a module is missing", {"app.js": 'import { b } from "./d.js";'}, "one of its files"),
     Defect(
         "root",
         "an address is absolute, which a proxy's path breaks",
@@ -162,11 +223,17 @@ DEFECTS = [
         "a late answer",
     ),
     Defect("keyless", "requests lack the key", changed("b.js", "if (key) headers", "if (!key) headers"), "user's key"),
-    Defect("hides", "errors are not shown", changed("app.js", "= error.message", "= ''"), "an error of the server"),
+    Defect(
+        "hides",
+        "errors are not shown",
+        changed("app.js", "= error.message", "= ''") | changed("c.js", "= error.message", "= ''"),
+        "an error of the server",
+    ),
     Defect(
         "answered",
         "an error is taken for an answer, which lacks what is shown",
-        changed("b.js", "if (!response.ok) throw new Error(`${response.status}`);", ""),
+        changed("b.js", "if (!response.ok) throw new Error(`${response.status}`);", "")
+        | changed("c.js", "!response.ok || ", ""),
         "an error of the server",
     ),
     Defect(
@@ -183,8 +250,76 @@ DEFECTS = [
     Defect(
         "parses_stored",
         "what is stored is trusted",
-        changed("app.js", 'sessionStorage.getItem("text")', 'JSON.parse(sessionStorage.getItem("text"))'),
+        changed("app.js", 'kept("text")', 'JSON.parse(kept("text") || "null")'),
         "what is stored",
+    ),
+    Defect(
+        "form_stored",
+        "what is stored may have another form than the page gave it",
+        changed("app.js", 'kept("text")', '(kept("text") || "a").match(/^[^{]/)[0]'),
+        "what is stored",
+    ),
+    Defect(
+        "unstored",
+        "where storing fails, an error is caught by nothing",
+        changed(
+            "c.js",
+            "try {\n    if (value !== undefined) sessionStorage",
+            "if (value) sessionStorage.setItem(name, value);\n  try {\n    if (0) sessionStorage",
+        ),
+        "nothing can be stored",
+    ),
+    Defect(
+        "forbidden",
+        "where storage is forbidden, nothing is sent",
+        changed("c.js", 'kept("text", byId("text").value);', 'if (kept("text", byId("text").value) === "") return;'),
+        "nothing can be stored",
+    ),
+    Defect(
+        "event_of_error",
+        "an error that is an event of the stream is dropped",
+        changed("c.js", "throw new Error(event.error.message)", "break"),
+        "breaks off",
+    ),
+    Defect(
+        "lost",
+        "an answer whose connection is lost is shown as a whole one",
+        changed(
+            "c.js",
+            "if (mine === asked) state.textContent = error.message",
+            'if (error.message !== "network error") state.textContent = error.message',
+        ),
+        "breaks off",
+    ),
+    Defect(
+        "certain",
+        "a token that is certain is shown as one whose probability is not known",
+        changed("c.js", "if (sure !== null)", "if (sure)"),
+        "probabilities",
+    ),
+    Defect(
+        "likeliest",
+        "a token's probability is looked up among the likeliest ones",
+        changed("c.js", "logprobs?.token_logprobs?.[0] ?? null", "logprobs?.top_logprobs?.[0]?.[text] ?? null"),
+        "probabilities",
+    ),
+    Defect(
+        "no_stop",
+        "the button that stops can't be pressed",
+        changed("c.js", "stop.disabled = false", "stop.disabled = true"),
+        "a button that stops",
+    ),
+    Defect(
+        "stops_once",
+        "the end of an answer that a newer one replaced disables the button that stops",
+        changed("c.js", "if (mine === asked) stop.disabled = true", "stop.disabled = true"),
+        "a button that stops",
+    ),
+    Defect(
+        "goes_on",
+        "the button that stops hides the answer, which goes on",
+        changed("c.js", "    running.abort();\n", ""),
+        "a button that stops",
     ),
     Defect(
         "pieces",

@@ -29,7 +29,7 @@ _EMPTY = frozenset(
 class Opened:
     """What a page did: errors that nothing caught, requests with ``path``, ``url``, ``body`` and ``headers``, forms
     that the browser would have sent, and what a user saw, by when: ``"loaded"``, ``"newest"`` before late answers
-    came, ``"end"``."""
+    came, ``"stopped"``, ``"end"``, and, as ``"looks"``, all that elements have then."""
 
     errors: Sequence[str]
     requests: Sequence[Mapping[str, Any]]
@@ -39,6 +39,13 @@ class Opened:
     """So many requests were sent before the last key was typed."""
     held: int
     """So many answers came late."""
+    stored: Mapping[str, str]
+    stops: Sequence[bool]
+    """After each turn, whether a button that stops could be pressed."""
+    stopping: int
+    """So many buttons stop something."""
+    unstopped: int
+    """So many answers went on, once these were pressed."""
 
     def check(self) -> None:
         """Raises ``AssertionError`` for an error that nothing caught."""
@@ -68,7 +75,7 @@ def opened(page: LoadedPage, **way: Any) -> Opened:
     if found["errors"] and found["lacking"]:
         raise Skip(f"the kit's document lacks {', '.join(found['lacking'])}, and then there was {found['errors'][0]}")
     del found["lacking"]
-    return Opened(**{"keyed": 0, **found})
+    return Opened(**{"keyed": 0, "held": 0, "stopping": 0, "unstopped": 0, **found})
 
 
 def _tree(page: LoadedPage) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmk.api import RequestError
 
@@ -26,6 +26,8 @@ Entries = Annotated[list[T], _First()]
 """A list whose validation ends at the first invalid entry."""
 _LONGEST_NAME = 64
 """Limit of an unknown field's name, in characters, for suggesting a similar one."""
+_MISNAMED: Final = "field_name"
+"""The type of errors whose field is not in their place, as validators of a whole object find them."""
 
 
 class Fields(BaseModel):
@@ -46,7 +48,7 @@ class Fields(BaseModel):
         known: dict[str, Any] = {}
         for name, value in data.items():
             if name in cls.refused and value:
-                raise fault("'{name}' is not supported: {why}", name=name, why=cls.refused[name])
+                raise _misnamed(name, "'{name}' is not supported: {hint}", cls.refused[name])
             if name in fields:
                 known |= {} if value is None else {name: value}
             elif name not in cls.taken and name not in cls.refused:
@@ -87,28 +89,44 @@ def _explained(error: ValidationError, body: Any) -> RequestError:
         return RequestError("the body has text that is not valid Unicode")
     # The deepest are in the branches of a union that the client meant.
     depth = max(len(each["loc"]) for each in errors)
-    placed = [(_path(each["loc"], body), each["msg"]) for each in errors if len(each["loc"]) == depth]
-    param = placed[0][0]
-    message = "; ".join(dict.fromkeys(message for path, message in placed if path == param))
-    return RequestError(f"{param}: {message}" if param else message, param=param or None)
+    placed = [(_place(each, body), each) for each in errors if len(each["loc"]) == depth]
+    place, first = placed[0]
+    message = "; ".join(dict.fromkeys(each["msg"] for path, each in placed if path == place))
+    fields = [place, first["ctx"]["name"]] if first["type"] == _MISNAMED else [place]
+    param = ".".join(field for field in fields if field)
+    return RequestError(f"{place}: {message}" if place else message, param=param or None)
 
 
-def _path(loc: tuple[int | str, ...], body: Any) -> str:
+def _place(error: ErrorDetails, body: Any) -> str:
     """The path of an error, without the names of a union's branches, which pydantic adds."""
+    loc, lacks = error["loc"], error["type"] == "missing"
+    path, found = _walk(loc[:-1] if lacks else loc, body)
+    if error["type"] == _MISNAMED and not (
+        isinstance(found, dict) and any(name[:_LONGEST_NAME] == error["ctx"]["name"] for name in found)
+    ):
+        path, _ = _walk(loc[:-1], body)  # a branch that is called as one of the fields is
+    return ".".join([*path, str(loc[-1])] if lacks else path)
+
+
+def _walk(loc: tuple[int | str, ...], body: Any) -> tuple[list[str], Any]:
+    """The steps that the body has, and what they lead to."""
     path = []
-    for at, step in enumerate(loc):
-        if isinstance(body, dict) and isinstance(step, str):
-            if step not in body and at < len(loc) - 1:
-                continue
-            path.append(step)
-            body = body.get(step)
+    for step in loc:
+        if isinstance(body, dict) and step in body:
+            path.append(str(step))
+            body = body[step]
         elif isinstance(body, list) and isinstance(step, int):
             path.append(str(step))
             body = body[step] if step < len(body) else None
-    return ".".join(path)
+    return path, body
 
 
 def _unknown(name: str, known: list[str]) -> PydanticCustomError:
     near = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST_NAME else []
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    return fault("unknown field '{name}'{hint}", name=name[:_LONGEST_NAME], hint=hint)
+    return _misnamed(name, "unknown field '{name}'{hint}", hint)
+
+
+def _misnamed(name: str, message: str, hint: str) -> PydanticCustomError:
+    """An error of the object that has a field of this name."""
+    return PydanticCustomError(_MISNAMED, message, {"name": name[:_LONGEST_NAME], "hint": hint})

@@ -124,6 +124,7 @@ export class Element extends Node {
       toggle(name, on = !names().includes(name)) { if (on) this.add(name); else this.remove(name); return on; },
     };
     for (const name of SIZES) this[name] = 0;
+    this.written = this.ticked = undefined;
     this.returnValue = "";
   }
   get nodeType() { return 1; }
@@ -223,6 +224,15 @@ export function grown(tree) {
   made.append(...children.map(grown));
   return made;
 }
+
+/** All that a document's elements have and say. */
+export function looks(node) {
+  if (node instanceof Text) return node.data;
+  return [node.localName, ...[...node.attributes].map(([name, value]) => `${name}=${value}`), ...node.childNodes.map(looks)].join("\n");
+}
+
+/** Whether a user can press an element. */
+export const usable = (element) => !element.disabled && !element.closest("[hidden]") && (element.closest("dialog")?.open ?? true);
 
 /** What a user sees of a node. */
 export function seen(node) {

@@ -3,11 +3,11 @@
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { runInThisContext } from "node:vm";
-import { Element, Fragment, Node, Target, Text, grown, lacking, seen } from "./dom.mjs";
+import { Element, Fragment, Node, Target, Text, grown, lacking, looks, seen, usable } from "./dom.mjs";
 import { answer } from "./server.mjs";
 
 const way = JSON.parse(readFileSync(process.argv[2]));
-const out = { errors: [], requests: [], submitted: [], lacking: [], seen: {} };
+const out = { errors: [], requests: [], submitted: [], lacking: [], seen: {}, stored: {}, stops: [] };
 const fail = (error) => out.errors.push(error?.stack?.split("\n").slice(0, 3).join(" ") ?? String(error));
 process.on("uncaughtException", fail);
 process.on("unhandledRejection", (reason) => fail(reason));
@@ -46,7 +46,12 @@ Object.assign(document, {
 });
 const storage = () => {
   const kept = new Map();
-  return { getItem: (name) => kept.get(name) ?? way.stored ?? null, setItem: (name, value) => kept.set(name, String(value)), removeItem: (name) => kept.delete(name), clear: () => kept.clear(), key: () => null, length: 0 };
+  const found = (name) => (typeof way.stored === "string" ? way.stored : way.stored?.[name]);
+  const put = (name, value) => {
+    if (way.storage === "full") throw new DOMException("the quota has been exceeded", "QuotaExceededError");
+    kept.set(name, (out.stored[name] = String(value)));
+  };
+  return { getItem: (name) => kept.get(name) ?? found(name) ?? null, setItem: put, removeItem: (name) => kept.delete(name), clear: () => kept.clear(), key: () => null, length: 0 };
 };
 class Observer { observe() {} unobserve() {} disconnect() {} takeRecords() { return []; } }
 const media = () => Object.assign(new Target(), { matches: false, addListener() {}, removeListener() {} });
@@ -66,6 +71,7 @@ const globals = {
   CSS: { escape: (text) => text, supports: () => true },
 };
 for (const [name, value] of Object.entries(globals)) Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
+if (way.storage === "closed") for (const name of ["localStorage", "sessionStorage"]) Object.defineProperty(globalThis, name, { get() { throw new DOMException("the user forbids it", "SecurityError"); } });
 const STARTED = 1780000000000;
 globalThis.Date = class extends Date {
   constructor(...given) { super(...(given.length ? given : [STARTED + now])); }
@@ -75,9 +81,9 @@ performance.now = () => now;
 for (const name of ["Input", "Keyboard", "Mouse", "Pointer", "Focus", "UI"]) globalThis[`${name}Event`] ??= class extends Event { constructor(type, init = {}) { super(type, init); for (const key of ["key", "inputType"]) if (key in init) this[key] = init[key]; } };
 
 // Requests: those with `way.held` in them, and not the newest turn, are answered when they are let go: not at all until
-// then, or half.
+// then, or half. Where answers are stopped, those to each turn.
 let holding = true;
-const late = (said) => holding && way.held && said.includes(way.held) && !said.includes(way.turns.at(-1));
+const late = (said) => holding && (way.stops ? way.turns.some((turn) => said.includes(turn)) : way.held && said.includes(way.held) && !said.includes(way.turns.at(-1)));
 const held = [];
 globalThis.fetch = async (address, options = {}) => {
   const url = new URL(address instanceof URL ? address.href : address?.url ?? String(address), way.base);
@@ -94,7 +100,7 @@ globalThis.fetch = async (address, options = {}) => {
   });
   aborted.catch(() => {});
   const waits = late(body + url.search + (headers.authorization ?? ""));
-  const wait = () => Promise.race([aborted, new Promise((go) => held.push(go))]);
+  const wait = () => Promise.race([aborted, new Promise((go) => held.push({ go, signal }))]);
   if (waits && !way.half) await wait();
   await Promise.race([aborted, new Promise((done) => real.setImmediate(done))]);
   const found = answer(waits && way.refused ? { ...way, answers: "error" } : way, path, given, headers);
@@ -106,6 +112,7 @@ globalThis.fetch = async (address, options = {}) => {
   async function pull(control) {
     try { if (waits && way.half && at) await wait(); } catch (error) { control.error(error); return; }
     if (signal?.aborted) control.error(signal.reason);
+    else if (at >= bytes.length && way.ends === "lost" && type === "text/event-stream") control.error(new TypeError("network error"));
     else if (at >= bytes.length) control.close();
     else control.enqueue(bytes.slice(at, (at += size)));
   }
@@ -167,18 +174,35 @@ async function use(text, submits) {
   await pass(1500);
 }
 
+// Stops what goes on, by each button that says so.
+async function stopAll() {
+  for (const button of stopping()) if (usable(button)) fire(button, "click");
+  await pass(1500);
+  out.seen.stopped = seen(document.body);
+  out.unstopped = held.filter(({ signal }) => !signal?.aborted).length;
+}
+
+const stopping = () => document.querySelectorAll("button").filter((each) => /\bstop\b/i.test([each.id, each.title, each.getAttribute("aria-label"), each.textContent].join(" ")));
+
 async function main() {
   await load();
   out.seen.loaded = seen(document.body);
   if (way.key) await giveKey(way.key);
   if (way.text) await use(way.text, true);
-  for (const turn of way.turns ?? []) await (way.keys ? giveKey(turn) : use(turn, way.submits));
+  for (const turn of way.turns ?? []) {
+    await (way.keys ? giveKey(turn) : use(turn, way.submits));
+    out.stops.push(stopping().some(usable));
+  }
   await pass(1500);
   out.seen.newest = seen(document.body);
+  if (way.stops) await stopAll();
   holding = false;
-  held.forEach((go) => go());
+  held.forEach(({ go }) => go());
   await pass(6000);
   out.seen.end = seen(document.body);
+  out.seen.looks = looks(document.body);
+  out.stopping = stopping().length;
+  if (way.again) await use(way.again, true);
   out.held = held.length;
   out.lacking = [...lacking];
   process.stdout.write(JSON.stringify(out), () => process.exit(0));

@@ -7,9 +7,10 @@ import re
 from llmk.serve.http.pages import LoadedPage
 from llmk_testing.case import Skip
 from llmk_testing.opened_page import KEY, ROOT, Opened, opened
+from llmk_testing.suites.page_answers import REASON, check_broken, check_odds, check_stops
 from llmk_testing.suites.page_late import check_late
+from llmk_testing.suites.page_storage import check_stored, check_unstored
 
-_REASON = "the reason of the server"
 _TEXT = "héllo wörld"
 _HOLLOW = re.compile(r"\b(?:undefined|NaN)\b|\[object \w+\]|Cannot \w+ propert|is not (?:a function|defined|iterable)")
 """What is shown of a value that there isn't, or of a mistake of the script."""
@@ -30,23 +31,17 @@ def check_opens(page: LoadedPage) -> str:
 def check_answers(page: LoadedPage) -> None:
     """Errors in JSON and in HTML, an object without fields, and none at all, as of a server that restarts."""
     for answers in ("error", "words", "empty", "nothing"):
-        opened(page, text=_TEXT, answers=answers, reason=_REASON).check()
-
-
-def check_stored(page: LoadedPage) -> None:
-    """By an older version of the page, or another page of the server."""
-    for stored in ("{", "null"):
-        opened(page, text=_TEXT, stored=stored).check()
+        opened(page, text=_TEXT, answers=answers, reason=REASON).check()
 
 
 def check_error_shown(page: LoadedPage) -> None:
     """By its message or its status."""
     good = opened(page, text=_TEXT)
     _requests(good)
-    found = opened(page, text=_TEXT, answers="error", reason=_REASON)
+    found = opened(page, text=_TEXT, answers="error", reason=REASON)
     shown = found.seen["end"]
-    assert _REASON in shown or "500" in shown, (
-        f"the server's error 500 with the message {_REASON!r} is not shown: {shown!r}"
+    assert REASON in shown or "500" in shown, (
+        f"the server's error 500 with the message {REASON!r} is not shown: {shown!r}"
     )
     quiet = opened(page, text=_TEXT, answers="nothing").seen["end"]
     assert quiet.split() != good.seen["loaded"].split() or quiet.split() != good.seen["end"].split(), (
@@ -111,7 +106,11 @@ CHECKS = (
     ("its scripts run, send no form, and show values that there are", check_opens),
     ("no answer of the server is an error that nothing catches", check_answers),
     ("what is stored in the browser may be anything", check_stored),
+    ("it works the same where nothing can be stored", check_unstored),
     ("an error of the server is shown", check_error_shown),
+    ("an answer that breaks off is shown with its error", check_broken),
+    ("probabilities of tokens are shown, whatever they are", check_odds),
+    ("a button that stops does, at any time while an answer comes", check_stops),
     ("requests have the user's key", check_key),
     ("requests go to the server below a proxy's path", check_places),
     ("a late answer to what was typed or sent before changes nothing", check_late),

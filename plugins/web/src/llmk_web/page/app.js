@@ -17,13 +17,13 @@ function startTheme() {
     button.replaceChildren(icon(theme), h("span", {}, THEMES[theme]));
     button.setAttribute("aria-label", `Theme: ${THEMES[theme]}`);
   };
-  let theme = stored(localStorage, "theme", "auto");
+  let theme = stored("localStorage", "theme", "auto");
   if (!(theme in THEMES)) theme = "auto";
   show(theme);
   button.addEventListener("click", () => {
     const names = Object.keys(THEMES);
     theme = names[(names.indexOf(theme) + 1) % names.length];
-    store(localStorage, "theme", theme);
+    store("localStorage", "theme", theme);
     show(theme);
   });
 }

@@ -17,7 +17,8 @@ const TOGETHER_MS = 100;
 
 export class Chat {
   constructor() {
-    this.messages = stored(sessionStorage, "messages", []);
+    const kept = stored("sessionStorage", "messages", []);
+    this.messages = kept.every(isMessage) ? kept : [];
     this.views = [];
     this.running = null;
     this.settings = new Settings({ save: () => this.saveAsFile() });
@@ -206,7 +207,7 @@ export class Chat {
   }
 
   save() {
-    store(sessionStorage, "messages", this.messages);
+    store("sessionStorage", "messages", this.messages);
   }
 
   saveAsFile() {
@@ -216,6 +217,15 @@ export class Chat {
     URL.revokeObjectURL(url);
   }
 }
+
+/** Whether what the browser stored is a message. */
+function isMessage(found) {
+  const calls = found?.calls ?? [];
+  return ["user", "assistant", "tool"].includes(found?.role) && areTexts(found.content, found.reasoning ?? "")
+    && Array.isArray(calls) && calls.every((call) => areTexts(call?.id, call?.name, call?.arguments));
+}
+
+const areTexts = (...values) => values.every((value) => typeof value === "string");
 
 const adds = (delta) => Boolean(delta.content || delta.reasoning_content || delta.tool_calls?.length);
 

@@ -73,10 +73,14 @@ export async function copy(text) {
   announce("Copied");
 }
 
-/** What the browser stores under a name; `fallback` where it stores nothing, or forbids it. */
+const formOf = (value) => (Array.isArray(value) ? "list" : value === null ? "nothing" : typeof value);
+
+/** What the browser stores under a name; `fallback` where it stores nothing, another form of value, or forbids it.
+ * `storage` is a name, as where it is forbidden, to look for it is an error. */
 export function stored(storage, name, fallback) {
   try {
-    return JSON.parse(storage.getItem(`llmk.${name}`)) ?? fallback;
+    const found = JSON.parse(globalThis[storage].getItem(`llmk.${name}`));
+    return formOf(found) === formOf(fallback) ? found : fallback;
   } catch {
     return fallback;
   }
@@ -84,8 +88,8 @@ export function stored(storage, name, fallback) {
 
 export function store(storage, name, value) {
   try {
-    if (value === null) storage.removeItem(`llmk.${name}`);
-    else storage.setItem(`llmk.${name}`, JSON.stringify(value));
+    if (value === null) globalThis[storage].removeItem(`llmk.${name}`);
+    else globalThis[storage].setItem(`llmk.${name}`, JSON.stringify(value));
   } catch {
     // Full, or forbidden: the page works without.
   }

@@ -20,8 +20,13 @@ export function onKeyNeeded(ask) {
   askForKey = ask;
 }
 
-export const key = () => stored(sessionStorage, "key", "");
-export const setKey = (value) => store(sessionStorage, "key", value || null);
+let current = stored("sessionStorage", "key", "");
+export const key = () => current;
+
+export function setKey(value) {
+  current = value;
+  store("sessionStorage", "key", value || null);
+}
 
 /** The response to a request. Asks for a key, and tries again, as long as the server wants another. */
 export async function request(path, { method = "GET", body, signal } = {}) {

@@ -18,9 +18,12 @@ const THINKING = [["", "the model's default"], ["none", "off"], ["low", "a littl
 const TOOL_EXAMPLE = `[{"name": "weather", "description": "The weather of a city",
   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}]`;
 
+/** Those values that are texts, as all of fields are. */
+const texts = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => typeof value === "string"));
+
 export class Settings {
   constructor(actions) {
-    this.values = stored(localStorage, "settings", {});
+    this.values = texts(stored("localStorage", "settings", {}));
     this.fields = {};
     this.model = h("select", { id: "set-model" });
     this.modelField = h("div", { class: "field", hidden: true }, h("label", { for: "set-model" }, "Model"), this.model);
@@ -30,7 +33,7 @@ export class Settings {
     this.toggle = byId("toggle-settings");
     this.build(actions);
     this.toggle.addEventListener("click", () => this.setOpen(this.panel.hidden));
-    this.setOpen(stored(localStorage, "settings-open", false) && innerWidth > 900);
+    this.setOpen(stored("localStorage", "settings-open", false) && innerWidth > 900);
     addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !this.panel.hidden && innerWidth <= 900) this.setOpen(false);
     });
@@ -58,7 +61,7 @@ export class Settings {
     control.value = this.values[name] ?? "";
     control.addEventListener("input", () => {
       this.values[name] = control.value;
-      store(localStorage, "settings", this.values);
+      store("localStorage", "settings", this.values);
       control.removeAttribute("aria-invalid");
     });
     if (help) control.setAttribute("aria-describedby", `help-${name}`);
@@ -82,13 +85,13 @@ export class Settings {
   setOpen(open) {
     this.panel.hidden = !open;
     this.toggle.setAttribute("aria-expanded", String(open));
-    store(localStorage, "settings-open", open);
+    store("localStorage", "settings-open", open);
     if (open && innerWidth <= 900) this.panel.querySelector("button").focus();
   }
 
   reset() {
     this.values = {};
-    store(localStorage, "settings", null);
+    store("localStorage", "settings", null);
     for (const control of Object.values(this.fields)) control.value = "";
   }
 

@@ -45,8 +45,17 @@ function later() {
   timer = setTimeout(update, REST_MS);
 }
 
-key.value = sessionStorage.getItem(KEY) ?? "";
-key.addEventListener("change", () => sessionStorage.setItem(KEY, key.value));
+// Where the browser keeps nothing, the key is typed again.
+function kept(act) {
+  try {
+    return act() ?? "";
+  } catch {
+    return "";
+  }
+}
+
+key.value = kept(() => sessionStorage.getItem(KEY));
+key.addEventListener("change", () => kept(() => sessionStorage.setItem(KEY, key.value)));
 form.addEventListener("input", later);
 form.addEventListener("submit", (event) => {
   event.preventDefault();
