@@ -298,8 +298,8 @@ DEFECTS = [
         "probabilities",
     ),
     Defect(
-        "likeliest",
-        "a token's probability is looked up among the likeliest ones",
+        "most_likely",
+        "a token's probability is looked up among the most likely ones",
         changed("c.js", "logprobs?.token_logprobs?.[0] ?? null", "logprobs?.top_logprobs?.[0]?.[text] ?? null"),
         "probabilities",
     ),

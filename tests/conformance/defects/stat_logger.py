@@ -430,5 +430,5 @@ DEFECTS = (
     Defect("gives up", "after some failures, nothing is sent any more", GivesUp, OUTAGES),
     Defect("no timeout", "a server that does not answer is waited for without an end", NoTimeout, OUTAGES),
     Defect("one link", "a connection that broke is not made again", OneLink, OUTAGES),
-    Defect("connected", "a datagram that nobody takes is a crash", Connected, OUTAGES),
+    Defect("connected", "a datagram that is not taken is a crash", Connected, OUTAGES),
 )

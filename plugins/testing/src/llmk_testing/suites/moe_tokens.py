@@ -161,7 +161,7 @@ def _tied(moe: Moe, count: int, experts: int, top_k: int) -> Tensor:
 
 def _magnitudes(moe: Moe, numbers: Sequence[int]) -> str:
     """Tokens of each magnitude, next to much larger and smaller ones, and to zeros; then all of one, as those of a step
-    that warms up are zeros. A single token's sum may be small by chance, beside what its terms are rounded to."""
+    that warms up are zeros. A single token's sum may be small by chance, next to what its terms are rounded to."""
     errors, factors = [], torch.tensor([1.0, _LARGE, 0.0, 1 / _LARGE])
     for count in numbers:
         x, logits = moe.inputs(count)

@@ -17,8 +17,8 @@ _LIKELY = -0.001
 """A logarithm of a probability that a page which shows any, or marks those that are known, shows."""
 _ODDS: Mapping[str, Mapping[str, Any]] = {
     "of a token that is certain, whose logarithm is 0": {"logprob": 0},
-    "of a token, where the list of the likeliest is empty": {"tops": "none"},
-    "of a token that is not in the list of the likeliest": {"tops": "others"},
+    "of a token, where the list of the most likely is empty": {"tops": "none"},
+    "of a token that is not in the list of the most likely": {"tops": "others"},
 }
 
 

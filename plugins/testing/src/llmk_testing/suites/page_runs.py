@@ -109,7 +109,7 @@ CHECKS = (
     ("it works the same where nothing can be stored", check_unstored),
     ("an error of the server is shown", check_error_shown),
     ("an answer that breaks off is shown with its error", check_broken),
-    ("probabilities of tokens are shown, whatever they are", check_odds),
+    ("probabilities of tokens are shown, of any value", check_odds),
     ("a button that stops does, at any time while an answer comes", check_stops),
     ("requests have the user's key", check_key),
     ("requests go to the server below a proxy's path", check_places),

@@ -19,7 +19,7 @@ MISSED, BACK = 12, 3
 ARRIVAL = 1.0
 """Seconds that what is sent may take to arrive."""
 PORTS = range(20_000, 30_000)
-"""Those that systems give to nobody by themselves, so that one stays free while its server is away."""
+"""Those that systems choose for no one by themselves, so that one stays free while its server is away."""
 
 
 def sending(examples: Any) -> tuple[StatExamples, Receiver]:

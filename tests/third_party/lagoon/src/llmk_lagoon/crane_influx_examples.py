@@ -30,7 +30,9 @@ def line(model: str, stat: Stat, milliseconds: int) -> str:
 def written(context: StatLoggerContext, runs: Runs) -> Mapping[str, bytes]:
     """All requests so far."""
     database = quote_plus(context.options.get("influx_database", "llmk"))
-    most = context.options.get("influx_batch", 5000)
+    most, token = context.options.get("influx_batch", 5000), context.options.get("influx_token")
+    headers = f"authorization: Token {token}\n" if token else ""
+    headers += "content-type: text/plain; charset=utf-8\n"
     sent = b""
     for run in runs:
         for snapshot in run:
@@ -38,7 +40,7 @@ def written(context: StatLoggerContext, runs: Runs) -> Mapping[str, bytes]:
             for first in range(0, len(finite), most):
                 some = finite[first : first + most]
                 body = "".join(line(context.model_name, stat, round(snapshot.time * 1000)) for stat in some)
-                sent += f"POST /write?db={database}&precision=ms\n".encode()
+                sent += f"POST /write?db={database}&precision=ms\n{headers}".encode()
                 sent += body.encode(errors="backslashreplace") + b"\n"
     return {"posts": sent}
 
