@@ -44,6 +44,8 @@ _OUTPUTS = (66_001, 66_048)
 """Outputs, more than 16 bits count, and of 128 inputs more than kernels may widen at a time; the first is odd."""
 _UNEVEN = (528, 96)
 """Numbers of inputs: 33 groups of 16, and 3 of 32."""
+_LONG_ROW = 5120
+"""Inputs of a table's long rows."""
 _LOOKED_UP = 1024
 """Rows of a table that are looked up at once."""
 _FEW = 0.1
@@ -305,12 +307,15 @@ def _sizes(query: LinearQuery) -> int:
 
 
 def _tables(candidate: Candidate[LinearQuery]) -> list[Asked[LinearQuery]]:
-    """The first query of each format that is served if the weight is an embedding's table, too."""
-    found: dict[str, Asked[LinearQuery]] = {}
+    """The first query of each format that is served if the weight is an embedding's table, too, and one with rows as
+    long as those of large models."""
+    found: dict[tuple[str, bool], Asked[LinearQuery]] = {}
     for asked in candidate.served:
         table = replace(asked.query, lookup=True)
-        if table.weight_format != "plain" and match(candidate.spec, table):
-            found.setdefault(table.weight_format, Asked(asked.label, table))
+        long = replace(table, in_features=_LONG_ROW, out_features=64)
+        for query, label in ((table, asked.label), (long, f"{_LONG_ROW} to 64, {table.weight_format}, {table.dtype}")):
+            if table.weight_format != "plain" and match(candidate.spec, query):
+                found.setdefault((table.weight_format, query is long), Asked(label, query))
     return [*found.values()]
 
 
