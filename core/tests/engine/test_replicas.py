@@ -134,6 +134,7 @@ def test_what_a_dead_replica_had_goes_on_elsewhere_after_its_tokens() -> None:
         cluster.gates[1].clear()
         dead = cluster.engine(1)
         await dead.die()
+        await until(lambda: len(cluster.engine(0).added) == 3)
         moved = {added.id: added.generated_token_ids for added in cluster.engine(0).added}
         assert moved == {"other": [], "runs": [5, 6], "waits": []}
         await dead.say(token("runs", 99))
