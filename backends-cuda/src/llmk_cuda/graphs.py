@@ -52,17 +52,19 @@ class CUDAGraphs:
         return replay
 
     def concurrent(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
-        """In a capture, two branches of the graph: ``second`` on a stream of its own. A branch may use the memory of
-        the other again only behind the point where both have ended, as each stream has free blocks of its own, and
-        what they take is held by the caller until then."""
+        """In a capture, two branches of the graph: ``second`` runs on another stream. The allocator reuses a block on
+        the stream that allocated it alone, and each branch starts after all that was issued before it, so no branch
+        writes to memory that the other still reads. Outside of a capture, and within a branch, one after the other."""
         main = torch.cuda.current_stream()
         if main != self._stream:
             return first(), second()
         self._branch.wait_stream(main)
-        with torch.cuda.stream(self._branch):
-            other = second()
-        one = first()
-        main.wait_stream(self._branch)
+        try:
+            with torch.cuda.stream(self._branch):
+                other = second()
+            one = first()
+        finally:
+            main.wait_stream(self._branch)  # a capture with a branch that does not join can't end, and hides the error
         return one, other
 
     @cached_property

@@ -881,13 +881,8 @@ DEFECTS = (
         "threads are for the cores",
         lambda spec, bench: (replace(spec, implementation="defects.platform:Pairs"), bench),
     ),
-    Defect("swapped", "concurrent parts are returned in another order", "graphs compute", graphs_of(Swapped)),
-    Defect(
-        "lost",
-        "what a concurrent part raises is lost",
-        "graphs compute",
-        graphs_of(Lossy),
-    ),
+    Defect("swapped", "concurrent parts are returned in another order", "concurrent parts", graphs_of(Swapped)),
+    Defect("lost", "what a concurrent part raises is lost", "concurrent parts", graphs_of(Lossy)),
     Defect("hoarding", "graphs are kept for good", "graphs that are dropped", graphs_of(Hoarding)),
     Defect("on_demand", "graphs are for fewer than no requests", "facets are complete", graphs_of(Backwards)),
     Defect(

@@ -27,7 +27,8 @@ Entries = Annotated[list[T], _First()]
 _LONGEST_NAME = 64
 """Limit of an unknown field's name, in characters, for suggesting a similar one."""
 _MISNAMED: Final = "field_name"
-"""The type of errors whose field is not in their place, as validators of a whole object find them."""
+"""The type of errors that a validator of a whole object raises for one of its fields: pydantic places them at the
+object."""
 
 
 class Fields(BaseModel):

@@ -42,7 +42,7 @@ class MoE:
     def _together(self, logits: Tensor, x: Tensor, step: StepContext) -> Tensor:
         if self._shared is None:
             return self._routed(logits, x)
-        # The routed experts wait for memory, and their kernels for each other.
+        # Routed experts leave the device idle between their small kernels, where the shared one fits in.
         routed, shared = self._concurrent(partial(self._routed, logits, x), partial(self._shared, x, step))
         total: Tensor = routed + shared
         return total

@@ -83,18 +83,22 @@ def check_files(tried: Tried) -> str:
     return f"{tried_files} files"
 
 
+def _check_refused(tried: Tried, when: str, *, outline: bool) -> None:
+    try:
+        found = tried.fetch(outline=outline)
+    except LlmkError as error:
+        _check_error(tried, error)
+    else:
+        raise AssertionError(f"{when}, {found.path} was got, {outline=}")
+
+
 def _check_no_files(tried: Tried) -> None:
     """As of a name under which something else was published."""
     for outline in (True, False):
         with tried.reopened() as fresh:
             if not _can_publish(fresh, {}):
                 return
-            try:
-                found = fresh.fetch(outline=outline)
-            except LlmkError as error:
-                _check_error(fresh, error)
-            else:
-                raise AssertionError(f"of a model without files, {found.path} was got, {outline=}")
+            _check_refused(fresh, "of a model without files", outline=outline)
             listed = [each.reference for each in fresh.source().stored() if each.is_complete]
             assert not listed, f"it lists {listed[0]} as complete, which has no files"
 
@@ -166,12 +170,7 @@ def check_gone(tried: Tried) -> str:
         assert fresh.example.away is not None
         fresh.example.away()
         for outline in (False, True):
-            try:
-                found = fresh.fetch(outline=outline)
-            except LlmkError as error:
-                _check_error(fresh, error)
-            else:
-                raise AssertionError(f"with the source away and nothing there, {found.path} was got")
+            _check_refused(fresh, "with the source away and nothing there", outline=outline)
     models = {tried.example.name: right, **tried.example.models}
     for name, files in models.items():
         _check_gone_meanwhile(tried, name, files)

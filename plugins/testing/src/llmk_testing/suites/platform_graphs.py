@@ -27,7 +27,7 @@ def checks(spec: PlatformSpec, bench: Bench) -> dict[str, Callable[[], str | Non
         "graphs replay on new inputs": partial(_graphs, bench),
         "graphs replay all kinds of operators, in order": partial(_operators, bench),
         "graphs replay results of any form": partial(_forms, bench),
-        "graphs compute concurrent parts between what is before and behind them": partial(_concurrent, bench),
+        "concurrent parts run after what precedes them, and before what follows": partial(_concurrent, bench),
         "a replay runs the step once, and a capture on demand never": partial(_once, bench),
         "what graphs hold is theirs": partial(_kept, bench),
         "a graph that fails to record leaves no trace": partial(_failed, bench),
@@ -132,13 +132,22 @@ def _concurrent(bench: Bench) -> str:
         found = replay()
         bench.platform.device.synchronize()
         _close(found, right(), f"replay {number} of what is computed concurrently (seed {bench.seed})")
-    for parts in ((_raising, partial(long, x)), (partial(long, x), _raising)):
-        try:
-            graphs.concurrent(*parts)
-        except KeyError:
-            continue
-        raise AssertionError("what one of two concurrent parts raises is lost")
+    _check_raised(graphs, partial(long, x))
+    replay = graphs.capture(run)
+    _close(replay(), right(), "what is computed concurrently, after a part that raised,")
     return f"{_ROUNDS} replays"
+
+
+def _check_raised(graphs: Graphs, good: Callable[[], Tensor]) -> None:
+    """What a part raises arrives, recorded or not, whichever of the two it is."""
+    for parts in ((_raising, good), (good, _raising)):
+        alone = partial(graphs.concurrent, *parts)
+        for where, call in (("", alone), (", recorded,", lambda alone=alone: graphs.capture(alone)())):
+            try:
+                call()
+            except KeyError:
+                continue
+            raise AssertionError(f"what one of two concurrent parts raises{where} is lost")
 
 
 def _raising() -> Tensor:
